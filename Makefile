@@ -1,0 +1,49 @@
+# Everything runs from a clone with Python 3.11 and make; uv is used when it is there.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
+	@if command -v uv >/dev/null; then \
+	  uv venv --quiet --clear --python $(PYTHON) $(VENV) && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	else \
+	  $(PYTHON) -m venv --clear $(VENV) || { echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	fi
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP)  ## Create the environment in .venv
+
+.PHONY: run
+run: $(STAMP)  ## Start a server and chat in the terminal; without a terminal, play a demo conversation
+	@$(BIN)/bedrock chat --spawn
+
+.PHONY: test
+test: $(STAMP)  ## Set up and run the whole suite
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
+
+.PHONY: check
+check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code drift
+	ruff check .
+	ruff format --check .
+	mypy
+	pyright
+	lint-imports
+	cd protos && buf lint && buf format --exit-code --diff
+	@$(MAKE) --no-print-directory protos-drift
+
+.PHONY: clean
+clean:  ## Remove the environment and everything generated that is not committed
+	rm -rf $(VENV) reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""The pure core: what a conversation is and how it moves.
+
+Nothing in here can wait, read a clock, draw a random number, log or do I/O. Times come from events, ids from
+counters in the state. `transition.transition` is the only way from one state to the next.
+"""

@@ -1,0 +1,199 @@
+"""What messages are made of: blocks of content, tool results, and the stored message itself."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Text(Struct, frozen=True, tag="text"):
+    """Text, said by anybody."""
+
+    text: str
+
+
+class Reasoning(Struct, frozen=True, tag="reasoning"):
+    """The model's reasoning."""
+
+    text: str
+    """What people may read; empty when the provider hides it."""
+    protocol: str = ""
+    """The wire protocol that can read `raw`; other protocols leave the block out."""
+    model: str = ""
+    """The model that wrote it; another model never sees it."""
+    raw: str = ""
+    """The provider's own block as JSON text, echoed to it byte for byte."""
+
+
+class ToolUse(Struct, frozen=True, tag="tool_use"):
+    """A tool call of the model."""
+
+    id: str
+    """Unique in the conversation; the LLM adapter has rewritten empty and repeated ones."""
+    name: str
+    input: str
+    """The raw JSON text as the model wrote it; may be invalid JSON, then the call gets an error result."""
+
+
+class Image(Struct, frozen=True, tag="image"):
+    """A reference to a stored image."""
+
+    attachment: str
+    """Content hash under which the store keeps the original."""
+    media_type: str
+    width: int
+    height: int
+
+
+class ToolOutcome(StrEnum):
+    """How a call ended, for clients; nobody matches on texts (SEMANTICS C5)."""
+
+    OK = "ok"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    DENIED = "denied"
+
+
+class ToolSuccess(Struct, frozen=True, tag="tool_success"):
+    """The tool did what it was asked."""
+
+    tool_use_id: str
+    output: str
+    images: tuple[Image, ...] = ()
+    display: str = ""
+    """JSON text for people's eyes: a diff, a table; empty if the output says it all."""
+    duration_ms: int = 0
+    outcome: ToolOutcome = ToolOutcome.OK
+
+
+class ToolError(Struct, frozen=True, tag="tool_error"):
+    """The tool failed, was refused, or was not run; the model is told why."""
+
+    tool_use_id: str
+    output: str
+    outcome: ToolOutcome = ToolOutcome.ERROR
+    duration_ms: int = 0
+    display: str = ""
+
+
+class ToolCancelled(Struct, frozen=True, tag="tool_cancelled"):
+    """Synthetic result of a call that a cancel or a restart cut off or skipped."""
+
+    tool_use_id: str
+    output: str
+    outcome: ToolOutcome = ToolOutcome.CANCELLED
+
+
+class SubAgentComplete(Struct, frozen=True, tag="sub_agent_complete"):
+    """The result of submit_result or submit_error in a sub-agent, and of spawn_sub_agent in its parent."""
+
+    tool_use_id: str
+    output: str
+    success: bool = True
+    outcome: ToolOutcome = ToolOutcome.OK
+
+
+ToolResult: TypeAlias = ToolSuccess | ToolError | ToolCancelled | SubAgentComplete
+Content: TypeAlias = (
+    Text | Reasoning | ToolUse | Image | ToolSuccess | ToolError | ToolCancelled | SubAgentComplete
+)
+
+
+class MessageType(StrEnum):
+    """Who speaks; the database's CHECK has the same five."""
+
+    USER = "user"
+    AGENT = "agent"
+    TOOL = "tool"
+    SYSTEM = "system"
+    """Bedrock to the agent."""
+    ERROR = "error"
+    """Bedrock to people: why a run failed; never sent to the model."""
+
+
+class Delivery(StrEnum):
+    """How a user message wants to be taken while the agent works (SEMANTICS decision 7)."""
+
+    REJECT = "reject"
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+
+
+class SystemKind(StrEnum):
+    """Why Bedrock wrote a system message."""
+
+    NONE = ""
+    MODE = "mode"
+    ROUND_CAP = "round_cap"
+    BUDGET = "budget"
+    NUDGE = "nudge"
+    GRACE = "grace"
+    CONTINUE = "continue"
+    SUMMARY = "summary"
+    SUMMARY_FALLBACK = "summary_fallback"
+    SUB_AGENT_RESULTS = "sub_agent_results"
+
+
+class Usage(Struct, frozen=True, gc=False):
+    """Tokens of one response, or a sum of them; input excludes what the cache read or wrote."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_micros: int = 0
+    """Micro-dollars where the model's prices are known, else 0."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Everything that fills the model's window after this response."""
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.cost_micros + other.cost_micros,
+        )
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """A stored message. Never rewritten, never deleted but with its conversation (I28)."""
+
+    id: str
+    sequence: int
+    """From 1, gap-free per conversation."""
+    type: MessageType
+    content: tuple[Content, ...]
+    created_at: int
+    """Milliseconds since the epoch, UTC."""
+    run: str = ""
+    """The request cycle it belongs to; empty outside of one."""
+    delivery: str = ""
+    """Of user messages: "direct", "steer" or "follow_up"."""
+    request_id: str = ""
+    """Of agent messages: the request that brought it, whose deltas it closes."""
+    attempt: int = 0
+    through_sequence: int = 0
+    """Of agent messages: the last message the request contained; later ones that were stored before this
+    answer are placed after it and its tool results in the provider's view (C48)."""
+    usage: Usage | None = None
+    kind: SystemKind = SystemKind.NONE
+    meta: bool = False
+    """Written for the model only; people need not see it."""
+    error_kind: str = ""
+
+
+def text_of(content: tuple[Content, ...]) -> str:
+    """All plain text of a message, joined; "" if it has none."""
+    return "".join(block.text for block in content if isinstance(block, Text))
+
+
+def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
+    """The tool calls of a message in request order."""
+    return tuple(block for block in content if isinstance(block, ToolUse))

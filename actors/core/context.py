@@ -1,0 +1,95 @@
+"""What a transition is told about its conversation and never changes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Mode(StrEnum):
+    """What tools may change (REQ-BED-014)."""
+
+    RESTRICTED = "restricted"
+    UNRESTRICTED = "unrestricted"
+
+
+class ApprovalPolicy(StrEnum):
+    """What asks a person before it runs."""
+
+    AUTO = "auto"
+    ASK_WRITES = "ask_writes"
+    ASK_ALL = "ask_all"
+
+
+class FollowUpPolicy(StrEnum):
+    """When a queued follow-up starts (C18)."""
+
+    ALWAYS = "always"
+    COMPLETED_ONLY = "completed_only"
+
+
+class ToolGroup(StrEnum):
+    """Groups of the request-cycle projection (C45)."""
+
+    READ = "read-group"
+    WRITE = "write-group"
+    BASH = "bash-group"
+    OTHER = "other-group"
+
+
+class ToolTraits(Struct, frozen=True):
+    """What the machine must know about a tool."""
+
+    name: str
+    group: ToolGroup
+    retry_safe: bool = False
+    """May be started a second time: it cannot change anything."""
+    writes: bool = False
+    """Asks under ASK_WRITES. Unknown tools count as writing."""
+    always_asks: bool = False
+    """Asks under every policy: request_mode_upgrade."""
+
+
+class Limits(Struct, frozen=True):
+    """Bounds of the machine. Times in milliseconds."""
+
+    max_attempts: int = 3
+    retry_base_ms: int = 1_000
+    max_retry_after_ms: int = 60_000
+    max_continuations: int = 3
+    max_rounds: int = 200
+    max_queue: int = 8
+    max_nudges: int = 2
+    max_turns: int = 20
+    cancel_timeout_ms: int = 2_000
+    warn_ratio: float = 0.8
+    exhaust_ratio: float = 0.9
+
+
+class Budget(Struct, frozen=True):
+    """What may be spent; 0: no limit."""
+
+    run_tokens: int = 0
+    conversation_tokens: int = 0
+    conversation_cost_micros: int = 0
+
+
+class ConvContext(Struct, frozen=True):
+    """The seed's ConvContext, with what later decisions added."""
+
+    conversation_id: str
+    working_dir: str
+    model_id: str
+    usable_window: int
+    """Tokens the model can take: its input limit, or its window minus reserved output (REQ-BED-012)."""
+    is_sub_agent: bool = False
+    mode: Mode = Mode.UNRESTRICTED
+    restriction_available: bool = False
+    approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
+    always_approved: tuple[str, ...] = ()
+    follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
+    budget: Budget = Budget()
+    limits: Limits = Limits()
+    tools: tuple[ToolTraits, ...] = ()
+    """The tools offered to this conversation, in the order the model sees them."""

@@ -1,0 +1,153 @@
+"""What a transition wants done. Applied in three phases: commit, publish, act (SEMANTICS C36)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from actors.core.content import Content, Message, MessageType
+from actors.core.context import Mode
+from actors.core.notifications import Notification
+from actors.core.states import AgentOutcome, AgentTask, State
+
+
+class PersistMessage(Struct, frozen=True, tag="persist_message"):
+    """Commit: append a message."""
+
+    message: Message
+
+    @property
+    def content(self) -> tuple[Content, ...]:
+        return self.message.content
+
+    @property
+    def msg_type(self) -> MessageType:
+        return self.message.type
+
+
+class PersistState(Struct, frozen=True, tag="persist_state"):
+    """Commit: the new state."""
+
+    new_state: State
+
+
+class PersistMode(Struct, frozen=True, tag="persist_mode"):
+    """Commit: the new mode, a column and a context field of its own."""
+
+    mode: Mode
+
+
+class NotifyClient(Struct, frozen=True, tag="notify_client"):
+    """Publish: tell clients."""
+
+    data: Notification
+
+    @property
+    def event_type(self) -> str:
+        """The seed's field: the notification's tag."""
+        return str(type(self.data).__struct_config__.tag)
+
+
+class RequestLlm(Struct, frozen=True, tag="request_llm"):
+    """Act: one attempt of a model request over the history up to `through_sequence`."""
+
+    request_id: str
+    attempt: int
+    model: str
+    through_sequence: int
+
+
+class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
+    """Act: one attempt of the tool-less summary request (REQ-BED-020)."""
+
+    request_id: str
+    attempt: int
+    model: str
+    through_sequence: int
+    rejected: tuple[str, ...]
+
+
+class AbortLlm(Struct, frozen=True, tag="abort_llm"):
+    """Act: abandon the request; nobody waits for it."""
+
+    request_id: str
+
+
+class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
+    """Act: start one tool."""
+
+    tool_use_id: str
+    execution_id: int
+    name: str
+    input: str
+    """Raw JSON text."""
+    attempt: int = 1
+
+
+class AbortTool(Struct, frozen=True, tag="abort_tool"):
+    """Act: kill the tool's whole process tree."""
+
+    tool_use_id: str
+    execution_id: int
+
+
+class RetryOf(StrEnum):
+    """What a retry timer is for."""
+
+    LLM = "llm"
+    TOOL = "tool"
+
+
+class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
+    """Act: send RetryTimeout or ToolRetryTimeout with this identity after `delay_ms`."""
+
+    delay_ms: int
+    attempt: int
+    of: RetryOf
+    request_id: str = ""
+    tool_use_id: str = ""
+    execution_id: int = 0
+
+
+class SpawnSubAgent(Struct, frozen=True, tag="spawn_sub_agent"):
+    """Act: create the child, send it StartSubAgent, arm its SubAgentTimeout."""
+
+    task: AgentTask
+    deadline: int
+
+
+class CancelSubAgents(Struct, frozen=True, tag="cancel_sub_agents"):
+    """Act: cancel these children, in parallel."""
+
+    agent_ids: tuple[str, ...]
+
+
+class NotifyParent(Struct, frozen=True, tag="notify_parent"):
+    """Act: tell the parent how this sub-agent ended; exactly once (I20)."""
+
+    result: AgentOutcome
+
+
+class StartTimer(Struct, frozen=True, tag="start_timer"):
+    """Act: send CancelTimeout{run_id} after `delay_ms`."""
+
+    delay_ms: int
+    run_id: str
+
+
+CommitEffect: TypeAlias = PersistMessage | PersistState | PersistMode
+ActEffect: TypeAlias = (
+    RequestLlm
+    | RequestContinuation
+    | AbortLlm
+    | ExecuteTool
+    | AbortTool
+    | ScheduleRetry
+    | SpawnSubAgent
+    | CancelSubAgents
+    | NotifyParent
+    | StartTimer
+)
+Effect: TypeAlias = CommitEffect | NotifyClient | ActEffect

@@ -1,0 +1,114 @@
+"""What can go wrong: why a run failed, and why a command was refused."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class ErrorKind(StrEnum):
+    """Why a request or a run failed (SEMANTICS C12)."""
+
+    NETWORK = "network"
+    TIMED_OUT = "timed_out"
+    RATE_LIMIT = "rate_limit"
+    SERVER_ERROR = "server_error"
+    AUTH = "auth"
+    INVALID_REQUEST = "invalid_request"
+    CONTENT_FILTER = "content_filter"
+    CONTEXT_EXHAUSTED = "context_exhausted"
+    CANCELLED = "cancelled"
+    SUB_AGENT_ERROR = "sub_agent_error"
+    TURN_LIMIT = "turn_limit"
+    NO_RESULT = "no_result"
+    BUDGET = "budget"
+    INTERRUPTED = "interrupted"
+    UNKNOWN = "unknown"
+
+
+RETRYABLE = frozenset({ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR})
+
+
+class LlmFailure(Struct, frozen=True):
+    """Why one attempt of a model request failed, in words a person can act on. Holds no secret."""
+
+    kind: ErrorKind
+    message: str
+
+    @property
+    def retryable(self) -> bool:
+        return self.kind in RETRYABLE
+
+
+class Reason(StrEnum):
+    """Why a command is refused: the list of SPEC §2. The machine itself raises only some of them."""
+
+    AGENT_BUSY = "AGENT_BUSY"
+    CANCELLING = "CANCELLING"
+    AWAITING_APPROVAL = "AWAITING_APPROVAL"
+    NOT_AWAITING_APPROVAL = "NOT_AWAITING_APPROVAL"
+    UNKNOWN_OR_DECIDED = "UNKNOWN_OR_DECIDED"
+    CONTINUATION_IN_PROGRESS = "CONTINUATION_IN_PROGRESS"
+    CONTEXT_EXHAUSTED = "CONTEXT_EXHAUSTED"
+    TERMINAL = "TERMINAL"
+    SUB_AGENT = "SUB_AGENT"
+    NOT_SUB_AGENT = "NOT_SUB_AGENT"
+    ALREADY_STARTED = "ALREADY_STARTED"
+    ARCHIVED = "ARCHIVED"
+    RUN_OVER = "RUN_OVER"
+    QUEUE_FULL = "QUEUE_FULL"
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
+    SLUG_TAKEN = "SLUG_TAKEN"
+    MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
+    MODE_UNAVAILABLE = "MODE_UNAVAILABLE"
+    WORKING_DIRECTORY_INVALID = "WORKING_DIRECTORY_INVALID"
+    IMAGE_INVALID = "IMAGE_INVALID"
+    REVISION_TOO_OLD = "REVISION_TOO_OLD"
+    TOO_MANY_STREAMS = "TOO_MANY_STREAMS"
+    BUDGET_REACHED = "BUDGET_REACHED"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+
+
+REFUSAL_TEXTS: dict[Reason, str] = {
+    Reason.AGENT_BUSY: "agent is busy: cancel it, or send the message as a steer or a follow-up",
+    Reason.CANCELLING: "cancellation in progress: try again when the conversation is idle",
+    Reason.AWAITING_APPROVAL: "agent is busy: it waits for an approval; answer it or cancel",
+    Reason.NOT_AWAITING_APPROVAL: "nothing waits for an approval",
+    Reason.UNKNOWN_OR_DECIDED: "this question is unknown or already answered",
+    Reason.CONTINUATION_IN_PROGRESS: "the context is full and its summary is being written",
+    Reason.CONTEXT_EXHAUSTED: "the context is used up: continue in a new conversation",
+    Reason.TERMINAL: "the conversation has ended",
+    Reason.SUB_AGENT: "this is a sub-agent: only its parent talks to it",
+    Reason.NOT_SUB_AGENT: "this is not a sub-agent",
+    Reason.ALREADY_STARTED: "this sub-agent has already been started",
+    Reason.ARCHIVED: "the conversation is archived: unarchive it first",
+    Reason.RUN_OVER: "that run is over",
+    Reason.QUEUE_FULL: "too many messages are waiting: withdraw one or wait",
+    Reason.REQUEST_ID_REUSED: "this request_id was used before with another content",
+    Reason.SLUG_TAKEN: "this slug is taken",
+    Reason.MODEL_UNAVAILABLE: "this model is not available",
+    Reason.MODE_UNAVAILABLE: "this mode is not available on this server",
+    Reason.WORKING_DIRECTORY_INVALID: "the working directory must be an existing absolute directory",
+    Reason.IMAGE_INVALID: "the image cannot be used",
+    Reason.REVISION_TOO_OLD: "the events after this revision are no longer kept: take a fresh snapshot",
+    Reason.TOO_MANY_STREAMS: "too many streams are open",
+    Reason.BUDGET_REACHED: "the budget is spent",
+    Reason.STORE_UNAVAILABLE: "the store cannot take the change now: nothing was changed, try again",
+    Reason.SHUTTING_DOWN: "the server is shutting down",
+    Reason.PERMISSION_DENIED: "this token may not do that",
+}
+
+
+class InvalidTransition(Exception):
+    """An event that does not fit the state (the seed's name). The state is untouched."""
+
+
+class Rejected(InvalidTransition):
+    """A command at the wrong moment: typed, with a text for people. The state is untouched."""
+
+    def __init__(self, reason: Reason, text: str = "") -> None:
+        super().__init__(text or REFUSAL_TEXTS[reason])
+        self.reason = reason

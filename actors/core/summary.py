@@ -1,0 +1,91 @@
+"""A state as people and clients see it: small, complete for display, without the queues and results."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from actors.core.content import ToolUse
+from actors.core.context import ConvContext
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.states import (
+    QUIET,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Error,
+    Failed,
+    LlmRequesting,
+    State,
+    ToolExecuting,
+    name_of,
+)
+
+
+class StateSummary(Struct, frozen=True, omit_defaults=True):
+    """What `kind` needs is set, everything else is left at its default."""
+
+    kind: str
+    """The state's snake_case name."""
+    run: str = ""
+    """The live run's id."""
+    busy: bool = False
+    request_id: str = ""
+    attempt: int = 0
+    max_attempts: int = 0
+    phase: str = ""
+    retry_at: int = 0
+    last_error: LlmFailure | None = None
+    current_call: ToolUse | None = None
+    remaining_count: int = 0
+    completed_count: int = 0
+    undecided: tuple[ToolUse, ...] = ()
+    approval_kind: str = ""
+    since: int = 0
+    """When the questions were asked."""
+    pending_agents: tuple[str, ...] = ()
+    error_kind: ErrorKind | None = None
+    error_message: str = ""
+
+
+def run_id(conversation_id: str, run: int) -> str:
+    """The id of a request cycle (SEMANTICS §2.1)."""
+    return f"{conversation_id}:{run}"
+
+
+def summarize(state: State, context: ConvContext) -> StateSummary:
+    """What clients see of `state`."""
+    ledger = state.ledger
+    run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
+    kind, busy = name_of(state), not isinstance(state, QUIET)
+    match state:
+        case LlmRequesting() | AwaitingContinuation():
+            return StateSummary(
+                kind, run, busy, state.request_id, state.attempt, context.limits.max_attempts,
+                state.phase.value, state.retry_at, state.last_error,
+            )  # fmt: skip
+        case ToolExecuting():
+            current = next(call for call in state.calls if call.id == state.current_tool_id)
+            return StateSummary(
+                kind, run, busy, attempt=state.attempt, max_attempts=context.limits.max_attempts,
+                phase=state.phase.value, retry_at=state.retry_at, current_call=current,
+                remaining_count=len(state.remaining_tool_ids), completed_count=len(state.completed_results),
+            )  # fmt: skip
+        case AwaitingToolApproval():
+            asked = tuple(call for call in state.calls if call.id in state.undecided)
+            return StateSummary(
+                kind, run, busy, undecided=asked, approval_kind=state.kind.value, since=state.since
+            )
+        case AwaitingSubAgents():
+            return StateSummary(
+                kind,
+                run,
+                busy,
+                pending_agents=state.pending_ids,
+                completed_count=len(state.completed_results),
+            )
+        case Error():
+            return StateSummary(kind, run, busy, error_kind=state.error_kind, error_message=state.message)
+        case Failed():
+            return StateSummary(kind, run, busy, error_kind=state.kind, error_message=state.error)
+        case _:
+            return StateSummary(kind, run, busy)

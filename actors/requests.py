@@ -1,0 +1,159 @@
+"""What the edges (gRPC handlers, tests) ask of a conversation, and what they get back.
+
+A request carries a deadline: an expired one is dropped unapplied. Refusals are raised as core.errors.Rejected or as
+one of the exceptions below; nothing else crosses the edge.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from actors.core.content import Image, Message
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.states import QueuedInput
+from actors.core.summary import StateSummary
+from actors.ports import ConversationRecord
+
+
+class NotFound(Exception):
+    """There is no such conversation."""
+
+
+class Invalid(Exception):
+    """A field of the request is wrong."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class Expired(Exception):
+    """The request's deadline passed before it was applied; nothing was changed."""
+
+
+class EtagMismatch(Exception):
+    """The conversation's settings changed since they were read."""
+
+
+class Create(Struct, frozen=True):
+    """Start a conversation."""
+
+    principal: str
+    working_directory: str
+    model: str = ""
+    slug: str = ""
+    title: str = ""
+    mode: Mode | None = None
+    labels: dict[str, str] = {}
+    approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
+    follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
+    budget: Budget = Budget()
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class Send(Struct, frozen=True):
+    """Say something."""
+
+    text: str
+    delivery: str = "reject"
+    images: tuple[Image, ...] = ()
+    expected_run: str = ""
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class Sent(Struct, frozen=True):
+    """How it was taken."""
+
+    message_id: str
+    disposition: str
+    """"direct", "steer_queued", "follow_up_queued"."""
+    run: str
+    """Empty while a follow-up waits."""
+    revision: int
+    """Subscribe after it to see all that the message causes."""
+    message: Message | None = None
+    queued: QueuedInput | None = None
+    duplicate: bool = False
+
+
+class Cancel(Struct, frozen=True):
+    """Stop what is under way; control lane."""
+
+    run_id: str = ""
+    discard_queued: bool = False
+    kill_jobs: bool = False
+
+
+class Cancelled(Struct, frozen=True):
+    """What the cancel did."""
+
+    no_op: bool
+    state: StateSummary
+    run: str = ""
+    returned: tuple[QueuedInput, ...] = ()
+    discarded: tuple[QueuedInput, ...] = ()
+    surviving_jobs: tuple[str, ...] = ()
+
+
+class Resolve(Struct, frozen=True):
+    """Answer a question; answered with the record."""
+
+    tool_use_id: str
+    approve: bool
+    always: bool = False
+    note: str = ""
+
+
+class Trigger(Struct, frozen=True):
+    """Write the continuation summary now; answered with the record."""
+
+
+class Update(Struct, frozen=True):
+    """Change settings; None leaves a field as it is; answered with the record."""
+
+    etag: str = ""
+    slug: str | None = None
+    title: str | None = None
+    model: str | None = None
+    labels: dict[str, str] | None = None
+    approval_policy: ApprovalPolicy | None = None
+    follow_up_policy: FollowUpPolicy | None = None
+    budget: Budget | None = None
+
+
+class Archive(Struct, frozen=True):
+    """Set or clear the archive flag; answered with the record."""
+
+    archived: bool
+
+
+class Continue(Struct, frozen=True):
+    """Start, or find, the successor of an exhausted conversation; answered with the successor's record."""
+
+    include_summary: bool = False
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class Delete(Struct, frozen=True):
+    """Remove it; `force` cancels first. Answered with a tuple of warnings."""
+
+    force: bool = False
+
+
+Request: TypeAlias = Send | Cancel | Resolve | Trigger | Update | Archive | Continue | Delete
+
+
+def etag_of(record: ConversationRecord) -> str:
+    """Changes with the settings that Update can change."""
+    import hashlib  # noqa: PLC0415
+
+    settings = (
+        record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
+        record.follow_up_policy, record.budget, record.archived_at, record.mode,
+    )  # fmt: skip
+    return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
