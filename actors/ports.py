@@ -152,9 +152,7 @@ class ModelAnswer(Struct, frozen=True):
 class ModelFailed(Exception):
     """The attempt failed; the text is for people and holds no secret."""
 
-    def __init__(
-        self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None
-    ) -> None:
+    def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.retry_after_ms = retry_after_ms

@@ -6,6 +6,7 @@ one of the exceptions below; nothing else crosses the edge.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -150,8 +151,6 @@ Request: TypeAlias = Send | Cancel | Resolve | Trigger | Update | Archive | Cont
 
 def etag_of(record: ConversationRecord) -> str:
     """Changes with the settings that Update can change."""
-    import hashlib  # noqa: PLC0415
-
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.follow_up_policy, record.budget, record.archived_at, record.mode,

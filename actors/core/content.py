@@ -97,9 +97,7 @@ class SubAgentComplete(Struct, frozen=True, tag="sub_agent_complete"):
 
 
 ToolResult: TypeAlias = ToolSuccess | ToolError | ToolCancelled | SubAgentComplete
-Content: TypeAlias = (
-    Text | Reasoning | ToolUse | Image | ToolSuccess | ToolError | ToolCancelled | SubAgentComplete
-)
+Content: TypeAlias = Text | Reasoning | ToolUse | Image | ToolSuccess | ToolError | ToolCancelled | SubAgentComplete
 
 
 class MessageType(StrEnum):

@@ -232,13 +232,7 @@ class Restart(Struct, frozen=True, tag="restart"):
 
 
 Command: TypeAlias = (
-    UserMessage
-    | UserCancel
-    | ApprovalResponse
-    | TriggerContinuation
-    | SpawnSubAgents
-    | StartSubAgent
-    | SetMode
+    UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
 )
 Settle: TypeAlias = BeginLlm | FinishCancel | PromoteFollowUp
 LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted | RetryTimeout

@@ -72,9 +72,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
             )  # fmt: skip
         case AwaitingToolApproval():
             asked = tuple(call for call in state.calls if call.id in state.undecided)
-            return StateSummary(
-                kind, run, busy, undecided=asked, approval_kind=state.kind.value, since=state.since
-            )
+            return StateSummary(kind, run, busy, undecided=asked, approval_kind=state.kind.value, since=state.since)
         case AwaitingSubAgents():
             return StateSummary(
                 kind,
