@@ -43,6 +43,18 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 	cd protos && buf lint && buf format --exit-code --diff
 	@$(MAKE) --no-print-directory protos-drift
 
+PROTOC = python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) \
+  --mypy_grpc_out=quiet:$(1) protos/bedrock/v1/*.proto
+
+.PHONY: protos
+protos: $(STAMP)  ## Generate the Python stubs from protos/
+	$(call PROTOC,clients)
+
+.PHONY: protos-drift
+protos-drift: $(STAMP)
+	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && $(call PROTOC,$$fresh) && \
+	  diff -r -x __init__.py -x __pycache__ $$fresh/bedrock/v1 clients/bedrock/v1
+
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed
 	rm -rf $(VENV) reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -42,7 +42,11 @@ class Ids(Protocol):
         ...
 
     def message(self) -> str:
-        """A new message id for a client that did not send a request id."""
+        """A new message id."""
+        ...
+
+    def slug(self) -> str:
+        """A short readable handle; may be taken already."""
         ...
 
 

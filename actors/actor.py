@@ -1,0 +1,88 @@
+"""The base of every actor here: guarded receive, closing mailbox, answers that an asyncio loop can wait for."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import pykka
+from pykka import ActorDeadError, ActorRef
+
+from actors.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+
+
+class Asked(Generic[Request]):
+    """A request and the future for its answer. The future carries done-callbacks; pykka's own does not."""
+
+    def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
+        self.request = request
+        self.deadline = deadline
+        """Monotonic seconds; past it the request is dropped unapplied."""
+        self.urgent = urgent
+        self.answer: Future[Any] = Future()
+
+    def succeed(self, value: object) -> None:
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
+
+
+class Actor(pykka.ThreadingActor):
+    """One thread, one mailbox, no message lost in silence.
+
+    Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor lives on.
+    """
+
+    use_daemon_thread = True
+    actor_inbox: Mailbox
+
+    @staticmethod
+    def _create_actor_inbox() -> Mailbox:
+        return Mailbox()
+
+    def receive(self, message: Any) -> None:
+        """Handle one message (actor's thread)."""
+        raise NotImplementedError
+
+    def on_fault(self, message: Any, error: BaseException) -> None:
+        """`receive` raised on `message` (actor's thread): a bug. Default: log it."""
+        log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
+        if isinstance(message, Asked):
+            message.fail(error)
+
+    def on_receive(self, message: Any) -> None:
+        """Guard `receive`: pykka would kill this actor, and on a BaseException every actor of the process."""
+        try:
+            self.receive(message)
+        except BaseException as error:  # noqa: BLE001 -- a fault must end in a report, never in a dead actor
+            self.on_fault(message, error)
+
+    def leave(self) -> None:
+        """Stop after this message (actor's thread): what still waits is refused."""
+        for envelope in self.actor_inbox.close():
+            if isinstance(envelope.message, Asked):
+                envelope.message.fail(ActorDeadError("the actor has stopped"))
+            elif envelope.reply_to is not None:
+                envelope.reply_to.set(None)
+        self.actor_stopped.set()
+        pykka.ActorRegistry.unregister(self.actor_ref)
+
+    def on_stop(self) -> None:
+        self.leave()
+
+
+def tell(ref: ActorRef[Any], message: object) -> bool:
+    """Send without caring whether the actor still lives; returns whether it took the message."""
+    try:
+        ref.tell(message)
+    except ActorDeadError:
+        return False
+    return True

@@ -1,0 +1,362 @@
+"""The Request Cycle Model (seed 4): a fold over an ordered event list, the same one live and offline.
+
+`Projector.step` takes one input event and never waits; `project` folds a whole list. A cycle keeps its events;
+`rounds` shows how the model was served, `steps` what people see (rules P1 to P9 and S-a to S-f of SEMANTICS §6.5).
+`emit` turns what a conversation tells its watchers into input events. As JSON, one event a line, with the seed's
+names as tags, an event list is exchanged with other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from actors.core.content import Message, MessageType, Reasoning, Text, ToolUse, text_of
+from actors.core.content import Delivery as Wish
+from actors.core.context import ToolGroup
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
+from actors.core.notifications import RunStop as RunStopped
+
+# --- what goes in --------------------------------------------------------------------------------------------------
+
+
+class Delivery(StrEnum):
+    """The seed's kinds of user message."""
+
+    DIRECT = "direct"
+    STEER = "steer"
+    FOLLOW_UP = "followUp"
+
+
+class OutputKind(StrEnum):
+    """What an agent puts out."""
+
+    ASSISTANT = "assistant"
+    REASONING = "reasoning"
+    TOOL_CALL = "tool_call"
+
+
+class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
+    """A user message: a steer when it is delivered, any other when it is accepted."""
+
+    id: str
+    delivery: Delivery | None = None
+    text: str = ""
+    at: int = 0
+    """Milliseconds since the epoch, 0 if unknown."""
+
+
+class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
+    """A follow-up was taken back while it waited; Bedrock's addition to the seed's list."""
+
+    id: str
+
+
+class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
+    """One item of an answer."""
+
+    kind: OutputKind
+    text: str = ""
+    """Of assistant and reasoning items; of tool calls the raw input."""
+    round: str | None = None
+    """The request that brought it."""
+    tool_call_id: str = ""
+    tool: str = ""
+    group: ToolGroup | None = None
+    message_id: str = ""
+
+
+class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
+    """A call was answered, by its tool or synthetically."""
+
+    tool_call_id: str
+    status: str = ""
+    """A ToolOutcome, "" if unknown."""
+    message_id: str = ""
+
+
+class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
+    """The agent is sent to idle."""
+
+    reason: StopReason
+    detail: str = ""
+    run: str = ""
+    at: int = 0
+
+
+CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop
+
+
+def decode_lines(lines: Iterable[bytes | str]) -> Iterable[CycleEvent]:
+    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError."""
+    decoder = msgspec.json.Decoder(CycleEvent)
+    return (decoder.decode(line) for line in lines if line.strip())
+
+
+# --- what comes out ------------------------------------------------------------------------------------------------
+
+
+class RequestCycle(Struct, frozen=True):
+    """One root message, what the agent did about it, and the steers in between; closed by the first run-stop."""
+
+    root: UserMessage
+    kind: Delivery
+    """DIRECT or FOLLOW_UP."""
+    events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
+    """Everything after the root, in order; user messages are steers."""
+    stop: RunStop | None = None
+    """None while the run is under way (P7)."""
+
+
+class InferenceRound(Struct, frozen=True):
+    """One request to the model and what came out."""
+
+    round: str | None
+    inputs: tuple[UserMessage | ToolResult, ...]
+    """What went in since the round before; () is a continuation: the model was only told to go on."""
+    outputs: tuple[AgentOutput, ...]
+
+
+class StepKind(StrEnum):
+    """Who said the message of a user step to what end."""
+
+    NON_STEER = "non-steer"
+    STEER = "steer"
+
+
+class UserStep(Struct, frozen=True, tag="user-step"):
+    """The root, or a steer."""
+
+    kind: StepKind
+    message: UserMessage
+
+
+class Call(Struct, frozen=True):
+    """A tool call, and its result once there is one (S-f)."""
+
+    call: AgentOutput
+    result: ToolResult | None = None
+
+
+class CallGroup(Struct, frozen=True):
+    """Adjacent calls of one group."""
+
+    group: ToolGroup
+    calls: tuple[Call, ...]
+
+
+class AiBlock(Struct, frozen=True, tag="ai-block"):
+    """One text of the agent and the tool calls that belong to it."""
+
+    kind: OutputKind
+    """ASSISTANT or REASONING."""
+    text: str
+    synthetic: bool = False
+    """True: the agent called tools without a word, and the empty text stands in for it."""
+    groups: tuple[CallGroup, ...] = ()
+
+
+Step: TypeAlias = UserStep | AiBlock
+
+
+class ProtocolError(Exception):
+    """An event that cannot come at its place in the list."""
+
+    def __init__(self, index: int, event: CycleEvent) -> None:
+        super().__init__(f"event {index}: {type(event).__struct_config__.tag} while no cycle is open")
+        self.index = index
+
+
+# --- the fold ------------------------------------------------------------------------------------------------------
+
+
+class Projection(Struct, frozen=True):
+    """What the events so far amount to. Begins idle, with nothing queued (P1)."""
+
+    closed: tuple[RequestCycle, ...] = ()
+    open: RequestCycle | None = None
+    queue: tuple[UserMessage, ...] = ()
+    """Follow-ups that wait; they belong to no cycle yet (P9)."""
+    count: int = 0
+    """How many events were taken."""
+    skipped: int = 0
+    """How many of them could not come where they came."""
+
+    @property
+    def cycles(self) -> tuple[RequestCycle, ...]:
+        """All cycles in order; the last one may still be open."""
+        return (*self.closed, self.open) if self.open else self.closed
+
+
+class Projector(Struct, frozen=True):
+    """How to read an event list."""
+
+    strict: bool = False
+    """Raise ProtocolError for an event that cannot come at its place, instead of skipping it (P6)."""
+    undeclared: Delivery = Delivery.FOLLOW_UP
+    """What a user message is that comes during a run and does not say (P3)."""
+
+    def step(self, so_far: Projection, event: CycleEvent) -> Projection:
+        """Take one event. Pure; raises ProtocolError if strict."""
+        taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
+        match event:
+            case UserMessage():
+                return self._user_message(taken, event)
+            case UserMessageWithdrawn():
+                kept = tuple(message for message in taken.queue if message.id != event.id)
+                return msgspec.structs.replace(taken, queue=kept)
+            case AgentOutput() | ToolResult():
+                return _append(taken, event) if taken.open else self._misplaced(taken, event)
+            case RunStop():
+                return _close(taken, taken.open, event) if taken.open else self._misplaced(taken, event)
+
+    def project(self, events: Iterable[CycleEvent], so_far: Projection | None = None) -> Projection:
+        """Take a whole list, or go on with it."""
+        projection = so_far or Projection()
+        for event in events:
+            projection = self.step(projection, event)
+        return projection
+
+    def _user_message(self, taken: Projection, event: UserMessage) -> Projection:
+        if taken.open is None:
+            return msgspec.structs.replace(taken, open=RequestCycle(event, Delivery.DIRECT))
+        declared = event.delivery in (Delivery.STEER, Delivery.FOLLOW_UP)
+        if (event.delivery if declared else self.undeclared) is Delivery.STEER:
+            return _append(taken, event)
+        return msgspec.structs.replace(taken, queue=(*taken.queue, event))
+
+    def _misplaced(self, taken: Projection, event: CycleEvent) -> Projection:
+        if self.strict:
+            raise ProtocolError(taken.count - 1, event)
+        return msgspec.structs.replace(taken, skipped=taken.skipped + 1)
+
+
+def project(events: Iterable[CycleEvent], *, strict: bool = False) -> tuple[RequestCycle, ...]:
+    """The cycles of an event list."""
+    return Projector(strict=strict).project(events).cycles
+
+
+def _append(taken: Projection, event: UserMessage | AgentOutput | ToolResult) -> Projection:
+    if taken.open is None:
+        return taken
+    longer = msgspec.structs.replace(taken.open, events=(*taken.open.events, event))
+    return msgspec.structs.replace(taken, open=longer)
+
+
+def _close(taken: Projection, cycle: RequestCycle, stop: RunStop) -> Projection:
+    """Close the cycle; the follow-up that waits longest opens the next one at once (P5)."""
+    following = RequestCycle(taken.queue[0], Delivery.FOLLOW_UP) if taken.queue else None
+    closed = (*taken.closed, msgspec.structs.replace(cycle, stop=stop))
+    return msgspec.structs.replace(taken, closed=closed, open=following, queue=taken.queue[1:])
+
+
+# --- the two views -------------------------------------------------------------------------------------------------
+
+
+def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
+    """The model-serving view. Results that no request consumed any more are in no round."""
+    done: list[InferenceRound] = []
+    inputs: list[UserMessage | ToolResult] = [cycle.root]
+    for event in cycle.events:
+        if not isinstance(event, AgentOutput):
+            inputs.append(event)
+        elif not done or (inputs if event.round is None else event.round != done[-1].round):
+            done.append(InferenceRound(event.round, tuple(inputs), (event,)))
+            inputs = []
+        else:
+            done[-1] = msgspec.structs.replace(done[-1], outputs=(*done[-1].outputs, event))
+    return tuple(done)
+
+
+def steps(cycle: RequestCycle) -> tuple[Step, ...]:
+    """The product view: the root, then texts with their grouped calls, and steers."""
+    results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
+    done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
+    for event in cycle.events:
+        match event:
+            case UserMessage():
+                done.append(UserStep(StepKind.STEER, event))
+            case AgentOutput(kind=OutputKind.TOOL_CALL):
+                if not isinstance(done[-1], AiBlock):
+                    done.append(AiBlock(OutputKind.ASSISTANT, "", synthetic=True))
+                done[-1] = _with_call(done[-1], Call(event, results.get(event.tool_call_id)))
+            case AgentOutput():
+                done.append(AiBlock(event.kind, event.text))
+            case ToolResult():
+                pass
+    return tuple(done)
+
+
+def _with_call(block: Step, call: Call) -> Step:
+    """The block with one more call, in its last group if that is the call's own."""
+    if not isinstance(block, AiBlock):
+        return block
+    group = call.call.group or group_of(call.call.tool)
+    groups = block.groups
+    if groups and groups[-1].group is group:
+        groups = (*groups[:-1], CallGroup(group, (*groups[-1].calls, call)))
+    else:
+        groups = (*groups, CallGroup(group, (call,)))
+    return msgspec.structs.replace(block, groups=groups)
+
+
+_SEED_GROUPS = {
+    "ls": ToolGroup.READ,
+    "read": ToolGroup.READ,
+    "grep": ToolGroup.READ,
+    "find": ToolGroup.READ,
+    "write": ToolGroup.WRITE,
+    "edit": ToolGroup.WRITE,
+    "bash": ToolGroup.BASH,
+}
+
+
+def group_of(tool: str) -> ToolGroup:
+    """The group of a tool in a list that carries none: the seed's own table (C45)."""
+    return _SEED_GROUPS.get(tool, ToolGroup.OTHER)
+
+
+# --- what a conversation puts in -----------------------------------------------------------------------------------
+
+
+def emit(notification: Notification, groups: Mapping[str, ToolGroup], at: int = 0) -> tuple[CycleEvent, ...]:
+    """The input events that one durable notification of a conversation stands for; most stand for none.
+
+    A follow-up enters when it is accepted, so its message, stored when its turn comes, stands for nothing more.
+    `groups` holds the declared group of each tool, `at` when a run ended, ms since the epoch.
+    """
+    match notification:
+        case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.QUEUED):
+            return (UserMessage(queued.message_id, Delivery.FOLLOW_UP, queued.text, queued.at),)
+        case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
+            return (UserMessageWithdrawn(queued.message_id),)
+        case MessageAdded(message=message):
+            return _emit_message(message, groups)
+        case RunStopped():
+            return (RunStop(notification.reason, notification.detail, notification.run, at),)
+        case _:
+            return ()
+
+
+def events_of(notifications: Iterable[Notification], groups: Mapping[str, ToolGroup]) -> tuple[CycleEvent, ...]:
+    """The event list of a conversation's durable notifications, in order."""
+    return tuple(event for notification in notifications for event in emit(notification, groups))
+
+
+def _emit_message(message: Message, groups: Mapping[str, ToolGroup]) -> tuple[CycleEvent, ...]:
+    match message.type:
+        case MessageType.USER:
+            if message.meta or message.delivery == Wish.FOLLOW_UP.value:
+                return ()
+            delivery = Delivery.STEER if message.delivery == Wish.STEER.value else Delivery.DIRECT
+            return (UserMessage(message.id, delivery, text_of(message.content), message.created_at),)
+        case MessageType.AGENT:
+            return tuple(_output(block, message, groups) for block in message.content if not isinstance(block, ...))
+        case MessageType.TOOL:
+            ...
+        case MessageType.SYSTEM | MessageType.ERROR:
+            return ()

@@ -1,0 +1,293 @@
+"""Wakes watchers, and holds what is passing: the text of the request under way, the output of the tool.
+
+A watcher is a cursor over the event log. The hub keeps the latest events in memory for those who watch now; one who
+has fallen behind it reads the store instead. Nobody's slowness is anybody else's business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from actors.core.content import ToolCancelled, ToolError, ToolSuccess
+from actors.core.notifications import MessageAdded, StreamDiscarded, Token
+from actors.ports import StoredEvent
+
+RING = 2_048
+"""Events kept in memory per watched conversation."""
+OUTPUT_CHARS = 256 * 1024
+"""Of a tool's live output kept for late watchers."""
+
+
+class HubEvent:
+    """A durable event, and the bytes it becomes on the wire once somebody has made them."""
+
+    __slots__ = ("event", "wire")
+
+    def __init__(self, event: StoredEvent) -> None:
+        self.event = event
+        self.wire: bytes | None = None
+
+
+class Piece:
+    """A run of passing text."""
+
+    __slots__ = ("offset", "reasoning", "text", "wire")
+
+    def __init__(self, text: str, offset: int, *, reasoning: bool = False) -> None:
+        self.text = text
+        self.offset = offset
+        """In characters, within its kind (answer or reasoning)."""
+        self.reasoning = reasoning
+        self.wire: bytes | None = None
+
+
+class Slot:
+    """The passing text of one request attempt, or of one tool call."""
+
+    def __init__(self, key: str, attempt: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.pieces: list[Piece] = []
+        self.first = 0
+        """Number of the oldest piece still kept."""
+        self._lengths = {False: 0, True: 0}
+
+    def add(self, text: str, *, reasoning: bool = False) -> None:
+        self.pieces.append(Piece(text, self._lengths[reasoning], reasoning=reasoning))
+        self._lengths[reasoning] += len(text)
+
+    def trim(self, chars: int) -> None:
+        """Forget the oldest pieces beyond the latest `chars`."""
+        while self.pieces and self._lengths[False] - (self.pieces[0].offset + len(self.pieces[0].text)) > chars:
+            self.pieces.pop(0)
+            self.first += 1
+
+    def since(self, number: int) -> tuple[tuple[Piece, ...], int]:
+        """The pieces from `number` on, adjacent ones of a kind joined, and the number after the last."""
+        fresh = self.pieces[max(0, number - self.first) :]
+        return _joined(fresh), self.first + len(self.pieces)
+
+
+def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+    if len(pieces) < 2:
+        return tuple(pieces)
+    joined: list[Piece] = []
+    run: list[Piece] = []
+    for piece in [*pieces, None]:
+        if run and (piece is None or piece.reasoning != run[0].reasoning):
+            joined.append(
+                run[0]
+                if len(run) == 1
+                else Piece("".join(p.text for p in run), run[0].offset, reasoning=run[0].reasoning)
+            )
+            run = []
+        if piece is not None:
+            run.append(piece)
+    return tuple(joined)
+
+
+class Passing:
+    """Fresh passing text for one watcher."""
+
+    __slots__ = ("attempt", "key", "pieces")
+
+    def __init__(self, key: str, attempt: int, pieces: tuple[Piece, ...]) -> None:
+        self.key = key
+        """A request id or a tool use id."""
+        self.attempt = attempt
+        self.pieces = pieces
+
+
+class Batch:
+    """What a watcher finds when it looks."""
+
+    __slots__ = ("behind", "deleted", "events", "head", "output", "text")
+
+    def __init__(self, *, behind: bool, events: tuple[HubEvent, ...], head: int, deleted: bool) -> None:
+        self.behind = behind
+        """True: events are missing here; read them from the store, then look again."""
+        self.events = events
+        self.head = head
+        """The newest revision the hub knows of; 0 if it knows none."""
+        self.deleted = deleted
+        self.text: Passing | None = None
+        self.output: Passing | None = None
+
+
+class _Channel:
+    def __init__(self) -> None:
+        self.watches: set[Watch] = set()
+        self.ring: deque[HubEvent] = deque(maxlen=RING)
+        self.head = 0
+        self.text: Slot | None = None
+        self.output: Slot | None = None
+        self.deleted = False
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.watches or self.text or self.output)
+
+
+class Watch:
+    """One watcher's place in a conversation. `read` on the watcher's thread, `wake` on a publisher's."""
+
+    def __init__(self, hub: EventHub, conversation_id: str, wake: Callable[[], None]) -> None:
+        self._hub = hub
+        self.conversation_id = conversation_id
+        self.wake = wake
+        self.woken = False
+        self._text_place: tuple[str, int, int] = ("", 0, 0)
+        self._output_place: tuple[str, int, int] = ("", 0, 0)
+
+    def read(self, after: int, *, passing: bool = True) -> Batch:
+        """What is there after revision `after`, and passing text not yet seen. Never blocks."""
+        with self._hub.lock:
+            self.woken = False
+            channel = self._hub.channels[self.conversation_id]
+            ring = channel.ring
+            behind = channel.head > after and (not ring or ring[0].event.revision > after + 1)
+            batch = Batch(
+                behind=behind,
+                events=() if behind else _tail(ring, after),
+                head=channel.head,
+                deleted=channel.deleted,
+            )
+            if passing and not behind:
+                batch.text, self._text_place = _fresh(channel.text, self._text_place)
+                batch.output, self._output_place = _fresh(channel.output, self._output_place)
+            return batch
+
+    def close(self) -> None:
+        """Stop watching; idempotent."""
+        self._hub.detach(self)
+
+
+def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
+    fresh: list[HubEvent] = []
+    for event in reversed(ring):
+        if event.event.revision <= after:
+            break
+        fresh.append(event)
+    return tuple(reversed(fresh))
+
+
+def _fresh(slot: Slot | None, place: tuple[str, int, int]) -> tuple[Passing | None, tuple[str, int, int]]:
+    if slot is None:
+        return None, place
+    key, attempt, number = place
+    pieces, after = slot.since(number if (key, attempt) == (slot.key, slot.attempt) else 0)
+    place = (slot.key, slot.attempt, after)
+    return (Passing(slot.key, slot.attempt, pieces) if pieces else None), place
+
+
+class EventHub:
+    """The EventBus of one process. Any thread; never blocks for long; wakes outside of its lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.channels: dict[str, _Channel] = {}
+
+    def attach(self, conversation_id: str, wake: Callable[[], None]) -> Watch:
+        """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block."""
+        watch = Watch(self, conversation_id, wake)
+        with self.lock:
+            self._channel(conversation_id).watches.add(watch)
+        return watch
+
+    def detach(self, watch: Watch) -> None:
+        with self.lock:
+            channel = self.channels.get(watch.conversation_id)
+            if channel is not None:
+                channel.watches.discard(watch)
+                self._tidy(watch.conversation_id, channel)
+
+    def watchers(self) -> int:
+        """How many watch now."""
+        with self.lock:
+            return sum(len(channel.watches) for channel in self.channels.values())
+
+    def publish(self, conversation_id: str, events: tuple[StoredEvent, ...]) -> None:
+        with self.lock:
+            channel = self.channels.get(conversation_id)
+            if channel is None:
+                return
+            channel.head = max(channel.head, events[-1].revision)
+            if channel.watches:
+                channel.ring.extend(HubEvent(event) for event in events)
+            for event in events:
+                _close_slots(channel, event)
+            to_wake = self._sleeping(channel)
+            self._tidy(conversation_id, channel)
+        _wake(to_wake)
+
+    def token(self, conversation_id: str, token: Token) -> None:
+        with self.lock:
+            channel = self._channel(conversation_id)
+            slot = channel.text
+            if slot is None or (slot.key, slot.attempt) != (token.request_id, token.attempt):
+                slot = channel.text = Slot(token.request_id, token.attempt)
+            slot.add(token.text, reasoning=token.reasoning)
+            to_wake = self._sleeping(channel)
+        _wake(to_wake)
+
+    def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
+        with self.lock:
+            channel = self._channel(conversation_id)
+            slot = channel.output
+            if slot is None or slot.key != tool_use_id:
+                slot = channel.output = Slot(tool_use_id, 0)
+            slot.add(text)
+            slot.trim(OUTPUT_CHARS)
+            to_wake = self._sleeping(channel)
+        _wake(to_wake)
+
+    def deleted(self, conversation_id: str) -> None:
+        with self.lock:
+            channel = self.channels.get(conversation_id)
+            if channel is None:
+                return
+            channel.deleted, channel.text, channel.output = True, None, None
+            to_wake = self._sleeping(channel)
+            self._tidy(conversation_id, channel)
+        _wake(to_wake)
+
+    def _channel(self, conversation_id: str) -> _Channel:
+        return self.channels.setdefault(conversation_id, _Channel())
+
+    def _tidy(self, conversation_id: str, channel: _Channel) -> None:
+        if not channel.needed:
+            self.channels.pop(conversation_id, None)
+        elif not channel.watches:
+            channel.ring.clear()
+
+    def _sleeping(self, channel: _Channel) -> list[Watch]:
+        asleep = [watch for watch in channel.watches if not watch.woken]
+        for watch in asleep:
+            watch.woken = True
+        return asleep
+
+
+def _wake(watches: list[Watch]) -> None:
+    for watch in watches:
+        watch.wake()
+
+
+def _close_slots(channel: _Channel, event: StoredEvent) -> None:
+    match event.notification:
+        case StreamDiscarded(request_id=request_id, attempt=attempt):
+            closed = (request_id, attempt)
+        case MessageAdded(message=message) if message.request_id:
+            closed = (message.request_id, message.attempt)
+        case MessageAdded(message=message):
+            answered = {
+                b.tool_use_id for b in message.content if isinstance(b, ToolSuccess | ToolError | ToolCancelled)
+            }
+            if channel.output is not None and channel.output.key in answered:
+                channel.output = None
+            return
+        case _:
+            return
+    if channel.text is not None and (channel.text.key, channel.text.attempt) == closed:
+        channel.text = None

@@ -1,0 +1,79 @@
+"""The priority mailbox: an urgent lane before a normal one, FIFO inside each, and it closes.
+
+Two deques and a queue of tokens: a PriorityQueue would be slower than pykka's own queue. A closed mailbox refuses
+instead of swallowing, so nobody ever waits for the dead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import Any, Protocol, runtime_checkable
+
+from pykka import ActorDeadError
+from pykka._envelope import Envelope
+
+
+@runtime_checkable
+class Urgent(Protocol):
+    """A message that overtakes normal ones: cancel, mode change, cancel timeout (SEMANTICS §2.11)."""
+
+    @property
+    def urgent(self) -> bool: ...
+
+
+class Mailbox:
+    """pykka's ActorInbox with two lanes. `put` from any thread, `get` from the actor's only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._urgent: deque[Envelope[Any]] = deque()
+        self._normal: deque[Envelope[Any]] = deque()
+        self._closed = False
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        """Add a message; raises ActorDeadError once closed, or fails its reply if it has one."""
+        lane = self._urgent if getattr(envelope.message, "urgent", False) else self._normal
+        with self._lock:
+            if not self._closed:
+                lane.append(envelope)
+                self._tokens.put(None)
+                return
+        refuse(envelope)
+
+    def get(self) -> Envelope[Any]:
+        """Take the next message; blocks."""
+        self._tokens.get()
+        with self._lock:
+            return (self._urgent or self._normal).popleft()
+
+    def empty(self) -> bool:
+        with self._lock:
+            return not (self._urgent or self._normal)
+
+    def close(self) -> tuple[Envelope[Any], ...]:
+        """Refuse everything from now on; returns what was waiting."""
+        with self._lock:
+            self._closed = True
+            rest = (*self._urgent, *self._normal)
+            self._urgent.clear()
+            self._normal.clear()
+            return rest
+
+    def close_if_empty(self) -> bool:
+        """Close unless something waits: how an idle actor leaves without losing a message."""
+        with self._lock:
+            if self._urgent or self._normal:
+                return False
+            self._closed = True
+            return True
+
+
+def refuse(envelope: Envelope[Any]) -> None:
+    """Tell whoever sent this message that the actor is gone."""
+    error = ActorDeadError("the actor has stopped")
+    if envelope.reply_to is None:
+        raise error
+    envelope.reply_to.set_exception((ActorDeadError, error, None))

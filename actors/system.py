@@ -1,0 +1,105 @@
+"""The real clock, ids and fault points."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+_WORDS_A = [
+    "amber",
+    "bold",
+    "calm",
+    "clear",
+    "dry",
+    "early",
+    "even",
+    "fair",
+    "fast",
+    "fine",
+    "keen",
+    "kind",
+    "late",
+    "mild",
+    "neat",
+    "new",
+    "quick",
+    "quiet",
+    "rare",
+    "sharp",
+]
+_WORDS_B = [
+    "ash",
+    "bay",
+    "beam",
+    "brook",
+    "cape",
+    "cliff",
+    "cove",
+    "dale",
+    "dune",
+    "fern",
+    "field",
+    "fjord",
+    "glen",
+    "grove",
+    "marsh",
+    "mesa",
+    "peak",
+    "reef",
+    "ridge",
+    "vale",
+]
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class RandomIds:
+    """Unguessable ids, readable slugs."""
+
+    def conversation(self) -> str:
+        return _token(16)
+
+    def message(self) -> str:
+        return "m-" + _token(16)
+
+    def slug(self) -> str:
+        return f"{secrets.choice(_WORDS_A)}-{secrets.choice(_WORDS_B)}-{_token(4)}"
+
+
+class NoFaults:
+    """Production: nothing fails on purpose."""
+
+    def hit(self, point: str) -> None:
+        """Do nothing."""
+
+
+class LocalWorkspace:
+    """Directories of this machine (REQ-BED-010)."""
+
+    def check(self, path: str) -> str:
+        """The real path; raises ValueError if it is not an existing absolute directory."""
+        if "\0" in path:
+            raise ValueError("it contains a NUL character")
+        if not path.startswith("/"):
+            raise ValueError("it must be an absolute path")
+        try:
+            real = Path(path).resolve(strict=True)
+        except (OSError, RuntimeError):
+            raise ValueError("there is no such directory on the server") from None
+        if not real.is_dir():
+            raise ValueError("it is not a directory")
+        return str(real)
+
+
+def _token(length: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(length))

@@ -1,0 +1,213 @@
+"""The contract keeps its promises about shape, and `bedrock.v1` offers all of it.
+
+`buf lint` checks names and that everything has a comment; here is what it cannot know.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from bedrock import v1
+from bedrock.v1 import (
+    catalog_service_pb2,
+    catalog_service_pb2_grpc,
+    common_pb2,
+    conversation_pb2,
+    conversation_service_pb2,
+    conversation_service_pb2_grpc,
+    event_pb2,
+)
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor, MethodDescriptor
+
+from actors.core.errors import Reason
+
+PROTOS = Path(__file__).parents[2] / "protos"
+
+FILES: tuple[FileDescriptor, ...] = (
+    catalog_service_pb2.DESCRIPTOR,
+    common_pb2.DESCRIPTOR,
+    conversation_pb2.DESCRIPTOR,
+    conversation_service_pb2.DESCRIPTOR,
+    event_pb2.DESCRIPTOR,
+)
+
+# SPEC §2, in its order.
+REFUSAL_REASONS = [
+    "AGENT_BUSY",
+    "CANCELLING",
+    "AWAITING_APPROVAL",
+    "NOT_AWAITING_APPROVAL",
+    "UNKNOWN_OR_DECIDED",
+    "CONTINUATION_IN_PROGRESS",
+    "CONTEXT_EXHAUSTED",
+    "TERMINAL",
+    "SUB_AGENT",
+    "NOT_SUB_AGENT",
+    "ALREADY_STARTED",
+    "ARCHIVED",
+    "RUN_OVER",
+    "QUEUE_FULL",
+    "REQUEST_ID_REUSED",
+    "SLUG_TAKEN",
+    "MODEL_UNAVAILABLE",
+    "MODE_UNAVAILABLE",
+    "WORKING_DIRECTORY_INVALID",
+    "IMAGE_INVALID",
+    "REVISION_TOO_OLD",
+    "TOO_MANY_STREAMS",
+    "BUDGET_REACHED",
+    "STORE_UNAVAILABLE",
+    "SHUTTING_DOWN",
+    "PERMISSION_DENIED",
+]
+
+# Where a code is prescribed: SEMANTICS §2.3, SPEC §3 and ECOSYSTEM §8.
+PRESCRIBED_CODES = {
+    "AGENT_BUSY": "FAILED_PRECONDITION",
+    "CANCELLING": "FAILED_PRECONDITION",
+    "AWAITING_APPROVAL": "FAILED_PRECONDITION",
+    "NOT_AWAITING_APPROVAL": "FAILED_PRECONDITION",
+    "CONTINUATION_IN_PROGRESS": "FAILED_PRECONDITION",
+    "CONTEXT_EXHAUSTED": "FAILED_PRECONDITION",
+    "TERMINAL": "FAILED_PRECONDITION",
+    "SUB_AGENT": "FAILED_PRECONDITION",
+    "NOT_SUB_AGENT": "FAILED_PRECONDITION",
+    "ALREADY_STARTED": "FAILED_PRECONDITION",
+    "UNKNOWN_OR_DECIDED": "ABORTED",
+    "RUN_OVER": "ABORTED",
+    "QUEUE_FULL": "RESOURCE_EXHAUSTED",
+    "REQUEST_ID_REUSED": "ALREADY_EXISTS",
+    "REVISION_TOO_OLD": "OUT_OF_RANGE",
+    "STORE_UNAVAILABLE": "UNAVAILABLE",
+}
+
+
+def all_messages() -> Iterator[Descriptor]:
+    def nested(message: Descriptor) -> Iterator[Descriptor]:
+        yield message
+        for inner in message.nested_types:
+            yield from nested(inner)
+
+    for file in FILES:
+        for message in file.message_types_by_name.values():
+            yield from nested(message)
+
+
+def all_enums() -> Iterator[EnumDescriptor]:
+    for file in FILES:
+        yield from file.enum_types_by_name.values()
+    for message in all_messages():
+        yield from message.enum_types
+
+
+def all_methods() -> Iterator[MethodDescriptor]:
+    for file in FILES:
+        for service in file.services_by_name.values():
+            yield from service.methods
+
+
+def value_comments(file: str, prefix: str) -> dict[str, str]:
+    """The comment of every enum value that begins with `prefix`, as written in the file."""
+    found = re.findall(rf"((?:^ *//.*\n)+) *{prefix}(\w+) = \d+;", (PROTOS / file).read_text(), re.MULTILINE)
+    return {name: re.sub(r"\s*//\s*", " ", comment).strip() for comment, name in found}
+
+
+def test_refusal_reasons_are_those_of_the_specification_and_of_the_core() -> None:
+    prefix = "REFUSAL_REASON_"
+    names = [name.removeprefix(prefix) for name in v1.RefusalReason.keys()]  # noqa: SIM118 -- no dict
+
+    assert names == ["UNSPECIFIED", *REFUSAL_REASONS]
+    assert [reason.value for reason in Reason] == REFUSAL_REASONS
+
+
+def test_every_refusal_reason_names_its_code() -> None:
+    comments = value_comments("bedrock/v1/common.proto", "REFUSAL_REASON_")
+    codes = {name: comment.split(".")[0] for name, comment in comments.items() if name != "UNSPECIFIED"}
+
+    assert codes.keys() == set(REFUSAL_REASONS)
+    assert set(codes.values()) <= {code.name for code in grpc.StatusCode}
+    assert codes.items() >= PRESCRIBED_CODES.items()
+
+
+def test_no_refusal_is_sent_as_unavailable_unless_trying_again_is_right() -> None:
+    comments = value_comments("bedrock/v1/common.proto", "REFUSAL_REASON_")
+
+    unavailable = {name for name, comment in comments.items() if comment.startswith("UNAVAILABLE.")}
+
+    assert unavailable == {"STORE_UNAVAILABLE", "SHUTTING_DOWN"}
+
+
+@pytest.mark.parametrize("enum", tuple(all_enums()), ids=lambda enum: enum.full_name)
+def test_the_zero_of_every_enum_means_unspecified(enum: EnumDescriptor) -> None:
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", enum.name)
+    prefix = "_".join(words).upper()
+
+    assert enum.values_by_number[0].name == f"{prefix}_UNSPECIFIED"
+    assert [value.number for value in enum.values] == list(range(len(enum.values)))
+
+
+@pytest.mark.parametrize("message", tuple(all_messages()), ids=lambda message: message.full_name)
+def test_field_numbers_are_compact(message: Descriptor) -> None:
+    assert sorted(field.number for field in message.fields) == list(range(1, len(message.fields) + 1))
+
+
+@pytest.mark.parametrize("method", tuple(all_methods()), ids=lambda method: method.full_name)
+def test_every_call_has_a_request_and_a_response_of_its_own_name(method: MethodDescriptor) -> None:
+    assert method.input_type.name == f"{method.name}Request"
+    assert method.output_type.name == f"{method.name}Response"
+
+
+def test_no_two_calls_share_a_message() -> None:
+    used = Counter(kind.full_name for method in all_methods() for kind in (method.input_type, method.output_type))
+
+    assert [name for name, count in used.items() if count > 1] == []
+
+
+def test_every_event_says_whether_it_is_durable_or_passing() -> None:
+    text = (PROTOS / "bedrock/v1/event.proto").read_text()
+    oneof = text[text.index("  oneof event {") :]
+    fields = re.findall(r"((?:^    //.*\n)+)    [\w.]+ (\w+) = \d+;", oneof[: oneof.index("\n  }")], re.MULTILINE)
+
+    kinds = {name: comment.split()[1].rstrip(".") for comment, name in fields}
+
+    assert set(kinds) == {field.name for field in v1.Event.DESCRIPTOR.oneofs_by_name["event"].fields}
+    assert set(kinds.values()) == {"Durable", "Passing"}
+
+
+def test_the_package_offers_everything_that_the_generated_modules_define() -> None:
+    offered = vars(v1)
+
+    for file, module in zip(
+        FILES, (catalog_service_pb2, common_pb2, conversation_pb2, conversation_service_pb2, event_pb2), strict=True
+    ):
+        values = [value.name for enum in file.enum_types_by_name.values() for value in enum.values]
+        for name in (*file.message_types_by_name, *file.enum_types_by_name, *values):
+            assert offered[name] is getattr(module, name), name
+    for module in (catalog_service_pb2_grpc, conversation_service_pb2_grpc):
+        for name in vars(module):
+            if name.endswith(("Stub", "Servicer", "Servicer_to_server")):
+                assert offered[name] is getattr(module, name), name
+
+
+def test_the_package_offers_nothing_else_that_looks_like_the_contract() -> None:
+    defined = {
+        name
+        for file in FILES
+        for name in (
+            *file.message_types_by_name,
+            *file.enum_types_by_name,
+            *(value.name for enum in file.enum_types_by_name.values() for value in enum.values),
+        )
+    }
+    services = {
+        name
+        for file in FILES
+        for service in file.services_by_name
+        for name in (f"{service}Stub", f"{service}Servicer", f"add_{service}Servicer_to_server")
+    }
+    public = {name for name in vars(v1) if not name.startswith("_") and not name.endswith(("_pb2", "_pb2_grpc"))}
+
+    assert public - {"TYPE_CHECKING"} == defined | services
