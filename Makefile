@@ -15,9 +15,10 @@ help:  ## Show this list
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
 	@if command -v uv >/dev/null; then \
-	  uv venv --quiet --clear --python $(PYTHON) $(VENV) && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	  { test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); } && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
 	else \
-	  $(PYTHON) -m venv --clear $(VENV) || { echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
+	  test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	    { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
 	fi
 	@touch $@

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pykka
 from pykka import ActorDeadError, ActorRef
@@ -48,6 +48,11 @@ class Actor(pykka.ThreadingActor):
     def _create_actor_inbox() -> Mailbox:
         return Mailbox()
 
+    def launch(self) -> Self:
+        """Start the thread. Not in pykka's registry: that is a list, and whoever launches keeps the actor."""
+        self._start_actor_loop()
+        return self
+
     def receive(self, message: Any) -> None:
         """Handle one message (actor's thread)."""
         raise NotImplementedError
@@ -73,7 +78,6 @@ class Actor(pykka.ThreadingActor):
             elif envelope.reply_to is not None:
                 envelope.reply_to.set(None)
         self.actor_stopped.set()
-        pykka.ActorRegistry.unregister(self.actor_ref)
 
     def on_stop(self) -> None:
         self.leave()

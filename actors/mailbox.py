@@ -9,18 +9,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pykka import ActorDeadError
 from pykka._envelope import Envelope
-
-
-@runtime_checkable
-class Urgent(Protocol):
-    """A message that overtakes normal ones: cancel, mode change, cancel timeout (SEMANTICS §2.11)."""
-
-    @property
-    def urgent(self) -> bool: ...
 
 
 class Mailbox:
@@ -34,7 +26,10 @@ class Mailbox:
         self._closed = False
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add a message; raises ActorDeadError once closed, or fails its reply if it has one."""
+        """Add a message, to the urgent lane if it has a true `urgent` (SEMANTICS §2.11).
+
+        Once closed: raises ActorDeadError, or fails the envelope's reply if it has one.
+        """
         lane = self._urgent if getattr(envelope.message, "urgent", False) else self._normal
         with self._lock:
             if not self._closed:
@@ -52,6 +47,10 @@ class Mailbox:
     def empty(self) -> bool:
         with self._lock:
             return not (self._urgent or self._normal)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def close(self) -> tuple[Envelope[Any], ...]:
         """Refuse everything from now on; returns what was waiting."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -323,8 +324,9 @@ class ToolContext(Struct, frozen=True):
     on_output: Callable[[str], None]
     """Live output for watchers."""
     track: Callable[[RunningProcess], None]
-    """Call with every process right after its start: cancel kills it without asking the tool, and what it
-    reaps becomes the cancel receipt."""
+    """Call with every process right after its start: cancel kills it without asking the tool."""
+    reaped: Callable[[tuple[int, ...]], None]
+    """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
 
 
 class ToolOutput(Struct, frozen=True):
@@ -457,6 +459,21 @@ class Commit(Struct, frozen=True):
     """`command` belongs to (principal, request id) instead of (conversation, request id)."""
 
 
+class JournalRow(Struct, frozen=True):
+    """One transition as it was stored, for replay and export."""
+
+    step: int
+    epoch: int
+    at: int
+    event: bytes
+    context: bytes | None
+    """None: that of the row before."""
+    first_revision: int
+    notifications: tuple[Durable, ...]
+    prev_hash: str
+    hash: str
+
+
 class StoredEvent(Struct, frozen=True):
     """A durable event as watchers read it."""
 
@@ -506,13 +523,35 @@ class RevisionTooOld(StoreError):
     """The log no longer has the events after this revision."""
 
 
+class StoreDamaged(StoreError):
+    """What is stored cannot be read back: a broken file, or a row that is not what was written."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be opened; the text says why: read-only, not a database, a newer schema."""
+
+
+class DataDirectoryBusy(StoreError):
+    """Another process holds the data directory."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(f"the data directory {path} is in use by {holder}")
+        self.path = path
+        self.pid = pid
+        """0 if it is not known."""
+
+
 class Store(Protocol):
-    """Durable memory. Reads see only what is committed. Any thread; reads and commits block briefly."""
+    """Durable memory. Reads see only what is committed. Any thread; reads and commits block briefly.
+
+    Reads raise StoreUnavailable or StoreDamaged.
+    """
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write all parts in one transaction and return once it is durable. `urgent` ones go first.
 
-        Raises StoreUnavailable, Fenced, SlugTaken or CommandExists.
+        Raises StoreUnavailable, Fenced, SlugTaken or CommandExists; ValueError if the parts contradict themselves.
         """
         ...
 
@@ -568,6 +607,19 @@ class Store(Protocol):
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
         """Record and latest messages from one read transaction."""
+        ...
+
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+        """Transitions after this step, in order."""
+        ...
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """What is wrong with what is stored, in words, nothing repaired: the hash chain, gaps in steps, revisions
+        and messages, messages that are not what the log says. Empty if all is well."""
+        ...
+
+    def prune_log(self, conversation_id: str, before_revision: int) -> None:
+        """Drop the log's transitions whose events all lie before this revision, never the latest one's."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None: ...

@@ -38,6 +38,10 @@ class EtagMismatch(Exception):
     """The conversation's settings changed since they were read."""
 
 
+class NotExhausted(Exception):
+    """Only a conversation whose context is used up can be continued."""
+
+
 class Create(Struct, frozen=True):
     """Start a conversation."""
 
@@ -87,6 +91,7 @@ class Cancel(Struct, frozen=True):
     run_id: str = ""
     discard_queued: bool = False
     kill_jobs: bool = False
+    reason: str = ""
 
 
 class Cancelled(Struct, frozen=True):
@@ -95,6 +100,12 @@ class Cancelled(Struct, frozen=True):
     no_op: bool
     state: StateSummary
     run: str = ""
+    revision: int = 0
+    """The newest revision after the cancel."""
+    llm_request_id: str = ""
+    tool_use_ids: tuple[str, ...] = ()
+    """Calls that got a synthetic result, in request order."""
+    sub_agents: tuple[str, ...] = ()
     returned: tuple[QueuedInput, ...] = ()
     discarded: tuple[QueuedInput, ...] = ()
     surviving_jobs: tuple[str, ...] = ()
@@ -122,6 +133,8 @@ class Update(Struct, frozen=True):
     model: str | None = None
     labels: dict[str, str] | None = None
     approval_policy: ApprovalPolicy | None = None
+    always_approved: tuple[str, ...] | None = None
+    """May only leave tools out: approving is the answer to a question."""
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
 
@@ -153,6 +166,6 @@ def etag_of(record: ConversationRecord) -> str:
     """Changes with the settings that Update can change."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
-        record.follow_up_policy, record.budget, record.archived_at, record.mode,
+        record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

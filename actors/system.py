@@ -7,50 +7,12 @@ import time
 from pathlib import Path
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-_WORDS_A = [
-    "amber",
-    "bold",
-    "calm",
-    "clear",
-    "dry",
-    "early",
-    "even",
-    "fair",
-    "fast",
-    "fine",
-    "keen",
-    "kind",
-    "late",
-    "mild",
-    "neat",
-    "new",
-    "quick",
-    "quiet",
-    "rare",
-    "sharp",
-]
-_WORDS_B = [
-    "ash",
-    "bay",
-    "beam",
-    "brook",
-    "cape",
-    "cliff",
-    "cove",
-    "dale",
-    "dune",
-    "fern",
-    "field",
-    "fjord",
-    "glen",
-    "grove",
-    "marsh",
-    "mesa",
-    "peak",
-    "reef",
-    "ridge",
-    "vale",
-]
+_ADJECTIVES = (
+    "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
+)
+_NOUNS = (
+    "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
+)
 
 
 class SystemClock:
@@ -73,7 +35,7 @@ class RandomIds:
         return "m-" + _token(16)
 
     def slug(self) -> str:
-        return f"{secrets.choice(_WORDS_A)}-{secrets.choice(_WORDS_B)}-{_token(4)}"
+        return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}-{_token(4)}"
 
 
 class NoFaults:

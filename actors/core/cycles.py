@@ -2,21 +2,34 @@
 
 `Projector.step` takes one input event and never waits; `project` folds a whole list. A cycle keeps its events;
 `rounds` shows how the model was served, `steps` what people see (rules P1 to P9 and S-a to S-f of SEMANTICS §6.5).
-`emit` turns what a conversation tells its watchers into input events. As JSON, one event a line, with the seed's
-names as tags, an event list is exchanged with other programs.
+`events_of` turns what a conversation tells its watchers into input events. As JSON, one event a line with the
+seed's names as tags, an event list can be kept, and read by other programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from itertools import repeat
 from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from actors.core.content import Message, MessageType, Reasoning, Text, ToolUse, text_of
 from actors.core.content import Delivery as Wish
+from actors.core.content import (
+    Image,
+    Message,
+    MessageType,
+    Reasoning,
+    SubAgentComplete,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolSuccess,
+    ToolUse,
+    text_of,
+)
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
 from actors.core.notifications import RunStop as RunStopped
@@ -61,11 +74,14 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
 
     kind: OutputKind
     text: str = ""
-    """Of assistant and reasoning items; of tool calls the raw input."""
+    """Of assistant and reasoning items."""
     round: str | None = None
     """The request that brought it."""
     tool_call_id: str = ""
     tool: str = ""
+    """The tool's name."""
+    input: str = ""
+    """Of tool calls: the raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
 
@@ -91,9 +107,9 @@ class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
 CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop
 
 
-def decode_lines(lines: Iterable[bytes | str]) -> Iterable[CycleEvent]:
+def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
     """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError."""
-    decoder = msgspec.json.Decoder(CycleEvent)
+    decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
 
 
@@ -323,40 +339,56 @@ def group_of(tool: str) -> ToolGroup:
 # --- what a conversation puts in -----------------------------------------------------------------------------------
 
 
-def emit(notification: Notification, groups: Mapping[str, ToolGroup], at: int = 0) -> tuple[CycleEvent, ...]:
-    """The input events that one durable notification of a conversation stands for; most stand for none.
+def events_of(
+    notifications: Iterable[Notification], groups: Mapping[str, ToolGroup], times: Iterable[int] = repeat(0)
+) -> Iterator[CycleEvent]:
+    """The event list of a conversation's durable notifications, one by one as they come.
 
-    A follow-up enters when it is accepted, so its message, stored when its turn comes, stands for nothing more.
-    `groups` holds the declared group of each tool, `at` when a run ended, ms since the epoch.
+    `groups` holds each tool's declared group, others are other-group; `times` when each notification was stored, ms
+    since the epoch. A follow-up enters when it is accepted; its message, stored when its turn comes, adds nothing.
     """
-    match notification:
-        case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.QUEUED):
-            return (UserMessage(queued.message_id, Delivery.FOLLOW_UP, queued.text, queued.at),)
-        case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
-            return (UserMessageWithdrawn(queued.message_id),)
-        case MessageAdded(message=message):
-            return _emit_message(message, groups)
-        case RunStopped():
-            return (RunStop(notification.reason, notification.detail, notification.run, at),)
-        case _:
-            return ()
+    accepted: set[str] = set()
+    for notification, at in zip(notifications, times, strict=False):
+        match notification:
+            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.QUEUED):
+                accepted.add(queued.message_id)
+                yield UserMessage(queued.message_id, Delivery.FOLLOW_UP, queued.text, queued.at)
+            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
+                yield UserMessageWithdrawn(queued.message_id)
+            case MessageAdded(message=message) if message.id not in accepted:
+                yield from _events_of_message(message, groups)
+            case RunStopped(run, reason, detail):
+                yield RunStop(reason, detail, run, at)
+            case _:
+                pass
 
 
-def events_of(notifications: Iterable[Notification], groups: Mapping[str, ToolGroup]) -> tuple[CycleEvent, ...]:
-    """The event list of a conversation's durable notifications, in order."""
-    return tuple(event for notification in notifications for event in emit(notification, groups))
+def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
+    """Nudges, notices and summaries are no user messages: only people and parents ask for something."""
+    if message.type is MessageType.USER and not message.meta:
+        delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
+        yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)
+    served = message.request_id or None
+    for block in message.content:
+        match block:
+            case Text() if message.type is MessageType.AGENT:
+                yield AgentOutput(OutputKind.ASSISTANT, block.text, served, message_id=message.id)
+            case Reasoning():
+                yield AgentOutput(OutputKind.REASONING, block.text, served, message_id=message.id)
+            case ToolUse():
+                yield AgentOutput(
+                    OutputKind.TOOL_CALL,
+                    round=served,
+                    tool_call_id=block.id,
+                    tool=block.name,
+                    input=block.input,
+                    group=groups.get(block.name, ToolGroup.OTHER),
+                    message_id=message.id,
+                )
+            case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+                yield ToolResult(block.tool_use_id, block.outcome.value, message.id)
+            case Text() | Image():
+                pass
 
 
-def _emit_message(message: Message, groups: Mapping[str, ToolGroup]) -> tuple[CycleEvent, ...]:
-    match message.type:
-        case MessageType.USER:
-            if message.meta or message.delivery == Wish.FOLLOW_UP.value:
-                return ()
-            delivery = Delivery.STEER if message.delivery == Wish.STEER.value else Delivery.DIRECT
-            return (UserMessage(message.id, delivery, text_of(message.content), message.created_at),)
-        case MessageType.AGENT:
-            return tuple(_output(block, message, groups) for block in message.content if not isinstance(block, ...))
-        case MessageType.TOOL:
-            ...
-        case MessageType.SYSTEM | MessageType.ERROR:
-            return ()
+_DELIVERIES = {Wish.STEER.value: Delivery.STEER, Wish.FOLLOW_UP.value: Delivery.FOLLOW_UP}

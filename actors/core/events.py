@@ -231,6 +231,21 @@ class Restart(Struct, frozen=True, tag="restart"):
     at: int
 
 
+class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
+    """Take a waiting steer or follow-up back (SEMANTICS §2.12)."""
+
+    at: int
+    message_id: str
+
+
+class InternalFault(Struct, frozen=True, tag="internal_fault"):
+    """The actor itself failed, that is a bug: whatever is under way ends as an error of kind UNKNOWN (§2.12)."""
+
+    at: int
+    message: str
+    """For people: names the conversation's log line, shows no insides."""
+
+
 Command: TypeAlias = (
     UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
 )
@@ -238,4 +253,8 @@ Settle: TypeAlias = BeginLlm | FinishCancel | PromoteFollowUp
 LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted | RetryTimeout
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
-Event: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
+GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
+"""Events that have a cell in every state (SEMANTICS §2.8, §2.9)."""
+Beside: TypeAlias = WithdrawMessage | InternalFault
+"""Events that are treated alike in every state: they are journalled and replayed like the others."""
+Event: TypeAlias = GridEvent | Beside

@@ -1,8 +1,34 @@
-"""The Context Manager FSM (seed 3) as a projection of the machine."""
+"""The Context Manager FSM (seed 3) as a projection of the machine (SEMANTICS §2.6).
+
+Every StateChanged carries the walk that the transition takes through the seed's diagram: first the momentary
+states it passes (a rule names them), last the state it comes to rest in (`project`). `ChatContext` folds the walks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+
+from msgspec import Struct
+
+from actors.core.states import (
+    AwaitingContinuation,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    LlmReason,
+    LlmRequesting,
+    Phase,
+    State,
+    ToolExecuting,
+    ToolPhase,
+)
 
 
 class ContextState(StrEnum):
@@ -21,3 +47,118 @@ class ContextState(StrEnum):
     FAILED = "Failed"
     CANCELLING = "Cancelling"
     CONTEXT_EXHAUSTED = "ContextExhausted"
+
+
+_PHASES = {
+    Phase.CONNECTING: ContextState.AWAITING_LLM_RESPONSE,
+    Phase.STREAMING: ContextState.STREAMING_LLM_RESPONSE,
+    Phase.BACKOFF: ContextState.TRANSIENT_FAILURE,
+}
+
+
+def project(state: State) -> ContextState:
+    """The seed's name for a state of the machine."""
+    match state:
+        case Idle() | Completed():
+            return ContextState.IDLE
+        case AwaitingLlm():
+            first = state.reason is LlmReason.USER_MESSAGE
+            return ContextState.PROCESSING_USER_MESSAGE if first else ContextState.GENERATING_RESPONSE
+        case LlmRequesting() | AwaitingContinuation():
+            return _PHASES[state.phase]
+        case AwaitingToolApproval():
+            return ContextState.AWAITING_TOOL_APPROVAL
+        case ToolExecuting():
+            waits = state.phase is ToolPhase.BACKOFF
+            return ContextState.TRANSIENT_FAILURE if waits else ContextState.EXECUTING_TOOLS
+        case AwaitingSubAgents():
+            return ContextState.EXECUTING_TOOLS
+        case Cancelling():
+            return ContextState.CANCELLING
+        case Error() | Failed():
+            return ContextState.FAILED
+        case ContextExhausted():
+            return ContextState.CONTEXT_EXHAUSTED
+
+
+Edge = tuple[ContextState, ContextState]
+
+_BUSY = tuple(
+    state
+    for state in ContextState
+    if state not in (ContextState.IDLE, ContextState.FAILED, ContextState.CONTEXT_EXHAUSTED)
+)
+
+DIAGRAM_EDGES: frozenset[Edge] = frozenset(
+    {
+        (ContextState.IDLE, ContextState.PROCESSING_USER_MESSAGE),
+        (ContextState.PROCESSING_USER_MESSAGE, ContextState.AWAITING_LLM_RESPONSE),
+        (ContextState.AWAITING_LLM_RESPONSE, ContextState.STREAMING_LLM_RESPONSE),
+        (ContextState.AWAITING_LLM_RESPONSE, ContextState.PROCESSING_LLM_RESPONSE),
+        (ContextState.AWAITING_LLM_RESPONSE, ContextState.TRANSIENT_FAILURE),
+        (ContextState.STREAMING_LLM_RESPONSE, ContextState.STREAMING_LLM_RESPONSE),
+        (ContextState.STREAMING_LLM_RESPONSE, ContextState.PROCESSING_LLM_RESPONSE),
+        (ContextState.STREAMING_LLM_RESPONSE, ContextState.TRANSIENT_FAILURE),
+        (ContextState.PROCESSING_LLM_RESPONSE, ContextState.AWAITING_TOOL_APPROVAL),
+        (ContextState.PROCESSING_LLM_RESPONSE, ContextState.EXECUTING_TOOLS),
+        (ContextState.PROCESSING_LLM_RESPONSE, ContextState.IDLE),
+        (ContextState.AWAITING_TOOL_APPROVAL, ContextState.EXECUTING_TOOLS),
+        (ContextState.AWAITING_TOOL_APPROVAL, ContextState.GENERATING_RESPONSE),
+        (ContextState.EXECUTING_TOOLS, ContextState.PROCESSING_TOOL_RESULTS),
+        (ContextState.EXECUTING_TOOLS, ContextState.TRANSIENT_FAILURE),
+        (ContextState.EXECUTING_TOOLS, ContextState.FAILED),
+        (ContextState.PROCESSING_TOOL_RESULTS, ContextState.GENERATING_RESPONSE),
+        (ContextState.GENERATING_RESPONSE, ContextState.AWAITING_LLM_RESPONSE),
+        (ContextState.TRANSIENT_FAILURE, ContextState.AWAITING_LLM_RESPONSE),
+        (ContextState.TRANSIENT_FAILURE, ContextState.EXECUTING_TOOLS),
+        (ContextState.TRANSIENT_FAILURE, ContextState.FAILED),
+    }
+)
+"""The arrows of the seed's diagram; [*] --> Idle is where every walk begins."""
+
+EXTENSION_EDGES: frozenset[Edge] = (
+    frozenset((state, ContextState.IDLE) for state in _BUSY)
+    | frozenset((state, ContextState.CANCELLING) for state in _BUSY if state is not ContextState.CANCELLING)
+    | frozenset((state, ContextState.FAILED) for state in (*_BUSY, ContextState.IDLE))
+    | frozenset(
+        (state, ContextState.CONTEXT_EXHAUSTED) for state in ContextState if state is not ContextState.CONTEXT_EXHAUSTED
+    )
+    | {
+        (ContextState.EXECUTING_TOOLS, ContextState.EXECUTING_TOOLS),
+        (ContextState.PROCESSING_LLM_RESPONSE, ContextState.GENERATING_RESPONSE),
+        (ContextState.PROCESSING_LLM_RESPONSE, ContextState.AWAITING_LLM_RESPONSE),
+        (ContextState.FAILED, ContextState.IDLE),
+        (ContextState.PROCESSING_USER_MESSAGE, ContextState.EXECUTING_TOOLS),
+    }
+) - DIAGRAM_EDGES
+"""What Bedrock adds: back to Idle or through Cancelling (cancel, restart, cap, budget); Failed at once (an error that
+is not retried; a sub-agent that was cancelled or gave up); ContextExhausted; the next tool; going on after a text;
+the summary request; the next run after a failed one; SpawnSubAgents by hand."""
+
+EDGES = DIAGRAM_EDGES | EXTENSION_EDGES
+
+
+def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.IDLE) -> Edge | None:
+    """The first step of a walk from `start` that no diagram has; None if all are known."""
+    here = start
+    for there in walk:
+        if (here, there) not in EDGES:
+            return here, there
+        here = there
+    return None
+
+
+class ChatContext(Struct, frozen=True):
+    """The seed's ChatContext: where a conversation stands, folded from the walks of its StateChanged events."""
+
+    state: ContextState = ContextState.IDLE
+
+    def handle_event(self, fsm_path: tuple[ContextState, ...]) -> ChatContext:
+        """Walk one transition's path.
+
+        Raises ValueError if a step is neither in the seed's diagram nor among the extensions.
+        """
+        stray = stray_edge(fsm_path, self.state)
+        if stray:
+            raise ValueError(f"{stray[0]} --> {stray[1]} is not a transition of the Context Manager FSM")
+        return ChatContext(fsm_path[-1]) if fsm_path else self

@@ -1,12 +1,12 @@
 """The history of a conversation: is its chain valid, and what does a provider see of it.
 
-A provider's view is append-only. Whatever a request contained stays as it was in every later request of the
-conversation, in the same order and in front of what is new: read as a row of (role, block) pairs, an earlier view is
-a prefix of a later one. Turns are that row cut where the role changes, so only the last turn of a view, which is
-always the user's, can grow, at its end: by what came after a request that was cancelled, failed or retried. Two
-things keep it that way: an answer is placed right behind what its request contained (`Message.through_sequence`,
-SEMANTICS C48), and whatever never reached the model, error messages, is left out. Changing the model changes the view
-once, because the former model's reasoning goes.
+A provider's view is append-only. Read as a row of (role, block) pairs, the view of a request that was answered is the
+beginning of every later view, block for block and in the same order; so what a provider cached or signed stays valid.
+Turns are that row cut where the role changes: only the last turn of a view, always the user's, can grow, at its end,
+by what was said after a request that was cancelled or failed. Two rules keep it that way: an answer is placed right
+behind what its request contained (`Message.through_sequence`, SEMANTICS C48), and what never reached a model, error
+messages, is left out. One block of an unanswered request can vanish: the "Continue." that closed its view when
+nothing else did. Changing the model changes the view once, because the former model's reasoning goes.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     continuations: int = 0
     """How often this round was continued after end_turn=false (C24)."""
     last_error: LlmFailure | None = None
+    model: str = ""
+    """The model of the first attempt; every further attempt keeps it."""
 
 
 class ApprovalKind(StrEnum):
@@ -252,6 +254,9 @@ class Cancelling(Struct, frozen=True, tag="cancelling"):
     discard_queued: bool = False
     pending_tool_id: str | None = None
     """Always None; kept for the seed's shape."""
+    request_id: str = ""
+    """Of kind LLM: the aborted request, whose outcomes still count as the end of the cancel."""
+    attempt: int = 0
 
 
 class Error(Struct, frozen=True, tag="error"):
@@ -274,6 +279,8 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     through_sequence: int
     retry_at: int = 0
     last_error: LlmFailure | None = None
+    model: str = ""
+    """The model of the first attempt; every further attempt keeps it."""
 
 
 class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):

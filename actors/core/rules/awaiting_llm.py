@@ -1,0 +1,64 @@
+"""AwaitingLlm: a request is due. Never rests: BeginLlm follows in the same commit (SEMANTICS C21, C51)."""
+
+from __future__ import annotations
+
+from actors.core.context import ConvContext
+from actors.core.errors import Reason
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    FinishCancel,
+    GridEvent,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules.commands import queue_input, refusal
+from actors.core.rules.draft import Draft
+from actors.core.rules.endings import cancelled, interrupted
+from actors.core.rules.notices import set_mode
+from actors.core.rules.requests import begin_request
+from actors.core.states import AwaitingLlm
+
+
+def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """What happens to each event in AwaitingLlm."""
+    match event:
+        case BeginLlm():
+            return begin_request(Draft(state, context, event.at))
+        case UserMessage():
+            return queue_input(state, context, event, Reason.AGENT_BUSY)
+        case UserCancel():
+            return cancelled(Draft(state, context, event.at), discard_queued=event.discard_queued)
+        case SetMode():
+            return set_mode(state, context, event)
+        case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
+            raise refusal(context, event, Reason.AGENT_BUSY)
+        case Restart():
+            return interrupted(Draft(state, context, event.at))
+        case (
+            FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
+            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
+            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)

@@ -1,0 +1,100 @@
+"""AwaitingToolApproval: a person is asked before anything of a response runs (REQ-BED-015)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core.context import ConvContext
+from actors.core.errors import Reason, Rejected
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    FinishCancel,
+    GridEvent,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.notifications import Decision
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules.approvals import resolve, withdraw_questions
+from actors.core.rules.commands import queue_input, refusal
+from actors.core.rules.draft import Draft
+from actors.core.rules.endings import cancelled, interrupted
+from actors.core.rules.notices import set_mode
+from actors.core.rules.results import cancel_unasked, deny_calls, interrupt_calls
+from actors.core.rules.rounds import run_next
+from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
+
+
+def when_awaiting_tool_approval(
+    state: AwaitingToolApproval, context: ConvContext, event: GridEvent
+) -> TransitionResult:
+    """What happens to each event in AwaitingToolApproval."""
+    match event:
+        case ApprovalResponse():
+            return _answer(state, context, event)
+        case UserMessage():
+            return queue_input(state, context, event, Reason.AWAITING_APPROVAL)
+        case TriggerContinuation():
+            raise refusal(context, event, Reason.AWAITING_APPROVAL)
+        case SpawnSubAgents() | StartSubAgent():
+            raise refusal(context, event, Reason.AGENT_BUSY)
+        case SetMode():
+            return set_mode(state, context, event)
+        case UserCancel():
+            draft = Draft(state, context, event.at)
+            withdraw_questions(draft, state.undecided)
+            cancel_unasked(draft, _ids(state))
+            return cancelled(draft, discard_queued=event.discard_queued)
+        case Restart():
+            draft = Draft(state, context, event.at)
+            withdraw_questions(draft, state.undecided)
+            interrupt_calls(draft, _ids(state))
+            return interrupted(draft)
+        case (
+            BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
+            | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
+            | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)
+
+
+def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalResponse) -> TransitionResult:
+    """One answer. The last approval starts the round; the first denial ends it (C16)."""
+    if event.tool_use_id not in state.undecided:
+        raise Rejected(Reason.UNKNOWN_OR_DECIDED)
+    draft = Draft(state, context, event.at)
+    others = tuple(call_id for call_id in state.undecided if call_id != event.tool_use_id)
+    if not event.approve:
+        resolve(draft, event.tool_use_id, Decision.DENY, event.reason)
+        withdraw_questions(draft, others)
+        deny_calls(draft, _ids(state), event.tool_use_id, event.reason)
+        return draft.finish(AwaitingLlm(draft.ledger, LlmReason.DENIED))
+    resolve(draft, event.tool_use_id, Decision.APPROVE, event.reason)
+    if others:
+        return draft.stay(replace(state, undecided=others))
+    return run_next(draft, state.calls, _ids(state), ())
+
+
+def _ids(state: AwaitingToolApproval) -> tuple[str, ...]:
+    return tuple(call.id for call in state.calls)

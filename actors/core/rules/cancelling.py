@@ -1,0 +1,102 @@
+"""Cancelling: a cancel is being carried out; rests only for sub-agents, two seconds at most (C1, I7)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core.context import ConvContext
+from actors.core.effects import CancelSubAgents
+from actors.core.errors import Reason
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    FinishCancel,
+    GridEvent,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.notifications import StopReason
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules.commands import refusal
+from actors.core.rules.draft import Draft
+from actors.core.rules.endings import interrupted, rest
+from actors.core.rules.fan_in import find_agent
+from actors.core.rules.notices import set_mode
+from actors.core.states import CancelKind, Cancelling
+
+
+def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """What happens to each event in Cancelling."""
+    match event:
+        case FinishCancel():
+            return _finish(state, context, event.at) if state.kind is CancelKind.LLM else ignored(state)
+        case LlmResponse() | LlmError() | LlmAborted():
+            aborted = (state.request_id, state.attempt) == (event.request_id, event.attempt)
+            concerns = state.kind is CancelKind.LLM and aborted
+            return _finish(state, context, event.at) if concerns else ignored(state)
+        case SubAgentResult() | SubAgentTimeout():
+            return _agent_ended(state, context, event)
+        case CancelTimeout():
+            if event.run_id != Draft(state, context, event.at).run:
+                return ignored(state)
+            return _finish(state, context, event.at, "cancel_timeout")
+        case UserCancel():
+            return _upgrade(state, context, event)
+        case SetMode():
+            return set_mode(state, context, event)
+        case UserMessage() | SpawnSubAgents():
+            raise refusal(context, event, Reason.CANCELLING)
+        case ApprovalResponse() | TriggerContinuation() | StartSubAgent():
+            raise refusal(context, event, Reason.AGENT_BUSY)
+        case Restart():
+            return interrupted(Draft(state, context, event.at))
+        case (
+            BeginLlm() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | RetryTimeout() | ToolComplete()
+            | ToolTransient() | ToolAborted() | AgentsSpawned() | ToolRetryTimeout()
+        ):  # fmt: skip
+            return ignored(state)
+
+
+def _finish(state: Cancelling, context: ConvContext, at: int, detail: str = "") -> TransitionResult:
+    return rest(Draft(state, context, at), StopReason.INTERRUPTED, detail, drop_queue=state.discard_queued)
+
+
+def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
+    """One sub-agent less to wait for; its result is too late to count."""
+    agent = find_agent(state.pending_agents, event.agent_id)
+    if agent is None:
+        return ignored(state)
+    draft = Draft(state, context, event.at)
+    if isinstance(event, SubAgentTimeout):
+        draft.act(CancelSubAgents((agent.agent_id,)))
+    left = tuple(other for other in state.pending_agents if other is not agent)
+    if left:
+        return draft.stay(replace(state, pending_agents=left))
+    return rest(draft, StopReason.INTERRUPTED, drop_queue=state.discard_queued)
+
+
+def _upgrade(state: Cancelling, context: ConvContext, event: UserCancel) -> TransitionResult:
+    """A second cancel changes nothing, unless it asks to drop what is queued (C8)."""
+    if not event.discard_queued or state.discard_queued:
+        return ignored(state)
+    return Draft(state, context, event.at).stay(replace(state, discard_queued=True))

@@ -1,0 +1,69 @@
+"""Error: the last run failed; the next message tries again (REQ-BED-006)."""
+
+from __future__ import annotations
+
+from actors.core.context import ConvContext
+from actors.core.errors import Reason
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    FinishCancel,
+    GridEvent,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.notifications import StopReason
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules.commands import refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.rules.draft import Draft
+from actors.core.rules.endings import rest
+from actors.core.rules.idle import promote
+from actors.core.rules.notices import set_mode
+from actors.core.states import Error
+
+
+def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """What happens to each event in Error."""
+    match event:
+        case UserMessage():
+            return start_run(state, context, event)
+        case SpawnSubAgents():
+            return spawn_by_hand(state, context, event)
+        case TriggerContinuation():
+            return trigger_summary(state, context, event)
+        case SetMode():
+            return set_mode(state, context, event)
+        case ApprovalResponse() | StartSubAgent():
+            raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
+        case Restart():
+            return rest(Draft(state, context, event.at), StopReason.INTERRUPTED, "restart", drop_queue=True)
+        case PromoteFollowUp():
+            return promote(state, context, event)
+        case UserCancel():
+            return ignored(state)
+        case (
+            BeginLlm() | FinishCancel() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
+            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
+            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)

@@ -1,0 +1,93 @@
+"""Idle: ready for a message; a sub-agent is here only before its task arrives."""
+
+from __future__ import annotations
+
+from actors.core.context import ConvContext
+from actors.core.errors import Reason, Rejected
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    FinishCancel,
+    GridEvent,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules.commands import after_failure, refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.rules.draft import Draft
+from actors.core.rules.endings import cancelled, interrupted
+from actors.core.rules.notices import set_mode
+from actors.core.rules.runs import begin_follow_up, open_run
+from actors.core.states import AwaitingLlm, Error, Idle, LlmReason
+
+
+def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:
+    """What happens to each event in Idle."""
+    match event:
+        case UserMessage():
+            return start_run(state, context, event)
+        case SpawnSubAgents():
+            return spawn_by_hand(state, context, event)
+        case TriggerContinuation():
+            return trigger_summary(state, context, event)
+        case StartSubAgent():
+            return _start_sub_agent(state, context, event)
+        case SetMode():
+            return set_mode(state, context, event)
+        case ApprovalResponse():
+            raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
+        case UserCancel():
+            if context.is_sub_agent:
+                return cancelled(Draft(state, context, event.at), discard_queued=True)
+            return ignored(state)
+        case Restart():
+            if context.is_sub_agent:
+                return interrupted(Draft(state, context, event.at))
+            return ignored(state)
+        case PromoteFollowUp():
+            return promote(state, context, event)
+        case (
+            BeginLlm() | FinishCancel() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
+            | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()
+            | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
+        ):  # fmt: skip
+            return ignored(state)
+
+
+def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -> TransitionResult:
+    """Begin the oldest follow-up's run, if one waits (C18)."""
+    if not state.ledger.follows:
+        return ignored(state)
+    draft = Draft(state, context, event.at)
+    begin_follow_up(draft)
+    return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
+
+
+def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) -> TransitionResult:
+    """The parent gives the task; it is the root of the sub-agent's one run (C50)."""
+    if not context.is_sub_agent:
+        raise Rejected(Reason.NOT_SUB_AGENT)
+    draft = Draft(state, context, event.at)
+    open_run(draft)
+    draft.say_user(event.message_id, event.task, (), "direct")
+    return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE))

@@ -1,0 +1,75 @@
+"""The mode, and how the agent learns of it (SEMANTICS C48; REQ-BED-016, 017)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core.content import SystemKind
+from actors.core.context import ConvContext, Mode
+from actors.core.effects import PersistMode
+from actors.core.errors import Reason, Rejected
+from actors.core.events import SetMode
+from actors.core.notifications import ModeChanged
+from actors.core.result import TransitionResult, ignored
+from actors.core.rules import texts
+from actors.core.rules.draft import Draft
+from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, Notice, State, ToolExecuting
+
+
+def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
+    """Change the mode at once; the agent is told at once too, unless that would split a tool round."""
+    if context.is_sub_agent:
+        raise Rejected(Reason.SUB_AGENT)
+    if event.mode is context.mode:
+        return ignored(state)
+    if event.mode is Mode.RESTRICTED and not context.restriction_available:
+        raise Rejected(Reason.MODE_UNAVAILABLE)
+    draft = Draft(state, context, event.at)
+    draft.act(PersistMode(event.mode))
+    if round_is_open(state):
+        _queue(draft, event.mode)
+    else:
+        _forget_waiting(draft)
+        draft.say_system(SystemKind.MODE, texts.MODES[event.mode])
+    draft.place_state()
+    draft.notify(ModeChanged(event.mode))
+    after = replace(state, ledger=draft.ledger)
+    return draft.stay(after) if round_is_open(state) else draft.stay_unseen(after)
+
+
+def upgrade_mode(draft: Draft) -> None:
+    """An approved request_mode_upgrade was carried out: it is its result that changes the mode (C15)."""
+    if draft.context.mode is Mode.UNRESTRICTED:
+        return
+    draft.act(PersistMode(Mode.UNRESTRICTED))
+    draft.notify(ModeChanged(Mode.UNRESTRICTED))
+    _queue(draft, Mode.UNRESTRICTED)
+
+
+def deliver_notices(draft: Draft) -> None:
+    """Waiting notices enter the history, before any request is built (I40)."""
+    notices = draft.ledger.pending_notices
+    if notices:
+        draft.ledger = replace(draft.ledger, pending_notices=())
+    for notice in notices:
+        draft.say_system(notice.kind, notice.text)
+
+
+def round_is_open(state: State) -> bool:
+    """Whether a tool_use is unanswered, so that nothing may come between it and its result."""
+    if isinstance(state, AwaitingSubAgents):
+        return bool(state.tool_use_id)
+    return isinstance(state, (AwaitingToolApproval, ToolExecuting))
+
+
+def _queue(draft: Draft, mode: Mode) -> None:
+    _forget_waiting(draft)
+    notice = Notice(SystemKind.MODE, texts.MODES[mode], draft.at)
+    draft.ledger = replace(draft.ledger, pending_notices=(*draft.ledger.pending_notices, notice))
+
+
+def _forget_waiting(draft: Draft) -> None:
+    """A newer notice of a kind replaces the one that waits."""
+    kept = tuple(notice for notice in draft.ledger.pending_notices if notice.kind is not SystemKind.MODE)
+    if len(kept) != len(draft.ledger.pending_notices):
+        draft.ledger = replace(draft.ledger, pending_notices=kept)

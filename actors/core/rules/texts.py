@@ -1,0 +1,82 @@
+"""Every sentence the machine writes. Nobody matches on them; typed outcomes and kinds say the same (SEMANTICS C5)."""
+
+from __future__ import annotations
+
+from actors.core.context import Mode
+
+CANCELLED = "Cancelled by user"
+SKIPPED = "Skipped due to cancellation"
+INTERRUPTED = "Interrupted by server restart"
+DENIED = "Denied by user"
+NOT_EXECUTED = "Not executed: "
+OTHER_DENIED = NOT_EXECUTED + "another tool call in the same response was denied"
+CUT_OFF = NOT_EXECUTED + "the response was cut off at the output token limit"
+CONTEXT_LIMIT = NOT_EXECUTED + "context limit reached"
+TURN_LIMIT = NOT_EXECUTED + "turn limit reached"
+BAD_SUBMISSION = NOT_EXECUTED + "submit_result and submit_error must be the only call in the response, with valid input"
+CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
+FAULT = "Interrupted by an internal error of the server"
+SUBMITTED = "submitted"
+TOOL_ABORTED = "The tool was stopped unexpectedly; what it had done until then is unknown."
+NO_TASKS = "No sub-agent was started: no tasks were given."
+
+EMPTY_ANSWER = "the model's answer ended without any content"
+LLM_ABORTED = "the request was aborted unexpectedly"
+
+MODES = {
+    Mode.RESTRICTED: (
+        "The mode is now restricted: tools can read but not change anything, and have no network. "
+        "To be allowed to make changes, call request_mode_upgrade and say why."
+    ),
+    Mode.UNRESTRICTED: "The mode is now unrestricted: tools may change files and run any command.",
+}
+
+GRACE = (
+    "The turn limit is reached: this is your last turn. Call submit_result with what you have, or submit_error; "
+    "no other tool will run."
+)
+NUDGE = "Your work counts only once it is submitted: call submit_result with your result, or submit_error."
+
+SUB_AGENT_CANCELLED = "cancelled before result submission"
+SUB_AGENT_INTERRUPTED = "interrupted by a server restart before result submission"
+SUB_AGENT_EXHAUSTED = "context exhausted before result submission"
+SUB_AGENT_TURN_LIMIT = "turn limit reached before result submission"
+SUB_AGENT_NO_RESULT = "ended without calling submit_result or submit_error"
+SUB_AGENT_BUDGET = "budget reached before result submission"
+AGENT_TIMED_OUT = "no result before the deadline"
+
+FALLBACK_SUMMARY = (
+    "The context is used up and no summary could be written. The whole history stays readable here; "
+    "continue in a new conversation and say what matters from this one."
+)
+
+
+def denied(reason: str) -> str:
+    """The result of a denied call, with the person's reason if there is one."""
+    return f"{DENIED}: {reason}" if reason else DENIED
+
+
+def round_cap(rounds: int) -> str:
+    """Why a run that went round and round was stopped."""
+    return f"Stopped after {rounds} requests to the model in one run. Send a message to go on."
+
+
+def budget_reached(what: str) -> str:
+    """Why a run was stopped at its next request."""
+    return f"Stopped: the budget of {what} is spent. Raise it to go on."
+
+
+def failed_after(attempts: int, cause: str) -> str:
+    """Why a request or a tool is not tried again."""
+    return f"Failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {cause}"
+
+
+def authentication_failed(cause: str) -> str:
+    """An auth error; begins with the same words whatever the provider said (C13)."""
+    begin = "Authentication failed"
+    return cause if cause.startswith(begin) else f"{begin}: {cause}"
+
+
+def retry_after_too_long(seconds: int, limit: int, cause: str) -> str:
+    """Why the machine does not wait: it names the wait that was asked for (C10)."""
+    return f"The provider asks to wait {seconds} s (Retry-After), more than the {limit} s Bedrock waits: {cause}"

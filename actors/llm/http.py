@@ -1,0 +1,154 @@
+"""One streaming POST over `requests`, tried once, that a cancel ends in any phase."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+import urllib3.exceptions
+from requests.adapters import HTTPAdapter
+from requests.certs import where
+
+from actors.core.errors import ErrorKind
+from actors.llm.connections import AbortableConnection, AbortableTlsConnection, Lifeline, TransportFailed
+from actors.llm.provider import ProviderConfig, Timeouts
+from actors.ports import CancelToken
+
+#: Bytes of one answer, decoded.
+MAX_ANSWER_BYTES = 64 << 20
+
+_PIECE_BYTES = 65536
+
+
+class Reply:
+    """An answer whose headers are there. Not thread-safe."""
+
+    def __init__(self, response: requests.Response, lifeline: Lifeline, timeouts: Timeouts) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        """Names are looked up without regard to case."""
+        self.idle = timeouts.idle
+        """Seconds that the next piece may take; may be changed between reads."""
+        self._raw = response.raw
+        self._lifeline = lifeline
+        self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
+        self._limit = 0.0
+        self._received = 0
+
+    def read(self) -> bytes:
+        """The next piece as soon as it is there; b"" at the end.
+
+        Raises TransportFailed: a break, a stall, an overlong answer.
+        """
+        seconds = min(self.idle, self._deadline - time.monotonic())
+        if seconds <= 0:
+            raise TransportFailed(ErrorKind.TIMED_OUT, "the answer took longer than the time limit")
+        stream = self._lifeline.stream
+        if seconds != self._limit and stream is not None and stream.fileno() >= 0:
+            stream.settimeout(seconds)
+            self._limit = seconds
+        try:
+            piece: bytes = self._raw.read1(_PIECE_BYTES, decode_content=True)
+        except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
+            raise TransportFailed(ErrorKind.TIMED_OUT, f"nothing arrived for {seconds:.0f} s") from None
+        except (urllib3.exceptions.HTTPError, OSError):
+            raise TransportFailed(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
+        self._received += len(piece)
+        if self._received > MAX_ANSWER_BYTES:
+            raise TransportFailed(ErrorKind.SERVER_ERROR, f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+        return piece
+
+    def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
+        """The rest of the answer, or its first `limit` bytes."""
+        pieces, size = [], 0
+        while size < limit and (piece := self.read()):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)[:limit]
+
+
+class Transport:
+    """How one provider is reached. Any thread; every request has its own connection."""
+
+    def __init__(self, provider: ProviderConfig) -> None:
+        self._provider = provider
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Shared and never changed after this."""
+        try:
+            return ssl.create_default_context(cafile=self._provider.ca_bundle or where())
+        except OSError:
+            raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
+
+    @contextmanager
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken) -> Iterator[Reply]:
+        """Send `body` and give the reply once its headers are there, whatever its status.
+
+        `requests` takes no part in redirects, cookies, proxies or credentials from the environment: the adapter is
+        asked directly. Leaving the block closes everything. Pulling `cancel` shuts the socket at once in every phase
+        but name resolution; what is raised then is an accident, so the caller must look at the token. Raises
+        TransportFailed.
+        """
+        tls = self._tls if url.lower().startswith("https:") else None
+        lifeline = Lifeline()
+        adapter = _Adapter(lifeline, tls, self._provider.timeouts)
+        cancel.on_cancel(lifeline.cut)
+        try:
+            with self._send(adapter, url, headers, body) as response:
+                yield Reply(response, lifeline, self._provider.timeouts)
+        finally:
+            cancel.forget(lifeline.cut)
+            adapter.close()
+            lifeline.close()
+
+    def _send(self, adapter: _Adapter, url: str, headers: Mapping[str, str], body: bytes) -> requests.Response:
+        proxy = self._provider.proxy.reveal()
+        timeouts = self._provider.timeouts
+        try:
+            request = requests.Request("POST", url, headers={**headers, "accept-encoding": "identity"}, data=body)
+            return adapter.send(
+                request.prepare(),
+                stream=True,
+                timeout=(timeouts.connect, timeouts.first_byte),
+                verify=True,
+                proxies={"http": proxy, "https": proxy} if proxy else {},
+            )
+        except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
+            text = "the base_url, the api_key or a header contains characters that cannot be sent"
+            raise TransportFailed(ErrorKind.INVALID_REQUEST, text) from None
+        except requests.exceptions.ReadTimeout:
+            text = f"no answer began within {timeouts.first_byte:.0f} s"
+            raise TransportFailed(ErrorKind.TIMED_OUT, text) from None
+        except requests.exceptions.ProxyError:
+            raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError):
+            raise TransportFailed(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
+
+
+class _Adapter(HTTPAdapter):
+    """Makes one connection, on a lifeline."""
+
+    def __init__(self, lifeline: Lifeline, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
+        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
+        self._lifeline = lifeline
+        self._tls = tls
+        self._send_timeout = timeouts.first_byte
+
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        pool = super().get_connection_with_tls_context(*args, **options)
+        pool.conn_kw.update(lifeline=self._lifeline, send_timeout=self._send_timeout)
+        if self._tls is None:
+            pool.ConnectionCls = AbortableConnection
+        else:
+            pool.ConnectionCls = AbortableTlsConnection
+            pool.conn_kw["tls"] = self._tls
+        return pool
+
+    def cert_verify(self, *_: Any) -> None:
+        """Leave it to AbortableTlsConnection, whose context always verifies."""

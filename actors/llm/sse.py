@@ -1,0 +1,82 @@
+"""Server-sent events: bytes in, events out, however the bytes were cut."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+
+#: Bytes that one event may take before its blank line arrives.
+MAX_EVENT_BYTES = 16 << 20
+
+
+class SseEvent(NamedTuple):
+    """One dispatched event."""
+
+    name: str
+    """The `event` field; "" if the server sent none."""
+    data: bytes
+    """The `data` lines, joined by LF."""
+
+
+class SseTooLarge(Exception):
+    """An event outgrew the cap: the stream cannot be trusted any more."""
+
+
+class SseParser:
+    """Incremental parser of one stream. Not thread-safe.
+
+    Lines end with CR, LF or CRLF, wherever a chunk is cut; a leading BOM and comments are skipped; `id` and `retry`
+    are ignored, since a model request is never resumed. What no blank line has ended is never dispatched.
+    """
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max = max_event_bytes
+        self._line = bytearray()
+        self._after_cr = False
+        self._at_start = True
+        self._name = ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """Take the next bytes and return the events they complete.
+
+        Raises SseTooLarge.
+        """
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        events: list[SseEvent] = []
+        for line in chunk.splitlines(keepends=True):
+            self._size += len(line)
+            if self._size > self._max:
+                raise SseTooLarge(f"an event of more than {self._max} bytes")
+            text = line.rstrip(b"\r\n")
+            self._line += text
+            if len(text) != len(line):
+                self._end_line(events)
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        return events
+
+    def _end_line(self, events: list[SseEvent]) -> None:
+        line = bytes(self._line)
+        self._line.clear()
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BOM)
+        if line:
+            self._field(line)
+            return
+        if self._data:
+            events.append(SseEvent(self._name, b"\n".join(self._data)))
+        self._name, self._data, self._size = "", [], 0
+
+    def _field(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")

@@ -1,0 +1,152 @@
+"""One abortable model request: an actor that asks once, reports every outcome, and ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pykka import ActorRef
+
+from actors.actor import Actor, tell
+from actors.core.content import Text
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, LlmStreamChunk, LlmStreamStarted
+from actors.ports import CancelToken, Clock, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, StoreError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """To a conversation: what an effect led to."""
+
+    event: Any
+    urgent: bool = False
+
+
+@dataclass(frozen=True)
+class TextWaiting:
+    """To a conversation: take the text that has gathered (conflated while it waited)."""
+
+    source: StreamedText
+
+
+@dataclass(frozen=True)
+class LlmRequest:
+    """One attempt, ready to be made."""
+
+    request_id: str
+    attempt: int
+    model: Model
+    build: Callable[[], ModelRequest]
+    """Reads the history; called on the runner's thread. Raises StoreError."""
+    cancel: CancelToken = field(default_factory=CancelToken)
+
+
+class StreamedText:
+    """Text between the model's thread and the conversation's: at most one message waits, the rest is appended."""
+
+    def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
+        self._request_id, self._attempt, self._clock = request_id, attempt, clock
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[bool, str]] = []
+
+    def put(self, text: str, *, reasoning: bool) -> bool:
+        """Add text; True if the conversation has to be told."""
+        with self._lock:
+            self._waiting.append((reasoning, text))
+            return len(self._waiting) == 1
+
+    def take(self) -> tuple[LlmStreamChunk, ...]:
+        """Everything that waits, adjacent text of a kind joined (conversation's thread)."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        joined: list[tuple[bool, list[str]]] = []
+        for reasoning, text in waiting:
+            if joined and joined[-1][0] == reasoning:
+                joined[-1][1].append(text)
+            else:
+                joined.append((reasoning, [text]))
+        now = self._clock.now_ms()
+        return tuple(
+            LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(parts)), reasoning)
+            for reasoning, parts in joined
+        )
+
+
+class LlmRunner(Actor):
+    """Makes one request on its own thread. Nobody waits for it: late outcomes are ignored by identity."""
+
+    def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._request = request
+        self._reply_to = reply_to
+        self._clock = clock
+        self._ended = ended
+        self._text = StreamedText(request.request_id, request.attempt, clock)
+
+    def on_start(self) -> None:
+        """Make the request as soon as the thread runs, then end."""
+        try:
+            self._report(self._outcome())
+        finally:
+            self._ended()
+            self.leave()
+
+    def started(self) -> None:
+        """Port ModelSink: the answer's stream has begun."""
+        self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        """Port ModelSink: the next piece of text."""
+        if text and self._text.put(text, reasoning=reasoning):
+            tell(self._reply_to, TextWaiting(self._text))
+
+    def _report(self, event: LlmOutcome) -> None:
+        if not self._request.cancel.cancelled:
+            tell(self._reply_to, Outcome(event))
+        elif not isinstance(event, LlmStreamStarted):
+            aborted = LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt)
+            tell(self._reply_to, Outcome(aborted))
+
+    def _outcome(self) -> LlmOutcome:
+        request = self._request
+        try:
+            answer = request.model.respond(request.build(), self, request.cancel)
+        except ModelAborted:
+            return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
+        except ModelFailed as failed:
+            return self._error(failed.failure, failed.retry_after_ms, failed)
+        except StoreError:
+            return self._error(LlmFailure(ErrorKind.SERVER_ERROR, "The stored history could not be read."))
+        except BaseException:
+            log.exception("fault in a model request of %s", request.request_id)
+            return self._error(LlmFailure(ErrorKind.UNKNOWN, "Bedrock itself failed while asking the model."))
+        return self._response(answer)
+
+    def _response(self, answer: ModelAnswer) -> LlmResponse:
+        return LlmResponse(
+            at=self._clock.now_ms(),
+            request_id=self._request.request_id,
+            attempt=self._request.attempt,
+            content=answer.content,
+            end_turn=answer.end_turn,
+            usage=answer.usage,
+            truncated=answer.truncated,
+            refusal=answer.refusal,
+        )
+
+    def _error(
+        self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailed | None = None
+    ) -> LlmError:
+        return LlmError(
+            at=self._clock.now_ms(),
+            request_id=self._request.request_id,
+            attempt=self._request.attempt,
+            error=failure,
+            retry_after_ms=retry_after_ms,
+            usage=failed.usage if failed else None,
+        )

@@ -1,0 +1,57 @@
+"""What every actor of one process shares: the adapters behind the ports, and a few settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.core.context import ConvContext, Limits, ToolTraits
+from actors.event_hub import EventHub
+from actors.ports import Clock, ConversationRecord, Faults, Ids, ModelCatalog, Sandbox, Store, Toolbox, Workspace
+from actors.timers import Timers
+
+UNKNOWN_MODEL_WINDOW = 8_192
+"""Usable tokens assumed for a model that is no longer served; its next request fails anyhow (C43)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Adapters and settings. Wired in one place; closed by whoever wired it."""
+
+    store: Store
+    bus: EventHub
+    models: ModelCatalog
+    toolbox: Toolbox
+    sandbox: Sandbox
+    clock: Clock
+    ids: Ids
+    faults: Faults
+    workspace: Workspace
+    timers: Timers
+    limits: Limits = field(default_factory=Limits)
+    idle_seconds: float = 30.0
+    """A conversation without work keeps its thread this long."""
+    max_llm_requests: int = 1_000
+    """Model requests in flight in the whole process; one more fails as retryable."""
+    node: str = "local"
+
+    def context_of(self, record: ConversationRecord) -> ConvContext:
+        """The machine's context of a stored conversation."""
+        model = self.models.get(record.model)
+        return ConvContext(
+            conversation_id=record.id,
+            working_dir=record.cwd,
+            model_id=record.model,
+            usable_window=model.info.usable_window if model else UNKNOWN_MODEL_WINDOW,
+            is_sub_agent=not record.user_initiated,
+            mode=record.mode,
+            restriction_available=self.sandbox.report.restriction_available,
+            approval_policy=record.approval_policy,
+            always_approved=record.always_approved,
+            follow_up_policy=record.follow_up_policy,
+            budget=record.budget,
+            limits=self.limits,
+            tools=self.traits(sub_agent=not record.user_initiated),
+        )
+
+    def traits(self, *, sub_agent: bool) -> tuple[ToolTraits, ...]:
+        return tuple(spec.traits for spec in self.toolbox.specs(sub_agent=sub_agent))

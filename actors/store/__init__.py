@@ -1,0 +1,1 @@
+"""Durable memory: SQLite behind one writer thread, and its twin in memory."""

@@ -1,0 +1,89 @@
+"""SQLite as Bedrock uses it: one module for the whole process, and how its connections are set up.
+
+Two copies of SQLite on one file in one process break its locks, so whatever touches the database takes `sqlite3` from
+here: the one that peewee has chosen, the newer of the standard library's and pysqlite3.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import peewee
+from peewee import SqliteDatabase
+from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
+
+from actors.ports import StoreUnusable
+
+if TYPE_CHECKING:
+    import sqlite3
+else:
+    from peewee import sqlite3
+
+__all__ = ["FILE", "MIGRATIONS", "migrate", "open_reader", "open_writer", "sqlite3"]
+
+FILE = "bedrock.db"
+"""Name of the database inside the data directory."""
+MIGRATIONS = Path(__file__).with_name("migrations")
+_BUSY_SECONDS = 5
+_MEBIBYTE = 1 << 20
+
+
+def open_writer(path: Path) -> SqliteDatabase:
+    """Open the one connection that writes and checkpoints; it may move between threads, one at a time.
+
+    Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files
+    the same rights. Raises StoreUnusable.
+    """
+    database = SqliteDatabase(
+        str(path),
+        pragmas={
+            "journal_mode": "wal",
+            "synchronous": "full",
+            "foreign_keys": 1,
+            "wal_autocheckpoint": 0,
+            "journal_size_limit": 64 * _MEBIBYTE,
+            "cache_size": -64 * 1024,
+        },
+        timeout=_BUSY_SECONDS,
+        thread_safe=False,
+        check_same_thread=False,
+    )
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
+        database.connect()
+        if database.journal_mode != "wal":
+            raise StoreUnusable(f"{path}: this file system cannot hold a write-ahead log")
+    except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
+        raise StoreUnusable(f"{path} cannot be opened: {error}") from error
+    return database
+
+
+def open_reader(path: Path) -> SqliteDatabase:
+    """Open a connection that cannot write and never checkpoints. Raises what SQLite raises."""
+    database = SqliteDatabase(
+        str(path),
+        pragmas={"query_only": 1, "wal_autocheckpoint": 0},
+        timeout=_BUSY_SECONDS,
+        thread_safe=False,
+        check_same_thread=False,
+    )
+    database.connect()
+    return database
+
+
+def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
+    """Bring the schema up to date, each migration in a transaction of its own.
+
+    Raises StoreUnusable if the file was written by a newer version, or is no database of ours.
+    """
+    runner = Runner(database, str(directory))
+    try:
+        unknown = [migration.name for migration in runner.status() if migration.path is None]
+        if unknown:
+            raise StoreUnusable(f"{database.database} was written by a newer version: it has {', '.join(unknown)}")
+        runner.up()
+    except (sqlite3.Error, peewee.PeeweeException) as error:
+        raise StoreUnusable(f"{database.database} cannot be brought up to date: {error}") from error

@@ -1,0 +1,164 @@
+"""The log's rows: how a transition becomes one, how it is hashed, and how a stored conversation is checked.
+
+A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the thread
+that commits can digest it; the writer, which alone knows the row before, adds 64 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import json
+
+from actors.core.content import Message
+from actors.core.notifications import Durable, MessageAdded
+from actors.ports import Commit, ConversationRecord, JournalRow, LogEntry, StoredEvent
+
+_NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
+_encode = json.Encoder().encode
+
+
+class LogRow(NamedTuple):
+    """A row of `log`, in the order of its columns."""
+
+    conversation_id: str
+    step: int
+    epoch: int
+    at: int
+    first_revision: int
+    count: int
+    prev_hash: str
+    hash: str
+    notifications: str
+    event: str
+    context: str | None
+
+
+class Sealed(NamedTuple):
+    """A row that waits for the hash of the row before it."""
+
+    row: LogRow
+    digest: hashlib._Hash
+
+    def after(self, prev_hash: str) -> LogRow:
+        """The row as the next link of the chain."""
+        return self.row._replace(prev_hash=prev_hash, hash=_link(self.digest, prev_hash))
+
+
+def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
+    """Encode and digest a transition (the thread that commits)."""
+    row = LogRow(
+        conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications), "", "",
+        _encode(entry.notifications).decode(), entry.event.decode(),
+        None if entry.context is None else entry.context.decode(),
+    )  # fmt: skip
+    return Sealed(row, _digest(row))
+
+
+def _digest(row: LogRow) -> hashlib._Hash:
+    """Every column but the hashes, one a line: JSON has no raw line breaks, so no two rows read alike."""
+    numbers = (row.step, row.epoch, row.at, row.first_revision, row.count)
+    lines = (row.conversation_id, *map(str, numbers), row.notifications, row.event, row.context or "")
+    return hashlib.sha256("\n".join(lines).encode())
+
+
+def _link(digest: hashlib._Hash, prev_hash: str) -> str:
+    link = digest.copy()
+    link.update(prev_hash.encode())
+    return link.hexdigest()
+
+
+def check_shape(part: Commit) -> None:
+    """Raise ValueError unless the steps and revisions of `part` are gap-free and end where its record says."""
+    step, revision = part.expected_step, part.log[0].first_revision if part.log else part.record.last_seq + 1
+    for entry in part.log:
+        step += 1
+        if entry.step != step or entry.first_revision != revision:
+            raise ValueError(f"step {entry.step} of {part.record.id} does not follow")
+        revision += len(entry.notifications)
+    if part.record.step != step or part.record.last_seq != revision - 1:
+        raise ValueError(f"the record of {part.record.id} does not end where its log ends")
+    if part.create and (part.expected_step or (part.log and part.log[0].first_revision != 1)):
+        raise ValueError(f"{part.record.id} does not begin at the beginning")
+
+
+def next_revision(part: Commit) -> int:
+    """The revision that must come next in the store for `part` to fit."""
+    return part.log[0].first_revision if part.log else part.record.last_seq + 1
+
+
+def notifications_of(row: LogRow) -> tuple[Durable, ...]:
+    """What the transition told clients. Raises msgspec.DecodeError."""
+    return _NOTIFICATIONS.decode(row.notifications)
+
+
+def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
+    """At most `limit` events after revision `after` from (first revision, at, notifications) rows in order."""
+    for first, at, encoded in rows:
+        for revision, notification in enumerate(_NOTIFICATIONS.decode(encoded), first):
+            if revision <= after:
+                continue
+            if limit <= 0:
+                return
+            limit -= 1
+            yield StoredEvent(revision, at, notification)
+        if limit <= 0:
+            return
+
+
+def journal_row(row: LogRow) -> JournalRow:
+    """The row as the port gives it. Raises msgspec.DecodeError."""
+    context = None if row.context is None else row.context.encode()
+    return JournalRow(
+        row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),
+        row.prev_hash, row.hash,
+    )  # fmt: skip
+
+
+def violations(record: ConversationRecord, rows: Iterable[LogRow], messages: Iterable[Message]) -> Iterator[str]:
+    """What is wrong with a conversation, in words. The log may begin late, where it was pruned."""
+    told: dict[int, Message] = {}
+    before: LogRow | None = None
+    for row in rows:
+        yield from _broken_links(before, row)
+        for notification in notifications_of(row):
+            if isinstance(notification, MessageAdded):
+                told[notification.message.sequence] = notification.message
+        before = row
+    if before is not None:
+        ends = (before.step, before.first_revision + before.count - 1, before.hash)
+        if ends != (record.step, record.last_seq, record.log_hash):
+            yield f"the log ends at step {before.step}, which is not where the conversation stands"
+    yield from _broken_messages(messages, told)
+
+
+def _broken_links(before: LogRow | None, row: LogRow) -> Iterator[str]:
+    if _link(_digest(row), row.prev_hash) != row.hash:
+        yield f"step {row.step} is not what was written"
+    if len(notifications_of(row)) != row.count:
+        yield f"step {row.step} counts {row.count} events but has others"
+    if before is None:
+        if row.step == 1 and (row.prev_hash or row.first_revision != 1):
+            yield "the log does not begin at the beginning"
+        return
+    if row.step != before.step + 1:
+        yield f"steps are missing between {before.step} and {row.step}"
+    elif row.prev_hash != before.hash:
+        yield f"step {row.step} does not follow step {before.step}"
+    if row.first_revision != before.first_revision + before.count:
+        yield f"revisions are missing before {row.first_revision}"
+
+
+def _broken_messages(messages: Iterable[Message], told: dict[int, Message]) -> Iterator[str]:
+    expected = 0
+    for message in messages:
+        expected += 1
+        if message.sequence != expected:
+            yield f"messages are missing between {expected - 1} and {message.sequence}"
+            expected = message.sequence
+        if told.pop(message.sequence, message) != message:
+            yield f"message {message.sequence} is not what the log says"
+    for sequence in told:
+        yield f"message {sequence} is in the log only"

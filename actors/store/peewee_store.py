@@ -1,0 +1,266 @@
+"""The store on SQLite: fixed SQL where it is hot, peewee's queries where it is not."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from peewee import JOIN, SQL, SqliteDatabase
+
+from actors.core.content import Message
+from actors.ports import (
+    Attachment,
+    Clock,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    Faults,
+    JournalRow,
+    RevisionTooOld,
+    Snapshot,
+    StoreDamaged,
+    StoredEvent,
+)
+from actors.store import changes, rows, schema
+from actors.store.data_directory import DataDirectory
+from actors.store.engine import FILE, migrate, open_writer, sqlite3
+from actors.store.journal import LogRow, events_of, journal_row, violations
+from actors.store.readers import Readers
+from actors.store.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+_RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
+_LOAD = (
+    f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
+)
+_MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
+_EVENTS = """
+SELECT first_revision, at, notifications FROM log
+WHERE conversation_id = :id AND first_revision + count > :next AND first_revision >= coalesce(
+    (SELECT first_revision FROM log WHERE conversation_id = :id AND first_revision <= :next
+    ORDER BY first_revision DESC LIMIT 1), 0)
+ORDER BY first_revision LIMIT :limit
+"""
+_LOG = f"SELECT {', '.join(LogRow._fields)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY step LIMIT ?"  # noqa: S608
+_ALL = -1
+"""SQLite's LIMIT for no limit."""
+
+
+class NoFaults:
+    """Production: nothing fails on purpose."""
+
+    def hit(self, point: str) -> None:
+        """Pass `point`."""
+
+
+class PeeweeStore:
+    """`actors.ports.Store` on one SQLite file. Any thread. Open it with `open_store`."""
+
+    def __init__(
+        self, directory: DataDirectory, database: SqliteDatabase, writer: Writer, readers: Readers, clock: Clock | None
+    ) -> None:
+        self._directory = directory
+        self._database = database
+        self._writer = writer
+        self._readers = readers
+        self._clock = clock
+        self._closing = ExitStack()
+        for close in (directory.close, database.close, readers.close, writer.close):
+            self._closing.callback(close)
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        self._writer.write(changes.Transition(parts), urgent=urgent)
+
+    def delete(self, conversation_id: str) -> None:
+        self._writer.write(changes.Deletion(conversation_id))
+
+    def prune_log(self, conversation_id: str, before_revision: int) -> None:
+        self._writer.write(changes.Pruning(conversation_id, before_revision))
+
+    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
+        self._writer.write(changes.NewAttachment(conversation_id, attachment, now))
+
+    # --- conversations ----------------------------------------------------------------------------------------
+
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        with self._reading() as connection:
+            return self._load(connection, conversation_id)
+
+    def find_slug(self, slug: str) -> str | None:
+        found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
+        return next(iter(self._column(found)), None)
+
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        before: tuple[int, str] | None,
+        limit: int,
+    ) -> tuple[ConversationRecord, ...]:
+        table = schema.Conversation
+        columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
+        query = (
+            table.select(*columns, schema.Prompt.text)
+            .join(schema.Prompt, JOIN.LEFT_OUTER)
+            .where(table.principal == principal, table.archived == archived)
+            .order_by(table.updated_at.desc(), table.id.desc())
+            .limit(limit)
+        )
+        query = query.where(SQL("parent_conversation_id IS NULL") if parent is None else table.parent_conversation == parent)
+        if before is not None:
+            query = query.where(SQL("(updated_at, id) < (?, ?)", before))
+        with self._readers.lend() as database:
+            found = list(query.tuples().execute(database))
+            return tuple(self._record(database.connection(), row) for row in found)
+
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        table = schema.Conversation
+        return self._column(table.select(table.id).where(table.parent_conversation == conversation_id))
+
+    def unsettled(self) -> tuple[str, ...]:
+        return self._column(schema.Conversation.select(schema.Conversation.id).where(SQL(schema.UNSETTLED)))
+
+    # --- messages and events ----------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        order = "DESC" if descending else "ASC"
+        bound = "" if before is None else f"AND sequence_id < {before:d}"
+        query = f"{_MESSAGES} AND sequence_id > ? {bound} ORDER BY sequence_id {order} LIMIT ?"
+        with self._reading() as connection:
+            return tuple(map(rows.message_of, connection.execute(query, (conversation_id, after, limit))))
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        return self.messages(conversation_id, before=through + 1, limit=_ALL)
+
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        bounds = {"id": conversation_id, "next": after + 1, "limit": limit}
+        with self._reading() as connection:
+            found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
+        if found and found[0].revision != after + 1:
+            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {found[0].revision}")
+        return found
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        query = f"{_MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
+        with self._reading(at_one_moment=True) as connection:
+            record = self._load(connection, conversation_id)
+            if record is None:
+                return None
+            latest = connection.execute(query, (conversation_id, recent_messages)).fetchall()
+            return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
+
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+        with self._reading() as connection:
+            found = connection.execute(_LOG, (conversation_id, after_step, limit))
+            return tuple(journal_row(LogRow(*row)) for row in found)
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        found: list[str] = []
+        try:
+            with self._reading(at_one_moment=True) as connection:
+                record = self._load(connection, conversation_id)
+                if record is not None:
+                    log = map(LogRow._make, connection.execute(_LOG, (conversation_id, 0, _ALL)))
+                    messages = connection.execute(f"{_MESSAGES} ORDER BY sequence_id", (conversation_id,))
+                    found.extend(violations(record, log, map(rows.message_of, messages)))
+        except StoreDamaged as error:
+            found.append(str(error))
+        return tuple(found)
+
+    # --- commands and attachments -----------------------------------------------------------------------------
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        return self._command("conversation_id", conversation_id, request_id)
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        return self._command("principal", principal, request_id)
+
+    def _command(self, owner: str, value: str, request_id: str) -> CommandRecord | None:
+        query = f"SELECT request_id, body_hash, answer, at FROM commands WHERE {owner} = ? AND request_id = ?"  # noqa: S608
+        with self._reading() as connection:
+            row = connection.execute(query, (value, request_id)).fetchone()
+        return None if row is None else CommandRecord(row[0], row[1], row[2].encode(), row[3])
+
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
+        with self._reading() as connection:
+            row = connection.execute(query, (conversation_id, attachment_id)).fetchone()
+        return None if row is None else Attachment(*row)
+
+    # --- the rest ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._closing.close()
+
+    @contextmanager
+    def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
+        """A connection; everything read from it `at_one_moment` if asked for."""
+        with self._readers.lend() as database:
+            connection: sqlite3.Connection = database.connection()
+            if not at_one_moment:
+                yield connection
+                return
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+
+    def _column(self, query: Any) -> tuple[str, ...]:
+        with self._readers.lend() as database:
+            return tuple(value for (value,) in query.tuples().execute(database))
+
+    def _load(self, connection: sqlite3.Connection, conversation_id: str) -> ConversationRecord | None:
+        row = connection.execute(_LOAD, (conversation_id,)).fetchone()
+        return None if row is None else self._record(connection, row)
+
+    def _record(self, connection: sqlite3.Connection, row: rows.Row) -> ConversationRecord:
+        """The record, as Idle and with an alarm in the log if its state cannot be read (C39)."""
+        record, intact = rows.record_of(row)
+        if intact:
+            return record
+        _log.error("conversation %s: its state cannot be read; it is taken to be idle", record.id)
+        found = connection.execute(
+            "SELECT sequence_id, usage_data FROM messages WHERE conversation_id = ? ORDER BY sequence_id", (record.id,)
+        ).fetchall()
+        children = connection.execute("SELECT id FROM conversations WHERE parent_conversation_id = ?", (record.id,))
+        numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]
+        last = found[-1][0] if found else 0
+        state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
+        return msgspec.structs.replace(record, state=state)
+
+
+def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = None) -> PeeweeStore:
+    """Open, or create, the store in the data directory `path`, which this process then holds until `close`.
+
+    `faults` is told store.before_begin, store.before_savepoint (once per change), store.before_commit and
+    store.after_commit, all on the writer's thread. Raises DataDirectoryBusy or StoreUnusable.
+    """
+    with ExitStack() as opened:
+        directory = DataDirectory(path)
+        opened.callback(directory.close)
+        database = open_writer(path / FILE)
+        opened.callback(database.close)
+        migrate(database)
+        writer = Writer(database, faults or NoFaults())
+        store = PeeweeStore(directory, database, writer, Readers(path / FILE), clock)
+        opened.pop_all()
+    return store

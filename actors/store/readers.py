@@ -1,0 +1,83 @@
+"""Connections that only read, lent for one read at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import peewee
+from msgspec import DecodeError
+
+from actors.ports import StoreDamaged, StoreError, StoreUnavailable
+from actors.store.engine import open_reader, sqlite3
+
+READERS = 16
+"""Connections at most; whoever finds none waits for a read to end."""
+
+
+class Readers:
+    """Lends connections to whatever thread asks; none belongs to a thread, so none outlives one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places = threading.BoundedSemaphore(READERS)
+        self._idle: list[peewee.SqliteDatabase] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def lend(self) -> Iterator[peewee.SqliteDatabase]:
+        """A connection for the time of the block. Raises StoreUnavailable or StoreDamaged, whatever went wrong."""
+        with self._places:
+            database = None
+            try:
+                database = self._take()
+                yield database
+            except BaseException as error:
+                if database is not None:
+                    database.close()
+                explained = _explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
+            self._give_back(database)
+
+    def _take(self) -> peewee.SqliteDatabase:
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            if self._idle:
+                return self._idle.pop()
+        return open_reader(self._path)
+
+    def _give_back(self, database: peewee.SqliteDatabase) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(database)
+                return
+        database.close()
+
+    def close(self) -> None:
+        """Refuse new reads, wait for those under way, close every connection. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for database in idle:
+            with suppress(sqlite3.Error, peewee.PeeweeException):
+                database.close()
+        for _ in range(READERS):
+            self._places.acquire()
+        self._places.release(READERS)
+
+
+def _explained(error: BaseException) -> StoreError | None:
+    """The port's word for what SQLite or a decoder says; None for anything else."""
+    match error:
+        case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
+            return StoreUnavailable(f"the database cannot be read: {error}")
+        case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
+            return StoreDamaged(f"what is stored cannot be read: {error}")
+        case _:
+            return None

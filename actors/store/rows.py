@@ -1,0 +1,203 @@
+"""How records and messages become rows, and rows become them again.
+
+Text columns hold JSON from msgspec; the order of the columns is named here once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import DecodeError, Struct, json
+
+from actors.core.content import Content, Message, MessageType, SystemKind, Usage
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
+from actors.ports import ConversationRecord
+
+FIXED = (
+    "id", "cwd", "parent_conversation_id", "user_initiated", "created_at", "continued_from", "workspace_label",
+    "principal",
+)  # fmt: skip
+"""Columns of a conversation that are written once."""
+CHANGING = (
+    "state", "state_data", "state_updated_at", "updated_at", "archived", "archived_at", "mode", "model", "title",
+    "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node", "epoch",
+    "step", "last_seq",
+)  # fmt: skip
+"""Columns that every transition writes, `slug` and `log_hash` apart."""
+RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
+"""Columns that `record_of` takes, before the system prompt; `state_data` as bytes, so that it may be broken."""
+MESSAGE = (
+    "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
+    "created_at", "request_id", "attempt", "through_sequence",
+)  # fmt: skip
+"""Columns of a message."""
+
+_ACTOR_KINDS = {
+    MessageType.USER: "human",
+    MessageType.AGENT: "llm_agent",
+    MessageType.TOOL: "system",
+    MessageType.SYSTEM: "system",
+    MessageType.ERROR: "system",
+}
+_TYPES = {kind.value: kind for kind in MessageType}
+
+Row = tuple[Any, ...]
+
+
+class StoredState(Struct, frozen=True):
+    """What `state_data` holds."""
+
+    version: int
+    state: State
+
+
+class Display(Struct, frozen=True, omit_defaults=True):
+    """What `display_data` holds: where a message belongs and how it is shown."""
+
+    run: str = ""
+    delivery: str = ""
+    kind: SystemKind = SystemKind.NONE
+    meta: bool = False
+    error_kind: str = ""
+
+
+_encode = json.Encoder().encode
+_STATE = json.Decoder(StoredState)
+_LABELS = json.Decoder(dict[str, str])
+_NAMES = json.Decoder(tuple[str, ...])
+_BUDGET = json.Decoder(Budget)
+_CONTENT = json.Decoder(tuple[Content, ...])
+_DISPLAY = json.Decoder(Display)
+_USAGE = json.Decoder(Usage)
+
+
+def fixed_values(record: ConversationRecord) -> Row:
+    """The values of FIXED."""
+    return (
+        record.id, record.cwd, record.parent_conversation_id, int(record.user_initiated), record.created_at,
+        record.continued_from, record.workspace_label, record.principal,
+    )  # fmt: skip
+
+
+def changing_values(record: ConversationRecord) -> Row:
+    """The values of CHANGING."""
+    return (
+        name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
+        record.updated_at, int(record.archived_at is not None), record.archived_at, record.mode.value, record.model,
+        record.title, _encode(record.labels).decode(), record.approval_policy.value,
+        _encode(record.always_approved).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
+        record.continued_by, record.node, record.epoch, record.step, record.last_seq,
+    )  # fmt: skip
+
+
+def state_of(state_data: bytes | None) -> State | None:
+    """The stored state; None if it is missing, broken, or of another version (C39)."""
+    try:
+        stored = _STATE.decode(state_data or b"")
+    except DecodeError:
+        return None
+    return stored.state if stored.version == STATE_VERSION else None
+
+
+def record_of(row: Row) -> tuple[ConversationRecord, bool]:
+    """A record from a row of RECORD and the system prompt, and whether its state could be read.
+
+    A state that could not stands as Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another
+    column is not what was written.
+    """
+    (
+        id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
+        _, state_data, state_updated_at, updated_at, _, archived_at, mode, model, title,
+        labels, approval_policy, always_approved, follow_up_policy, budget, continued_by, node, epoch,
+        step, last_seq, slug, log_hash, system_prompt,
+    ) = row  # fmt: skip
+    state = state_of(state_data)
+    record = ConversationRecord(
+        id=id_,
+        slug=slug or "",
+        cwd=cwd,
+        state=state or Idle(),
+        state_updated_at=state_updated_at,
+        created_at=created_at,
+        updated_at=updated_at,
+        mode=Mode(mode),
+        model=model,
+        principal=principal,
+        parent_conversation_id=parent,
+        user_initiated=bool(user_initiated),
+        archived_at=archived_at,
+        title=title,
+        labels=_LABELS.decode(labels),
+        system_prompt=system_prompt or "",
+        approval_policy=ApprovalPolicy(approval_policy),
+        always_approved=_NAMES.decode(always_approved),
+        follow_up_policy=FollowUpPolicy(follow_up_policy),
+        budget=_BUDGET.decode(budget),
+        continued_from=continued_from,
+        continued_by=continued_by,
+        node=node,
+        epoch=epoch,
+        step=step,
+        last_seq=last_seq,
+        log_hash=log_hash,
+        workspace_label=workspace_label,
+    )
+    return record, state is not None
+
+
+def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
+    """Idle for a conversation whose state cannot be read, from its messages.
+
+    The counters must not fall behind what was used: a run begins with a message, and a step begins at most one
+    request and one tool, so `last_sequence` and `step` bound them from above; gaps do no harm.
+    """
+    total, used = Usage(), 0
+    for encoded in usages:
+        if encoded is not None:
+            usage = _USAGE.decode(encoded)
+            total, used = total + usage, usage.context_tokens
+    return Idle(
+        Ledger(
+            run=last_sequence,
+            req=step,
+            xid=step,
+            seq=last_sequence,
+            agents=agents,
+            used_tokens=used,
+            total_usage=total,
+        )
+    )
+
+
+def message_values(conversation_id: str, message: Message) -> Row:
+    """The values of MESSAGE. The key holds the conversation too: clients choose ids, and two may choose alike."""
+    display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
+    return (
+        f"{conversation_id}/{message.id}", conversation_id, message.sequence, message.type.value,
+        _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
+        None if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
+        message.attempt, message.through_sequence,
+    )  # fmt: skip
+
+
+def message_of(row: Row) -> Message:
+    """A message from a row of MESSAGE. Raises msgspec.DecodeError."""
+    key, conversation_id, sequence, type_, _, content, display_data, usage_data, at, request_id, attempt, through = row
+    display = _DISPLAY.decode(display_data or "{}")
+    return Message(
+        id=key[len(conversation_id) + 1 :],
+        sequence=sequence,
+        type=_TYPES[type_],
+        content=_CONTENT.decode(content),
+        created_at=at,
+        run=display.run,
+        delivery=display.delivery,
+        request_id=request_id,
+        attempt=attempt,
+        through_sequence=through,
+        usage=None if usage_data is None else _USAGE.decode(usage_data),
+        kind=display.kind,
+        meta=display.meta,
+        error_kind=display.error_kind,
+    )

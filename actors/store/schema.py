@@ -1,0 +1,206 @@
+"""The tables as peewee sees them: for cold reads and for the drift check against the migrations.
+
+`conversations` and `messages` are the seed's, column for column, with what later decisions added. A value that is
+not here is derived, or lives in the JSON of `state_data`, `content`, `usage_data` and `display_data`.
+"""
+
+from __future__ import annotations
+
+from peewee import SQL, BigIntegerField, BlobField, BooleanField, Check, CompositeKey, Field, ForeignKeyField, Model
+from peewee import TextField as Text
+
+UNSETTLED = (
+    "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
+)
+"""What a restart must bring to rest; the partial index and the query must spell it alike."""
+
+
+class Timestamp(Field):
+    """Milliseconds since the epoch, UTC, under the type name that the seed gives them."""
+
+    field_type = "TIMESTAMP"
+
+
+class Flag(BooleanField):
+    """A truth value under the type name that the seed gives it."""
+
+    field_type = "BOOLEAN"
+
+
+class Count(BigIntegerField):
+    """A number that never is NULL and starts at 0."""
+
+    field_type = "INTEGER"
+
+    def __init__(self) -> None:
+        super().__init__(constraints=[SQL("DEFAULT 0")])
+
+
+def _text(default: str) -> Text:
+    return Text(constraints=[SQL(f"DEFAULT '{default}'")])
+
+
+class Conversation(Model):
+    """One row per conversation: everything but its messages and its log."""
+
+    id = Text(primary_key=True)
+    slug = Text(null=True, constraints=[SQL("UNIQUE")])
+    cwd = Text()
+    parent_conversation = ForeignKeyField("self", column_name="parent_conversation_id", null=True, on_delete="CASCADE")
+    user_initiated = Flag()
+    state = _text("idle")
+    state_data = Text(null=True)
+    state_updated_at = Timestamp()
+    created_at = Timestamp()
+    updated_at = Timestamp()
+    archived = Flag(constraints=[SQL("DEFAULT FALSE")])
+    archived_at = Timestamp(null=True)
+    mode = _text("restricted")
+    model = _text("")
+    title = _text("")
+    labels = _text("{}")
+    approval_policy = _text("auto")
+    always_approved = _text("[]")
+    follow_up_policy = _text("always")
+    budget = _text("{}")
+    continued_from = _text("")
+    continued_by = _text("")
+    node = _text("")
+    epoch = Count()
+    step = Count()
+    last_seq = Count()
+    log_hash = _text("")
+    workspace_label = _text("")
+    principal = _text("")
+
+    class Meta:
+        table_name = "conversations"
+
+
+Conversation.add_index(
+    Conversation.index(
+        Conversation.principal,
+        Conversation.archived,
+        Conversation.updated_at,
+        Conversation.id,
+        where=SQL("parent_conversation_id IS NULL"),
+        name="conversations_listed",
+    )
+)
+Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
+
+
+def _owner() -> ForeignKeyField:
+    """The conversation that a row goes away with; every table has its own index that begins with it."""
+    return ForeignKeyField(Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+")
+
+
+class Prompt(Model):
+    """The system prompt, frozen at creation. Apart, because every transition rewrites the conversation's row."""
+
+    conversation = ForeignKeyField(
+        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+    )
+    text = Text()
+
+    class Meta:
+        table_name = "prompts"
+
+
+class Message(Model):
+    """One row per message; only ever added (I28)."""
+
+    id = Text(primary_key=True)
+    conversation = _owner()
+    sequence_id = BigIntegerField()
+    message_type = Text(constraints=[Check("message_type IN ('user', 'agent', 'tool', 'system', 'error')")])
+    actor_kind = Text(constraints=[Check("actor_kind IN ('human', 'llm_agent', 'system')")])
+    content = Text()
+    display_data = Text(null=True)
+    usage_data = Text(null=True)
+    created_at = Timestamp()
+    request_id = _text("")
+    attempt = Count()
+    through_sequence = Count()
+
+    class Meta:
+        table_name = "messages"
+        indexes = ((("conversation", "sequence_id"), True),)
+
+
+class Log(Model):
+    """One row per transition: events, journal and audit in one, each row hashed over the one before."""
+
+    conversation = _owner()
+    step = BigIntegerField()
+    epoch = BigIntegerField()
+    at = Timestamp()
+    first_revision = BigIntegerField()
+    count = BigIntegerField()
+    prev_hash = Text()
+    hash = Text()
+    notifications = Text()
+    event = Text()
+    context = Text(null=True)
+
+    class Meta:
+        table_name = "log"
+        primary_key = CompositeKey("conversation", "step")
+        indexes = ((("conversation", "first_revision"), False),)
+
+
+class Command(Model):
+    """An accepted command: of a conversation, or, for Create, of a principal."""
+
+    conversation = ForeignKeyField(
+        Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
+    )
+    principal = Text(null=True)
+    request_id = Text()
+    body_hash = Text()
+    answer = Text()
+    at = Timestamp()
+
+    class Meta:
+        table_name = "commands"
+        primary_key = False
+        constraints = (Check("(conversation_id IS NULL) <> (principal IS NULL)"),)
+
+
+Command.add_index(
+    Command.index(
+        Command.conversation,
+        Command.request_id,
+        unique=True,
+        where=SQL("conversation_id IS NOT NULL"),
+        name="commands_of_conversation",
+    )
+)
+Command.add_index(
+    Command.index(
+        Command.principal,
+        Command.request_id,
+        unique=True,
+        where=SQL("principal IS NOT NULL"),
+        name="commands_of_principal",
+    )
+)
+
+
+class Attachment(Model):
+    """Bytes by content hash: originals, and the views that providers are shown."""
+
+    conversation = _owner()
+    id = Text()
+    media_type = Text()
+    data = BlobField()
+    width = BigIntegerField()
+    height = BigIntegerField()
+    created_at = Timestamp()
+
+    class Meta:
+        table_name = "attachments"
+        primary_key = CompositeKey("conversation", "id")
+
+
+TABLES = (Conversation, Prompt, Message, Log, Command, Attachment)

@@ -1,0 +1,172 @@
+"""The one thread that writes.
+
+Threads that want something written queue a change and wait. The writer takes all that waits, urgent ones first, and
+writes it in one transaction: one sync of the disk for everybody. Inside it every change has a savepoint of its own, so
+one that is refused fails alone. If the transaction fails as a whole, nothing of it is written and all its callers are
+told; the next one starts afresh. Only this thread checkpoints, between transactions, after the callers are awake.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+import peewee
+
+from actors.ports import Faults, StoreUnavailable
+from actors.store.changes import Change
+from actors.store.engine import sqlite3
+
+_log = logging.getLogger(__name__)
+
+MAX_TOGETHER = 128
+"""Changes in one transaction: bounds how long a change waits for the one under way."""
+CHECKPOINT_EVERY = 2_000
+"""Changes between checkpoints."""
+WAL_PAGES = 32_768
+"""A write-ahead log longer than this is cut, waiting for readers if need be."""
+
+
+class _Ticket:
+    """A caller that waits for its change."""
+
+    __slots__ = ("change", "done", "error")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.error: Exception | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+
+class Writer:
+    """Owns the writing connection from its start to its `close`."""
+
+    def __init__(self, database: peewee.SqliteDatabase, faults: Faults) -> None:
+        self._database = database
+        self._faults = faults
+        self._arrived = threading.Condition()
+        self._urgent: deque[_Ticket] = deque()
+        self._normal: deque[_Ticket] = deque()
+        self._closing = False
+        self._since_checkpoint = 0
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, change: Change, *, urgent: bool = False) -> None:
+        """Return once `change` is durable (any thread but the writer's).
+
+        Raises what the change raises, or StoreUnavailable.
+        """
+        ticket = _Ticket(change)
+        with self._arrived:
+            if self._closing:
+                raise StoreUnavailable("the store is closed")
+            (self._urgent if urgent else self._normal).append(ticket)
+            self._arrived.notify()
+        ticket.done.acquire()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def close(self) -> None:
+        """Write what waits and end the thread; the connection stays open. Idempotent."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while batch := self._take():
+                self._serve(batch)
+                self._checkpoint_if_due(len(batch))
+        except BaseException:  # whatever ended this thread, nobody may wait for it
+            _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        finally:
+            self._abandon()
+
+    def _take(self) -> list[_Ticket]:
+        """Wait for changes; an empty list if there will be none any more."""
+        with self._arrived:
+            while not (self._urgent or self._normal or self._closing):
+                self._arrived.wait()
+            batch: list[_Ticket] = []
+            for queue in (self._urgent, self._normal):
+                while queue and len(batch) < MAX_TOGETHER:
+                    batch.append(queue.popleft())
+            return batch
+
+    def _abandon(self) -> None:
+        with self._arrived:
+            self._closing = True
+            left = [*self._urgent, *self._normal]
+        for ticket in left:
+            ticket.error = StoreUnavailable("the store's writer ended")
+            ticket.done.release()
+
+    def _serve(self, batch: list[_Ticket]) -> None:
+        try:
+            self._transact(batch)
+        except BaseException as error:
+            for ticket in batch:
+                if ticket.error is None:
+                    ticket.error = StoreUnavailable(f"nothing was written: {error}")
+            self._roll_back()
+            if not isinstance(error, Exception):
+                raise
+            _log.error("%d changes were not written: %s", len(batch), error)
+        finally:
+            for ticket in batch:
+                ticket.done.release()
+
+    def _transact(self, batch: list[_Ticket]) -> None:
+        self._faults.hit("store.before_begin")
+        if self._database.is_closed():
+            self._database.connect()
+        connection: sqlite3.Connection = self._database.connection()
+        connection.execute("BEGIN IMMEDIATE")
+        for ticket in batch:
+            self._write(ticket, connection)
+        self._faults.hit("store.before_commit")
+        connection.execute("COMMIT")
+        self._faults.hit("store.after_commit")
+
+    def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:
+        try:
+            self._faults.hit("store.before_savepoint")
+        except Exception as error:
+            ticket.error = StoreUnavailable(f"nothing was written: {error}")
+            return
+        connection.execute("SAVEPOINT change")
+        try:
+            ticket.change.apply(connection)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
+                raise  # the disk, not the change; SQLite may have rolled everything back already
+            ticket.error = error
+            connection.execute("ROLLBACK TO change")
+        connection.execute("RELEASE change")
+
+    def _roll_back(self) -> None:
+        """Leave no transaction open. SQLite often has ended it itself: rolling back once more would raise."""
+        try:
+            connection: sqlite3.Connection = self._database.connection()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except (sqlite3.Error, peewee.PeeweeException):
+            _log.exception("the connection is given up; the next change opens another")
+            self._database.close()
+
+    def _checkpoint_if_due(self, written: int) -> None:
+        self._since_checkpoint += written
+        if self._since_checkpoint < CHECKPOINT_EVERY or self._database.is_closed():
+            return
+        self._since_checkpoint = 0
+        connection: sqlite3.Connection = self._database.connection()
+        try:
+            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if pages > WAL_PAGES:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            _log.warning("the write-ahead log could not be moved into the database: %s", error)

@@ -1,0 +1,92 @@
+"""How the channel to the server is set up: retries, keepalive, TLS."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+if TYPE_CHECKING:
+    from bedrock._settings import Settings
+
+_READS = (
+    *(
+        f"bedrock.v1.ConversationService/{method}"
+        for method in (
+            "GetConversation",
+            "ListConversations",
+            "ListMessages",
+            "ListQueue",
+            "ListRequestCycles",
+            "VerifyConversation",
+            "ReplayConversation",
+            "ExportConversation",
+            "DownloadAttachment",
+            "Subscribe",
+            "WatchConversations",
+        )
+    ),
+    "bedrock.v1.CatalogService/",
+)
+_IDEMPOTENT_BY_REQUEST_ID = tuple(
+    f"bedrock.v1.ConversationService/{method}"
+    for method in ("CreateConversation", "SendMessage", "ContinueConversation", "SpawnSubAgents")
+)
+
+#: Five attempts within about three seconds: long enough for a restart of the server, short enough to notice that
+#: there is none. Calls that are neither reads nor idempotent are not repeated by themselves.
+SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [
+                    dict(zip(("service", "method"), method.rstrip("/").split("/"), strict=False))
+                    for method in (*_READS, *_IDEMPOTENT_BY_REQUEST_ID)
+                ],
+                "retryPolicy": {
+                    "maxAttempts": 5,
+                    "initialBackoff": "0.2s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+_OPTIONS: list[tuple[str, str | int]] = [
+    ("grpc.service_config", SERVICE_CONFIG),
+    ("grpc.enable_retries", 1),
+    # While a call is open a dead connection is noticed after 30 + 10 seconds at most.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    # How soon, and at most how late, a lost connection is tried again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A global pool of connections would let one client's close be felt by another.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+def open_channel(settings: Settings) -> grpc.Channel:
+    """Open a channel for blocking calls. It connects with the first call."""
+    if settings.tls:
+        return grpc.secure_channel(settings.target, grpc.ssl_channel_credentials(settings.ca), options=_OPTIONS)
+    return grpc.insecure_channel(settings.target, options=_OPTIONS)
+
+
+def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
+    """Open a channel for the running event loop. It connects with the first call."""
+    if settings.tls:
+        return grpc.aio.secure_channel(settings.target, grpc.ssl_channel_credentials(settings.ca), options=_OPTIONS)
+    return grpc.aio.insecure_channel(settings.target, options=_OPTIONS)
+
+
+def call_metadata(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """Return what every call carries: who is calling."""
+    return (("authorization", f"Bearer {settings.token}"),) if settings.token else ()

@@ -1,0 +1,194 @@
+"""Where a watcher stands, and what it has shown: the pure part of following a conversation.
+
+Both clients drive these two classes and do nothing but I/O themselves. A stream may break after any response and be
+opened again with `EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the
+stream had never broken:
+
+* Durable events go by revision: what is not newer than the last one is dropped.
+* Deltas go by slot (request id, attempt) and offset. A new stream does not repeat deltas but tells in the snapshot
+  what the open slot holds so far; the part that was not shown yet follows once the stream has caught up, unless the
+  slot has been closed by then.
+* Snapshot and `caught_up` are shown once, heartbeats never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bedrock import v1
+from bedrock._names import enum_name
+from bedrock.events import Event, Stop
+
+Slot = tuple[str, int]
+"""The request id, or the tool call, and the attempt."""
+
+
+@dataclass(slots=True)
+class EventCursor:
+    """The position of one watcher in one conversation."""
+
+    name: str
+    """The conversation, `conversations/{conversation}`."""
+    revision: int | None = None
+    """The last revision that was seen; None to start afresh, with a snapshot."""
+    recent_messages: int | None = None
+    """How many messages the first snapshot shall hold; the server's default if None."""
+    omit_deltas: bool = False
+    until_settled: bool = False
+    deleted: bool = False
+    """Whether the conversation is gone, so that nothing follows."""
+    caught_up: bool = False
+    """Whether the present stream has caught up."""
+    _snapshot_due: bool = field(init=False)
+    _caught_up_due: bool = True
+    _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
+    """How far each part of an open slot was shown, in code points."""
+    _held: list[v1.Event] = field(default_factory=list)
+    """What the open slot holds, until the stream has caught up."""
+
+    def __post_init__(self) -> None:
+        self._snapshot_due = self.revision is None
+
+    def request(self) -> v1.SubscribeRequest:
+        """Make the request that goes on where the watcher stands, for a new stream."""
+        self.caught_up = False
+        self._held.clear()
+        request = v1.SubscribeRequest(
+            name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled
+        )
+        if self.revision is not None:
+            request.after_revision = self.revision
+        elif self.recent_messages is not None:
+            request.recent_messages = self.recent_messages
+        return request
+
+    def start_afresh(self) -> None:
+        """Give up the position, because the server cannot send what follows it: a snapshot will show the present."""
+        self.revision = None
+        self._snapshot_due = True
+        self._shown.clear()
+
+    def receive(self, response: v1.SubscribeResponse) -> list[Event]:
+        """Take note of a response and return what of it has not been shown."""
+        events: list[Event] = []
+        for event in response.events:
+            events.extend(Event(new) for new in self._new(event))
+        return events
+
+    def _new(self, event: v1.Event) -> list[v1.Event]:
+        match event.WhichOneof("event"):
+            case "snapshot":
+                return self._snapshot(event)
+            case "caught_up":
+                return self._caught_up(event)
+            case "heartbeat":
+                return []
+            case "text_delta":
+                delta = event.text_delta
+                part = ((delta.llm_request_id, delta.attempt), "reasoning" if delta.reasoning else "text")
+                return [event] if self._advance(part, delta) else []
+            case "tool_output_delta":
+                output = event.tool_output_delta
+                return [event] if self._advance(((output.tool_use_id, output.attempt), "output"), output) else []
+            case "deleted":
+                self.deleted = True
+                return [event]
+            case None:  # a kind that this version does not know
+                self._durable(event)
+                return []
+        return self._durable(event)
+
+    def _snapshot(self, event: v1.Event) -> list[v1.Event]:
+        for delta in event.snapshot.partial:
+            self._held.append(v1.Event(time=event.time, text_delta=delta))
+        if self.revision is None:
+            self.revision = event.snapshot.conversation.revision
+        if not self._snapshot_due:
+            return []
+        self._snapshot_due = False
+        return [event]
+
+    def _caught_up(self, event: v1.Event) -> list[v1.Event]:
+        self.caught_up = True
+        due = [event] if self._caught_up_due else []
+        self._caught_up_due = False
+        held, self._held = self._held, []
+        for partial in held:
+            due += self._new(partial)
+        return due
+
+    def _durable(self, event: v1.Event) -> list[v1.Event]:
+        if self.revision is not None and event.revision <= self.revision:
+            return []
+        self.revision = event.revision
+        match event.WhichOneof("event"):
+            case "message_added":
+                message = event.message_added
+                self._close((message.llm_request_id, message.attempt))
+                for block in message.content:
+                    self._close_output(block.tool_result.tool_use_id)
+            case "stream_discarded":
+                self._close((event.stream_discarded.llm_request_id, event.stream_discarded.attempt))
+        return [event]
+
+    def _advance(self, part: tuple[Slot, str], delta: v1.Event.TextDelta | v1.Event.ToolOutputDelta) -> bool:
+        """Cut off what was shown already, in place; False if nothing is left."""
+        shown = self._shown.get(part, 0)
+        end = delta.offset + len(delta.text)
+        if end <= shown:
+            return False
+        if delta.offset < shown:
+            delta.text = delta.text[shown - delta.offset :]
+            delta.offset = shown
+        self._shown[part] = end
+        return True
+
+    def _close(self, slot: Slot) -> None:
+        self._shown = {part: shown for part, shown in self._shown.items() if part[0] != slot}
+        self._held = [held for held in self._held if (held.text_delta.llm_request_id, held.text_delta.attempt) != slot]
+
+    def _close_output(self, tool_use_id: str) -> None:
+        self._shown = {part: shown for part, shown in self._shown.items() if part[0][0] != tool_use_id}
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Finds the end of the run that one message started or went into."""
+
+    message: str
+    """The message."""
+    run: str
+    """Its run; empty while a follow-up waits."""
+    stop: Stop | None = None
+    """How it ended; None before."""
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event that follows the message."""
+        if event.kind == "deleted":
+            self.stop = Stop("deleted")
+            return
+        message = event.message
+        if message is not None and message.name == self.message:
+            self.run = message.proto.request_cycle or self.run
+            if event.fate == "withdrawn":
+                self.stop = Stop("withdrawn")
+        if self.run and event.kind == "run_stopped" and event.run == self.run:
+            self.stop = event.stop
+
+    def observe_gap(self, snapshot: v1.Event.Snapshot, cycles: Iterable[v1.RequestCycle]) -> None:
+        """Look for the end where it still can be seen, because the events that told it cannot be had any more.
+
+        Args:
+            snapshot: How the conversation stands now.
+            cycles: Its latest request cycles, with their steps.
+        """
+        for cycle in cycles:
+            if cycle.name == self.run or (cycle.steps and cycle.steps[0].root.name == self.message):
+                self.run = cycle.name
+                if cycle.stop_reason:
+                    self.stop = Stop(enum_name(v1.StopReason, cycle.stop_reason), cycle.stop_detail)
+                return
+        waits = any(message.name == self.message for message in snapshot.queue)
+        if not waits and (not self.run or snapshot.conversation.state.run != self.run):
+            self.stop = Stop("interrupted", "unknown")

@@ -1,0 +1,118 @@
+"""Requests of the contract from what callers of this package write."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from bedrock import v1
+from bedrock._names import enum_value, resource_name
+from bedrock.messages import Approval
+
+ImageSource = v1.Image | bytes | str | os.PathLike[str]
+"""An image: its bytes, the path of its file, or a message of the contract."""
+
+_MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+def new_request_id() -> str:
+    """Make up the id that lets a call be repeated without happening twice."""
+    return str(uuid.uuid4())
+
+
+def create(
+    working_directory: str | os.PathLike[str] | None,
+    *,
+    model: str | None,
+    slug: str,
+    title: str,
+    mode: v1.Mode | str | None,
+    approval_policy: v1.ApprovalPolicy | str | None,
+    follow_up_policy: v1.FollowUpPolicy | str | None,
+    labels: Mapping[str, str] | None,
+    budget: v1.Budget | None,
+    request_id: str | None,
+) -> v1.CreateConversationRequest:
+    """Make the request that creates a conversation; in the current directory if none is named."""
+    return v1.CreateConversationRequest(
+        working_directory=str(Path(working_directory or ".").absolute()),
+        model=resource_name("models", model) if model else "",
+        slug=slug,
+        title=title,
+        mode=enum_value(v1.Mode, mode),
+        approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
+        follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
+        labels=labels or {},
+        budget=budget,
+        request_id=request_id or new_request_id(),
+    )
+
+
+def send(
+    name: str,
+    text: str,
+    *,
+    delivery: v1.Delivery | str | None,
+    images: Sequence[ImageSource],
+    expected_run: str,
+    request_id: str | None,
+) -> v1.SendMessageRequest:
+    """Make the request that sends a message."""
+    return v1.SendMessageRequest(
+        name=name,
+        text=text,
+        images=[image(source) for source in images],
+        delivery=enum_value(v1.Delivery, delivery),
+        expected_run=expected_run,
+        request_id=request_id or new_request_id(),
+    )
+
+
+def resolve(conversation: str, approval: Approval | str, decision: str, note: str) -> v1.ResolveApprovalRequest:
+    """Make the request that answers an approval, named by itself, its name, or the id of its tool call."""
+    name = approval.name if isinstance(approval, Approval) else approval
+    if "/approvals/" not in name:
+        name = f"{conversation}/approvals/{name}"
+    return v1.ResolveApprovalRequest(name=name, decision=enum_value(v1.ApprovalDecision, decision), note=note)
+
+
+def update(name: str, changes: Mapping[str, object]) -> v1.UpdateConversationRequest:
+    """Make the request that changes the given fields.
+
+    Raises:
+        ValueError: There is no such field, or a value does not fit.
+    """
+    conversation = v1.Conversation(name=name)
+    for field, value in changes.items():
+        match field:
+            case "slug" | "title":
+                setattr(conversation, field, value)
+            case "model":
+                conversation.model = resource_name("models", str(value))
+            case "approval_policy":
+                conversation.approval_policy = enum_value(v1.ApprovalPolicy, value)  # type: ignore[type-var]
+            case "follow_up_policy":
+                conversation.follow_up_policy = enum_value(v1.FollowUpPolicy, value)  # type: ignore[type-var]
+    return v1.UpdateConversationRequest(conversation=conversation, update_mask=FieldMask(paths=sorted(changes)))
+
+
+def image(source: ImageSource) -> v1.Image:
+    """Make an image of the contract.
+
+    Raises:
+        ValueError: The bytes are not PNG, JPEG, GIF or WebP.
+        OSError: The file cannot be read.
+    """
+    if isinstance(source, v1.Image):
+        return source
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    for magic, media_type in _MAGIC:
+        if content.startswith(magic):
+            return v1.Image(media_type=media_type, data=content)
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return v1.Image(media_type="image/webp", data=content)
+    raise ValueError("the image is neither PNG, JPEG, GIF nor WebP")

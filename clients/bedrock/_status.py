@@ -1,0 +1,72 @@
+"""From what gRPC raises to what this package raises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from bedrock import errors
+
+if TYPE_CHECKING:
+    import grpc
+
+M = TypeVar("M", bound=Message)
+
+DOMAIN = "bedrock"
+
+# Codes that gRPC itself ends a broken stream with; a stream that ends so may be opened again.
+_BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
+
+
+def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
+    """Make the exception for a failed call.
+
+    Args:
+        error: What gRPC raised, with code, details and trailing metadata.
+        target: The address that was called, for the text of connection failures.
+    """
+    code = error.code().name
+    message = error.details() or code
+    reason, fields, metadata, retry_after = "", {}, {}, None
+    for detail in _details(error):
+        if (info := _unpack(detail, error_details_pb2.ErrorInfo())) and info.domain == DOMAIN:
+            reason, metadata = info.reason, dict(info.metadata)
+        elif request := _unpack(detail, error_details_pb2.BadRequest()):
+            fields = {violation.field: violation.description for violation in request.field_violations}
+        elif retry := _unpack(detail, error_details_pb2.RetryInfo()):
+            retry_after = retry.retry_delay.ToTimedelta().total_seconds()
+    if code == "UNAVAILABLE" and not reason:
+        message = f"no Bedrock server can be reached at {target} ({message})"
+    return errors.error_class(reason, code)(
+        message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
+    )
+
+
+def may_resume(error: errors.BedrockError) -> bool:
+    """Tell whether a stream that was under way and ended with this error may be opened again."""
+    if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams):
+        return True
+    return not error.reason and error.code in _BROKEN
+
+
+def is_gap(error: errors.BedrockError) -> bool:
+    """Tell whether the server cannot send what follows the revision that it was given."""
+    if isinstance(error, errors.RevisionTooOld):
+        return True
+    return isinstance(error, errors.InvalidArgument) and "after_revision" in error.fields
+
+
+def _details(error: grpc.RpcError) -> list[Any]:
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # the details contradict the status: a proxy answered
+        return []
+    return [] if status is None else list(status.details)
+
+
+def _unpack(detail: Any, message: M) -> M | None:
+    return message if detail.Unpack(message) else None

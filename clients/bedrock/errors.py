@@ -1,0 +1,361 @@
+"""What can go wrong, as exceptions.
+
+A refusal by the server says why in its `reason`; every reason of the contract has a class of its own, named like it.
+Catch the class that you can do something about, or a class higher up:
+
+    BedrockError
+    ├── Aborted                    somebody else was faster, or an `etag` is outdated
+    │   ├── RunOver
+    │   └── UnknownOrDecided
+    ├── AlreadyExists
+    │   ├── RequestIdReused
+    │   └── SlugTaken
+    ├── DeadlineExceeded           no answer in time; the call may have taken effect
+    ├── FailedPrecondition         right, but not now: nothing was changed
+    │   ├── AgentBusy
+    │   │   └── AwaitingApproval
+    │   ├── AlreadyStarted
+    │   ├── Archived
+    │   ├── BudgetReached
+    │   ├── Cancelling
+    │   ├── ContextExhausted
+    │   ├── ContinuationInProgress
+    │   ├── ModeUnavailable
+    │   ├── NotAwaitingApproval
+    │   ├── NotSubAgent
+    │   ├── SubAgent
+    │   └── Terminal
+    ├── Internal                   a fault of the server; its log says more
+    ├── InvalidArgument            `fields` names what is wrong
+    │   ├── ImageInvalid
+    │   ├── ModelUnavailable
+    │   └── WorkingDirectoryInvalid
+    ├── Misconfigured              this client: its address, token or certificate
+    ├── NotFound
+    ├── OutOfRange
+    │   └── RevisionTooOld
+    ├── PermissionDenied
+    ├── ResourceExhausted
+    │   ├── QueueFull
+    │   └── TooManyStreams
+    ├── RunEnded                   a run brought no answer (see `Run.answer`)
+    │   ├── ApprovalNeeded
+    │   ├── RunFailed
+    │   └── RunInterrupted
+    ├── Unauthenticated
+    └── Unavailable                the server cannot be reached, or takes no work now
+        ├── ShuttingDown
+        └── StoreUnavailable
+
+Reasons and codes that this version does not know become the class of their code, or `BedrockError` itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from bedrock.messages import Approval
+
+__all__ = [
+    "Aborted",
+    "AgentBusy",
+    "AlreadyExists",
+    "AlreadyStarted",
+    "ApprovalNeeded",
+    "Archived",
+    "AwaitingApproval",
+    "BedrockError",
+    "BudgetReached",
+    "Cancelling",
+    "ContextExhausted",
+    "ContinuationInProgress",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "ImageInvalid",
+    "Internal",
+    "InvalidArgument",
+    "Misconfigured",
+    "ModeUnavailable",
+    "ModelUnavailable",
+    "NotAwaitingApproval",
+    "NotFound",
+    "NotSubAgent",
+    "OutOfRange",
+    "PermissionDenied",
+    "QueueFull",
+    "RequestIdReused",
+    "ResourceExhausted",
+    "RevisionTooOld",
+    "RunEnded",
+    "RunFailed",
+    "RunInterrupted",
+    "RunOver",
+    "ShuttingDown",
+    "SlugTaken",
+    "StoreUnavailable",
+    "SubAgent",
+    "Terminal",
+    "TooManyStreams",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownOrDecided",
+    "WorkingDirectoryInvalid",
+    "error_class",
+]
+
+
+class BedrockError(Exception):
+    """Anything that Bedrock, or the way to it, answers instead of doing what was asked."""
+
+    hint: ClassVar[str] = ""
+    """What to do about it, in a sentence for people. Empty if the message says it all."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        code: str = "",
+        fields: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        """What happened, in words for people. Programs should look at the class or at `reason`."""
+        self.reason = reason
+        """The name of the refusal reason, e.g. "AGENT_BUSY". Empty if the failure was not the server's answer."""
+        self.code = code
+        """The name of the gRPC status code, e.g. "FAILED_PRECONDITION". Empty if there was no call."""
+        self.fields = dict(fields or {})
+        """What is wrong with which field of the request: field name to explanation."""
+        self.metadata = dict(metadata or {})
+        """Further facts that the server gave, by name."""
+        self.retry_after = retry_after
+        """Seconds after which another attempt makes sense, if the server said so."""
+
+
+class Aborted(BedrockError):
+    """Somebody else was faster."""
+
+    hint = "Read the conversation again and decide whether the call still makes sense."
+
+
+class RunOver(Aborted):
+    """The run that was expected is not under way any more."""
+
+
+class UnknownOrDecided(Aborted):
+    """The question was answered already, or the queued message waits no more."""
+
+
+class AlreadyExists(BedrockError):
+    """What was to be created exists."""
+
+
+class RequestIdReused(AlreadyExists):
+    """The request id was used before for a request with another body."""
+
+    hint = "Make up a new id for a new request."
+
+
+class SlugTaken(AlreadyExists):
+    """Another conversation has this slug."""
+
+    hint = "Choose another slug, or leave it out to have one made up."
+
+
+class DeadlineExceeded(BedrockError):
+    """No answer came in time. The call may have taken effect; repeat it with the same request id."""
+
+
+class FailedPrecondition(BedrockError):
+    """The call is right in itself but cannot be followed now. Nothing was changed."""
+
+
+class AgentBusy(FailedPrecondition):
+    """A run is under way and the call needs the agent to be at rest."""
+
+    hint = 'Wait, cancel, or send with delivery="steer" or delivery="follow_up".'
+
+
+class AwaitingApproval(AgentBusy):
+    """The agent is busy because it waits for a person to answer an approval."""
+
+    hint = 'Answer the approval, cancel, or send with delivery="steer" or delivery="follow_up".'
+
+
+class AlreadyStarted(FailedPrecondition):
+    """The sub-agent was started already."""
+
+
+class Archived(FailedPrecondition):
+    """The conversation is archived and starts no runs."""
+
+    hint = "Unarchive it first."
+
+
+class BudgetReached(FailedPrecondition):
+    """The budget of the conversation is spent."""
+
+    hint = "Raise the budget of the conversation."
+
+
+class Cancelling(FailedPrecondition):
+    """A cancellation is in progress; it takes two seconds at most."""
+
+    hint = "Send again once the conversation is idle."
+
+
+class ContextExhausted(FailedPrecondition):
+    """The context is used up and the conversation is read-only."""
+
+    hint = "Go on in its successor: continue the conversation."
+
+
+class ContinuationInProgress(FailedPrecondition):
+    """The summary that ends this conversation is being written."""
+
+    hint = "Wait for the end of it and continue the conversation, or cancel."
+
+
+class ModeUnavailable(FailedPrecondition):
+    """The machine of the server cannot keep this mode."""
+
+    hint = "Ask for the unrestricted mode, or repair the sandbox: `bedrock doctor` says why it does not work."
+
+
+class NotAwaitingApproval(FailedPrecondition):
+    """The conversation waits for no approval."""
+
+
+class NotSubAgent(FailedPrecondition):
+    """The command applies to sub-agents only."""
+
+
+class SubAgent(FailedPrecondition):
+    """The conversation belongs to a sub-agent, which only its parent directs."""
+
+    hint = "Send the command to the parent conversation."
+
+
+class Terminal(FailedPrecondition):
+    """The conversation is in a terminal state and takes no commands any more."""
+
+
+class Internal(BedrockError):
+    """The server failed. Its log says more."""
+
+
+class InvalidArgument(BedrockError):
+    """The request is wrong in itself; `fields` names what is wrong with it."""
+
+
+class ImageInvalid(InvalidArgument):
+    """An image is damaged, too large, or not of the format that it claims to be."""
+
+
+class ModelUnavailable(InvalidArgument):
+    """The server does not offer this model."""
+
+    hint = "Choose one that `bedrock models` lists."
+
+
+class WorkingDirectoryInvalid(InvalidArgument):
+    """The path is not that of an existing directory which the server may use."""
+
+
+class Misconfigured(BedrockError):
+    """The address, the token or the certificate that this client was given cannot be used."""
+
+
+class NotFound(BedrockError):
+    """There is no such thing, or it belongs to somebody else."""
+
+
+class OutOfRange(BedrockError):
+    """The request asks for something outside of what there is."""
+
+
+class RevisionTooOld(OutOfRange):
+    """The events after this revision are no longer kept."""
+
+    hint = "Start with a snapshot: ask for events without a revision."
+
+
+class PermissionDenied(BedrockError):
+    """The token is valid but does not allow this."""
+
+
+class ResourceExhausted(BedrockError):
+    """A limit of the server is reached."""
+
+
+class QueueFull(ResourceExhausted):
+    """As many messages wait in the conversation as the server keeps."""
+
+    hint = "Wait until one is delivered, or withdraw one."
+
+
+class TooManyStreams(ResourceExhausted):
+    """Too many streams are open."""
+
+
+class Unauthenticated(BedrockError):
+    """The token is missing or not known to the server."""
+
+    hint = "Set BEDROCK_TOKEN, or read access to the file `token` in the data directory of the server."
+
+
+class Unavailable(BedrockError):
+    """The server cannot be reached, or takes no work at the moment."""
+
+
+class ShuttingDown(Unavailable):
+    """The server is shutting down."""
+
+
+class StoreUnavailable(Unavailable):
+    """The server could not store the call, so nothing of it happened."""
+
+
+class RunEnded(BedrockError):
+    """An answer was asked for but the run did not bring one."""
+
+
+class ApprovalNeeded(RunEnded):
+    """The run waits for a person. It goes on as soon as the approval is answered."""
+
+    hint = "Answer it with `approve` or `deny`, then ask for the answer again."
+
+    def __init__(self, message: str, approval: Approval) -> None:
+        super().__init__(message, reason="APPROVAL_NEEDED")
+        self.approval = approval
+        """The question."""
+
+
+class RunFailed(RunEnded):
+    """The run ended in an error; `reason` is its kind, e.g. "AUTH"."""
+
+
+class RunInterrupted(RunEnded):
+    """The run was cut short; `reason` says by what, e.g. "RESTART", or is empty after a cancel."""
+
+
+def error_class(reason: str, code: str) -> type[BedrockError]:
+    """Return the exception class for a refusal reason or, if that is unknown, for a gRPC status code."""
+    return _BY_NAME.get(reason) or _BY_NAME.get(code) or BedrockError
+
+
+def _subclasses(cls: type[BedrockError]) -> Iterator[type[BedrockError]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+_BY_NAME = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper(): cls for cls in _subclasses(BedrockError)}
+for _local in ("MISCONFIGURED", "RUN_ENDED", "APPROVAL_NEEDED", "RUN_FAILED", "RUN_INTERRUPTED"):
+    del _BY_NAME[_local]

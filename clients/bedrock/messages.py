@@ -1,0 +1,160 @@
+"""What a conversation consists of, as plain Python values: messages, tool calls and results, approvals.
+
+Each value is made from its message of the contract, which stays at hand as ``proto`` where it holds more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+from bedrock import v1
+from bedrock._names import enum_name
+
+if TYPE_CHECKING:
+    from google.protobuf.struct_pb2 import Struct
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+__all__ = ["Approval", "Message", "ToolCall", "ToolResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call that the model asked for."""
+
+    id: str
+    """Identifies the call within the conversation."""
+    tool: str
+    """The tool as the model named it, e.g. "bash"."""
+    input: dict[str, Any]
+    """The input. Empty if the model wrote no valid JSON object; then `raw_input` holds what it wrote."""
+    raw_input: str = ""
+
+    @classmethod
+    def from_proto(cls, call: v1.ToolCall) -> ToolCall:
+        """Take the values from the message of the contract."""
+        return cls(id=call.tool_use_id, tool=call.tool, input=plain(call.input), raw_input=call.raw_input)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How a tool call ended. Every call gets exactly one result."""
+
+    id: str
+    """The call that it answers."""
+    outcome: str
+    """"ok", "error", "cancelled", "skipped" or "denied"."""
+    output: str
+    """What the model reads."""
+    seconds: float
+    """How long the call ran."""
+    display: dict[str, Any]
+    """What people may be shown instead of the output. Its keys depend on the tool."""
+
+    @classmethod
+    def from_proto(cls, result: v1.ToolResult) -> ToolResult:
+        """Take the values from the message of the contract."""
+        return cls(
+            id=result.tool_use_id,
+            outcome=enum_name(v1.ToolOutcome, result.outcome),
+            output=result.output,
+            seconds=result.duration.ToTimedelta().total_seconds(),
+            display=plain(result.display),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message, or one that waits in the queue."""
+
+    proto: v1.Message
+
+    @property
+    def name(self) -> str:
+        """The resource name."""
+        return self.proto.name
+
+    @property
+    def sequence(self) -> int:
+        """The position in the conversation, counted from 1. Zero while the message waits in the queue."""
+        return self.proto.sequence
+
+    @property
+    def role(self) -> str:
+        """Who wrote it: "user", "agent", "tool", "system" or "error"."""
+        return enum_name(v1.Role, self.proto.role)
+
+    @property
+    def text(self) -> str:
+        """Its text. Empty if it has none, as for tool results."""
+        return "\n\n".join(block.text for block in self.proto.content if block.WhichOneof("block") == "text")
+
+    @property
+    def reasoning(self) -> str:
+        """What the model let see of its reasoning."""
+        return "\n\n".join(block.reasoning for block in self.proto.content if block.WhichOneof("block") == "reasoning")
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls that it asks for, in order."""
+        return [ToolCall.from_proto(block.tool_call) for block in self.proto.content if block.HasField("tool_call")]
+
+    @property
+    def tool_results(self) -> list[ToolResult]:
+        """The tool results that it holds."""
+        return [
+            ToolResult.from_proto(block.tool_result) for block in self.proto.content if block.HasField("tool_result")
+        ]
+
+    @property
+    def time(self) -> datetime:
+        """When it was stored, or accepted while it waits."""
+        return moment(self.proto.create_time)
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question that waits for a person: may this call run, or may the mode be widened?"""
+
+    name: str
+    """The resource name to answer under."""
+    id: str
+    """The tool call in question."""
+    tool: str
+    """The tool that wants to run; "request_mode_upgrade" if the agent asks for the unrestricted mode."""
+    input: dict[str, Any]
+    """The input of the call. For a mode upgrade, ``{"reason": …}``."""
+
+    @classmethod
+    def from_proto(cls, approval: v1.PendingApproval) -> Approval:
+        """Take the values from the message of the contract."""
+        if approval.HasField("mode_upgrade"):
+            upgrade = approval.mode_upgrade
+            return cls(approval.name, upgrade.tool_use_id, "request_mode_upgrade", {"reason": upgrade.reason})
+        call = ToolCall.from_proto(approval.tool_call)
+        return cls(approval.name, call.id, call.tool, call.input or {"raw_input": call.raw_input})
+
+
+def plain(struct: Struct) -> dict[str, Any]:
+    """Turn a Struct into Python values, whole numbers into int (a Struct knows only doubles)."""
+    values: dict[str, Any] = _whole(json_format.MessageToDict(struct))
+    return values
+
+
+def moment(timestamp: Timestamp) -> datetime:
+    """Turn a timestamp of the contract into an aware datetime in UTC."""
+    return timestamp.ToDatetime(tzinfo=UTC)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _whole(item) for key, item in value.items()}
+        case list():
+            return [_whole(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value

@@ -1,0 +1,297 @@
+"""A world of real actors: real threads and mailboxes, scripted models and tools, the in-memory store."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from actors.store.memory import MemoryStore
+
+from actors.core.content import Content, Text, ToolUse
+from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import violations
+from actors.core.notifications import Durable
+from actors.core.states import State
+from actors.event_hub import EventHub
+from actors.ports import (
+    CancelToken,
+    ConversationRecord,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    SandboxReport,
+    Store,
+    StoredEvent,
+    ToolContext,
+    ToolInputInvalid,
+    ToolOutput,
+    ToolSpec,
+)
+from actors.requests import Cancel, Cancelled, Create, Send, Sent
+from actors.runtime import Runtime
+from actors.supervisor import Supervisor
+from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.timers import Timers
+
+PATIENCE = 10.0
+"""Seconds before a test gives up waiting for something that should be there at once."""
+
+
+@dataclass
+class Exchange:
+    """One model request that a test answers by hand."""
+
+    request: ModelRequest
+    sink: ModelSink
+    cancel: CancelToken
+    _answer: queue.SimpleQueue[ModelAnswer | Exception] = field(default_factory=queue.SimpleQueue)
+
+    def say(self, *content: Content | str, **answer: Any) -> None:
+        blocks = tuple(Text(block) if isinstance(block, str) else block for block in content)
+        self._answer.put(ModelAnswer(blocks, answer.pop("end_turn", True), **answer))
+
+    def call(self, *calls: ToolUse, text: str = "") -> None:
+        self.say(*((Text(text),) if text else ()), *calls, end_turn=False)
+
+    def fail(self, kind: ErrorKind, text: str = "staged", retry_after_ms: int | None = None) -> None:
+        self._answer.put(ModelFailed(LlmFailure(kind, text), retry_after_ms))
+
+    def crash(self) -> None:
+        self._answer.put(ZeroDivisionError("a bug in an adapter"))
+
+    def wait(self) -> ModelAnswer:
+        self.cancel.on_cancel(lambda: self._answer.put(ModelAborted()))
+        answer = self._answer.get(timeout=PATIENCE * 3)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class ScriptedModel:
+    """A model whose requests wait in `exchanges` until the test answers them."""
+
+    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000)
+
+    def __init__(self) -> None:
+        self.exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
+        self.asked = 0
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        self.asked += 1
+        exchange = Exchange(request, sink, cancel)
+        self.exchanges.put(exchange)
+        return exchange.wait()
+
+
+class Catalog:
+    default = "scripted"
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+
+    def list(self) -> tuple[ModelInfo, ...]:
+        return (self._model.info,)
+
+    def get(self, name: str) -> ScriptedModel | None:
+        return self._model if name == "scripted" else None
+
+
+@dataclass
+class ToolRun:
+    """One running tool that a test ends by hand; a cancel ends it after `reap`."""
+
+    arguments: Mapping[str, Any]
+    context: ToolContext
+    finish: queue.SimpleQueue[ToolOutput | Exception] = field(default_factory=queue.SimpleQueue)
+    reap: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self) -> ToolOutput:
+        self.context.cancel.on_cancel(lambda: self.finish.put(ToolOutput("cut off", is_error=True)))
+        output = self.finish.get(timeout=PATIENCE * 3)
+        if self.context.cancel.cancelled:
+            assert self.reap.wait(PATIENCE)
+            self.context.reaped((4711,))
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+
+class ScriptedTool:
+    """A tool whose runs wait in `runs`; starts and ends are counted, to see that they never overlap."""
+
+    def __init__(self, name: str, **traits: Any) -> None:
+        group = traits.pop("group", ToolGroup.OTHER)
+        self.spec = ToolSpec(name, f"{name} for tests", {"type": "object"}, ToolTraits(name, group, **traits))
+        self.runs: queue.SimpleQueue[ToolRun] = queue.SimpleQueue()
+        self.started = 0
+        self.running = 0
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        self.started += 1
+        self.running += 1
+        assert self.running == 1, "two tools at once"
+        run = ToolRun(arguments, context)
+        self.runs.put(run)
+        try:
+            return run.wait()
+        finally:
+            self.running -= 1
+
+
+class Box:
+    """bash (writes) and look (retry-safe)."""
+
+    def __init__(self) -> None:
+        self.tools = {
+            "bash": ScriptedTool("bash", writes=True, group=ToolGroup.BASH),
+            "look": ScriptedTool("look", retry_safe=True, group=ToolGroup.READ),
+        }
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self.tools.values())
+
+    def get(self, name: str) -> ScriptedTool | None:
+        return self.tools.get(name)
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        if name not in self.tools:
+            raise ToolInputInvalid(f"there is no tool {name}")
+        return {"raw": raw}
+
+
+class NoSandbox:
+    report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
+
+    def start(self, launch: object, on_output: object) -> Any:
+        raise AssertionError("scripted tools start no processes")
+
+
+class World:
+    """Everything one server has, driven from a test."""
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        self.store = store
+        self.model = ScriptedModel()
+        self.box = Box()
+        self.hub = EventHub()
+        self.faults = settings.pop("faults", NoFaults())
+        self.clock = SystemClock()
+        self.timers = Timers(self.clock)
+        self.runtime = Runtime(
+            store=store,
+            bus=self.hub,
+            models=Catalog(self.model),
+            toolbox=self.box,
+            sandbox=NoSandbox(),
+            clock=self.clock,
+            ids=RandomIds(),
+            faults=self.faults,
+            workspace=LocalWorkspace(),
+            timers=self.timers,
+            limits=settings.pop("limits", Limits(retry_base_ms=1)),
+            **settings,
+        )
+        self.supervisor = Supervisor(self.runtime)
+
+    def close(self) -> None:
+        self.supervisor.stop(0)
+        self.timers.close()
+
+    def create(self, **fields: Any) -> Talk:
+        fields.setdefault("approval_policy", ApprovalPolicy.AUTO)
+        record = self.supervisor.create(Create("tester", "/tmp", **fields)).result(PATIENCE)
+        return Talk(self, record.id)
+
+
+class Talk:
+    """One conversation as a test talks to it."""
+
+    def __init__(self, world: World, conversation_id: str) -> None:
+        self.world = world
+        self.id = conversation_id
+        self._news = threading.Condition()
+        self._watch = world.hub.attach(conversation_id, self._wake)
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def ask(self, request: Any) -> Any:
+        return self.world.supervisor.ask(self.id, request).result(PATIENCE)
+
+    def send(self, text: str, **fields: Any) -> Sent:
+        answer = self.ask(Send(text, **fields))
+        assert isinstance(answer, Sent)
+        return answer
+
+    def cancel(self, **fields: Any) -> Cancelled:
+        answer = self.ask(Cancel(**fields))
+        assert isinstance(answer, Cancelled)
+        return answer
+
+    def exchange(self) -> Exchange:
+        """The next model request."""
+        return self.world.model.exchanges.get(timeout=PATIENCE)
+
+    def tool(self, name: str = "bash") -> ToolRun:
+        """The next run of a tool."""
+        return self.world.box.tools[name].runs.get(timeout=PATIENCE)
+
+    @property
+    def record(self) -> ConversationRecord:
+        record = self.world.store.load(self.id)
+        assert record is not None
+        return record
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    def events(self, after: int = 0) -> tuple[StoredEvent, ...]:
+        return self.world.store.events(self.id, after=after, limit=100_000)
+
+    def found(self, kind: type[Durable], after: int = 0) -> list[Any]:
+        return [event.notification for event in self.events(after) if isinstance(event.notification, kind)]
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Wait until `true`, looking again whenever the conversation publishes."""
+        with self._news:
+            while not true():
+                self._watch.read(self.record.last_seq)
+                if not true():
+                    assert self._news.wait(PATIENCE), f"never came true; the state is {self.state}"
+
+    def rest(self, kind: type[Any]) -> Any:
+        """Wait for a state of this class; the chain must be valid there."""
+        self.until(lambda: isinstance(self.state, kind))
+        self.check()
+        return self.state
+
+    def check(self) -> None:
+        record = self.record
+        assert violations(self.world.store.history(self.id, record.state.ledger.seq)) == ()
+        revisions = [event.revision for event in self.events()]
+        assert revisions == list(range(1, record.last_seq + 1))
+
+    def texts(self) -> list[str]:
+        """All plain text and tool output in the history."""
+        return [
+            getattr(block, "text", None) or getattr(block, "output", "")
+            for message in self.world.store.history(self.id, self.record.state.ledger.seq)
+            for block in message.content
+        ]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(MemoryStore())
+    yield made
+    made.close()

@@ -1,0 +1,494 @@
+"""A conversation from the first message to its end, over real actors."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from actors.core.content import ToolOutcome, ToolUse
+from actors.core.context import ApprovalPolicy
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.notifications import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Decision,
+    Fate,
+    MessageAdded,
+    QueueChanged,
+    Retrying,
+    RunStop,
+    StateChanged,
+    StopReason,
+    StreamDiscarded,
+    ToolTreeReaped,
+)
+from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.ports import ToolOutput, ToolTransientError
+from actors.requests import (
+    Archive,
+    Continue,
+    Create,
+    Delete,
+    EtagMismatch,
+    Expired,
+    Invalid,
+    NotExhausted,
+    NotFound,
+    Resolve,
+    Send,
+    Trigger,
+    Update,
+    etag_of,
+)
+
+World = Any
+
+BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
+LOOK = ToolUse("t2", "look", "{}")
+
+
+def refused(reason: Reason) -> Any:
+    return pytest.raises(Rejected, check=lambda error: error.reason is reason)
+
+
+def test_a_full_conversation_runs_its_tools_serially_and_in_order(world: World) -> None:
+    talk = world.create()
+    sent = talk.send("list the files")
+    assert sent.disposition == "direct"
+    assert sent.revision == 0
+    talk.exchange().call(BASH, LOOK, text="I will look.")
+    talk.tool("bash").finish.put(ToolOutput("a.txt"))
+    talk.tool("look").finish.put(ToolOutput("nothing", is_error=True))
+    last = talk.exchange()
+    results = [block for block in last.request.turns[-1].content if hasattr(block, "tool_use_id")]
+    assert [(r.tool_use_id, r.output) for r in results] == [("t1", "a.txt"), ("t2", "nothing")]
+    last.say("There is a.txt.")
+    talk.rest(Idle)
+    assert talk.texts() == ["list the files", "I will look.", "", "", "a.txt", "nothing", "There is a.txt."]
+    stops = talk.found(RunStop)
+    assert [(stop.run, stop.reason) for stop in stops] == [(sent.run, StopReason.COMPLETED)]
+
+
+def test_text_streams_before_the_message_and_never_after_it(world: World) -> None:
+    talk = world.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    exchange.sink.started()
+    exchange.sink.text("Hel")
+    exchange.sink.text("lo")
+    seen: list[str] = []
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    watch = world.hub.attach(talk.id, threading.Event().set)
+    talk.until(lambda: _collect(watch, talk, seen) == "Hello")
+    exchange.say("Hello")
+    talk.rest(Idle)
+    assert watch.read(talk.record.last_seq).text is None
+    watch.close()
+
+
+def _collect(watch: Any, talk: Any, seen: list[str]) -> str:
+    batch = watch.read(talk.record.last_seq)
+    if batch.text:
+        seen.extend(piece.text for piece in batch.text.pieces)
+    return "".join(seen)
+
+
+def test_a_message_to_a_busy_agent_is_refused_and_changes_nothing(world: World) -> None:
+    talk = world.create()
+    talk.send("first")
+    exchange = talk.exchange()
+    before = talk.record
+    with refused(Reason.AGENT_BUSY):
+        talk.send("second")
+    assert talk.record == before
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_steers_reach_the_model_at_the_next_boundary_and_follow_ups_start_the_next_run(world: World) -> None:
+    talk = world.create()
+    talk.send("one")
+    first = talk.exchange()
+    assert talk.send("steer me", delivery="steer").disposition == "steer_queued"
+    queued = talk.send("and then", delivery="follow_up")
+    assert (queued.disposition, queued.run) == ("follow_up_queued", "")
+    first.say("answer one")
+    second = talk.exchange()
+    assert second.request.turns[-1].content[-1].text == "steer me"
+    second.say("answer two")
+    third = talk.exchange()
+    assert third.request.turns[-1].content[-1].text == "and then"
+    third.say("answer three")
+    talk.rest(Idle)
+    fates = [(change.input.text, change.fate) for change in talk.found(QueueChanged)]
+    assert fates.count(("steer me", Fate.DELIVERED)) == 1
+    assert fates.count(("and then", Fate.DELIVERED)) == 1
+    assert len(talk.found(RunStop)) == 2
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    assert [asked.call for asked in talk.found(ApprovalRequested)] == [BASH]
+    with refused(Reason.UNKNOWN_OR_DECIDED):
+        talk.ask(Resolve("nope", True))
+    talk.ask(Resolve("t1", approve, note="because"))
+    if approve:
+        talk.tool().finish.put(ToolOutput("ok"))
+    talk.exchange().say("fine")
+    talk.rest(Idle)
+    decision = Decision.APPROVE if approve else Decision.DENY
+    assert [answer.decision for answer in talk.found(ApprovalResolved)] == [decision]
+    outcome = next(b for m in talk.found(MessageAdded) for b in m.message.content if hasattr(b, "outcome")).outcome
+    assert outcome is (ToolOutcome.OK if approve else ToolOutcome.DENIED)
+    assert world.box.tools["bash"].started == int(approve)
+
+
+def test_approve_always_is_kept_and_asks_no_more(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    assert talk.ask(Resolve("t1", True, always=True)).always_approved == ("bash",)
+    talk.tool().finish.put(ToolOutput("ok"))
+    talk.exchange().call(ToolUse("t9", "bash", "{}"))
+    talk.tool().finish.put(ToolOutput("again"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert len(talk.found(ApprovalRequested)) == 1
+    record = talk.ask(Update(always_approved=()))
+    assert record.always_approved == ()
+    with pytest.raises(Invalid):
+        talk.ask(Update(always_approved=("bash",)))
+
+
+def test_of_two_racing_answers_exactly_one_counts(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    talk.exchange().call(LOOK)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    answers = [world.supervisor.ask(talk.id, Resolve("t2", approve)) for approve in (True, False)]
+    failures = [answer.exception(10) for answer in answers]
+    assert sum(failure is None for failure in failures) == 1
+    if failures[0] is None:
+        talk.tool("look").finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_a_failing_model_is_tried_three_times_visibly(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    for attempt in (1, 2, 3):
+        exchange = talk.exchange()
+        assert exchange.request.attempt == attempt
+        exchange.fail(ErrorKind.SERVER_ERROR, "overloaded")
+    error = talk.rest(Error)
+    assert error.message == "Failed after 3 attempts: overloaded"
+    assert [retry.attempt for retry in talk.found(Retrying)] == [2, 3]
+    talk.send("again")
+    talk.exchange().say("now it works")
+    talk.rest(Idle)
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.AUTH, ErrorKind.INVALID_REQUEST, ErrorKind.CONTENT_FILTER])
+def test_what_cannot_get_better_is_not_tried_again(world: World, kind: ErrorKind) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().fail(kind)
+    assert talk.rest(Error).error_kind is kind
+    assert world.model.asked == 1
+
+
+def test_a_bug_in_a_model_adapter_is_an_error_not_a_hang(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().crash()
+    assert talk.rest(Error).error_kind is ErrorKind.UNKNOWN
+
+
+def test_a_bug_in_a_tool_is_an_error_result(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    talk.tool().finish.put(ZeroDivisionError("bug"))
+    talk.exchange().say("I see")
+    talk.rest(Idle)
+
+
+def test_a_safe_tool_is_retried_and_an_unsafe_one_is_not(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(LOOK, BASH)
+    talk.tool("look").finish.put(ToolTransientError("no process", begun=True))
+    talk.tool("look").finish.put(ToolOutput("seen"))
+    talk.tool("bash").finish.put(ToolTransientError("lost", begun=True))
+    talk.exchange().say("ok")
+    talk.rest(Idle)
+    assert (world.box.tools["look"].started, world.box.tools["bash"].started) == (2, 1)
+
+
+def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: World) -> None:
+    talk = world.create()
+    sent = talk.send("long story")
+    exchange = talk.exchange()
+    exchange.sink.started()
+    exchange.sink.text("Once upon")
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    answer = talk.cancel()
+    assert not answer.no_op
+    assert (answer.run, answer.state.kind) == (sent.run, "idle")
+    assert exchange.cancel.cancelled
+    talk.rest(Idle)
+    assert talk.texts() == ["long story"]
+    assert len(talk.found(StreamDiscarded)) == 1
+    kinds = [change.state.kind for change in talk.found(StateChanged)]
+    assert kinds[-2:] == ["cancelling", "idle"]
+
+
+def test_the_answer_of_a_cancelled_request_never_reaches_the_next_question(world: World) -> None:
+    talk = world.create()
+    for n in range(200):
+        talk.send(f"old {n}")
+        old = talk.exchange()
+        late = threading.Thread(target=old.say, args=(f"answer to old {n}",))
+        late.start()
+        cancelled = talk.cancel()
+        late.join()
+        talk.rest(Idle)
+        talk.send(f"new {n}")
+        talk.exchange().say(f"answer to new {n}")
+        talk.until(lambda n=n: isinstance(talk.state, Idle) and talk.texts()[-1] == f"answer to new {n}")
+        texts = talk.texts()
+        if not cancelled.no_op:
+            assert f"answer to old {n}" not in texts
+        assert texts[-2:] == [f"new {n}", f"answer to new {n}"]
+    talk.check()
+
+
+def test_cancel_of_a_tool_is_idle_before_the_tree_is_dead_and_holds_the_next_tool_back(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    slow = talk.tool()
+    answer = talk.cancel()
+    assert answer.tool_use_ids == ("t1", "t2")
+    talk.rest(Idle)
+    assert talk.texts()[-2:] == ["Cancelled by user", "Skipped due to cancellation"]
+    assert talk.found(ToolTreeReaped) == []
+    talk.send("next")
+    talk.exchange().call(ToolUse("t5", "bash", "{}"))
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    assert world.box.tools["bash"].started == 1
+    slow.reap.set()
+    talk.tool().finish.put(ToolOutput("after"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    receipt = talk.found(ToolTreeReaped)[0]
+    assert (receipt.tool_use_id, receipt.pids, receipt.leaked) == ("t1", (4711,), False)
+
+
+def test_a_tree_that_does_not_die_is_called_leaked_and_blocks_nobody_for_ever(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    stuck = talk.tool()
+    talk.cancel()
+    world.box.tools["bash"].running = 0
+    talk.send("next")
+    talk.exchange().call(ToolUse("t5", "look", "{}"))
+    talk.tool("look").finish.put(ToolOutput("after"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert talk.found(ToolTreeReaped)[0].leaked
+    stuck.reap.set()
+
+
+def test_cancel_when_nothing_runs_is_a_no_op_and_a_late_one_spares_the_next_run(world: World) -> None:
+    talk = world.create()
+    assert talk.cancel().no_op
+    first = talk.send("one")
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    talk.send("two")
+    exchange = talk.exchange()
+    assert talk.cancel(run_id=first.run).no_op
+    assert not exchange.cancel.cancelled
+    exchange.say("done too")
+    talk.rest(Idle)
+
+
+def test_cancel_returns_steers_and_drops_follow_ups_only_when_told(world: World) -> None:
+    talk = world.create()
+    talk.send("one")
+    talk.exchange()
+    talk.send("steer", delivery="steer")
+    talk.send("later", delivery="follow_up")
+    answer = talk.cancel(discard_queued=True)
+    assert [item.text for item in answer.returned] == ["steer"]
+    assert [item.text for item in answer.discarded] == ["later"]
+    talk.rest(Idle)
+    assert len(talk.found(RunStop)) == 2
+
+
+def test_cancel_overtakes_a_backlog(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    asked = [world.supervisor.ask(talk.id, Send(str(n))) for n in range(2_000)]
+    talk.cancel()
+    assert exchange.cancel.cancelled
+    outcomes = [answer.exception(30) for answer in asked]
+    assert any(isinstance(outcome, Rejected) for outcome in outcomes)
+
+
+def test_of_two_concurrent_sends_exactly_one_is_accepted(world: World) -> None:
+    talk = world.create()
+    for _ in range(30):
+        answers = [world.supervisor.ask(talk.id, Send(text)) for text in ("a", "b")]
+        failures = [answer.exception(10) for answer in answers]
+        assert sum(failure is None for failure in failures) == 1
+        talk.exchange().say("done")
+        talk.rest(Idle)
+
+
+def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> None:
+    talk = world.create()
+    request = Send("once", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: talk.ask(request), range(50)))
+    assert len({answer.message_id for answer in answers}) == 1
+    assert sum(not answer.duplicate for answer in answers) == 1
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert talk.texts().count("once") == 1
+    with refused(Reason.REQUEST_ID_REUSED):
+        talk.ask(Send("other", request_id=request.request_id, body_hash="x"))
+
+
+def test_a_refused_command_may_be_sent_again_under_its_id(world: World) -> None:
+    talk = world.create()
+    talk.send("busy")
+    exchange = talk.exchange()
+    request = Send("later", request_id="22222222-2222-4222-8222-222222222222", body_hash="h")
+    with refused(Reason.AGENT_BUSY):
+        talk.ask(request)
+    exchange.say("done")
+    talk.rest(Idle)
+    assert not talk.ask(request).duplicate
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -> None:
+    request = Create("tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h")
+    made = [world.supervisor.create(request) for _ in range(20)]
+    assert len({answer.result(10).id for answer in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"working_directory": "/does/not/exist"}, Reason.WORKING_DIRECTORY_INVALID),
+        ({"working_directory": "tmp"}, Reason.WORKING_DIRECTORY_INVALID),
+        ({"working_directory": "/tmp\0"}, Reason.WORKING_DIRECTORY_INVALID),
+        ({"model": "gpt-0"}, Reason.MODEL_UNAVAILABLE),
+    ],
+)
+def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict[str, str], reason: Reason) -> None:
+    request = Create(**{"principal": "tester", "working_directory": "/tmp", **fields})
+    with refused(reason):
+        world.supervisor.create(request).result(10)
+
+
+def test_settings_change_under_their_etag_and_slugs_are_unique(world: World) -> None:
+    talk, other = world.create(slug="mine"), world.create(slug="yours")
+    etag = etag_of(talk.record)
+    assert talk.ask(Update(etag=etag, title="A title", labels={"a": "b"})).title == "A title"
+    with pytest.raises(EtagMismatch):
+        talk.ask(Update(etag=etag, title="Another"))
+    with refused(Reason.SLUG_TAKEN):
+        talk.ask(Update(slug="yours"))
+    assert talk.record.slug == "mine"
+    assert other.record.slug == "yours"
+    with refused(Reason.MODEL_UNAVAILABLE):
+        talk.ask(Update(model="nope"))
+
+
+def test_an_archived_conversation_starts_nothing(world: World) -> None:
+    talk = world.create()
+    talk.ask(Archive(True))
+    with refused(Reason.ARCHIVED):
+        talk.send("hello")
+    with refused(Reason.ARCHIVED):
+        talk.ask(Trigger())
+    talk.ask(Archive(False))
+    talk.send("hello")
+    with refused(Reason.AGENT_BUSY):
+        talk.ask(Archive(True))
+    talk.exchange().say("hi")
+    talk.rest(Idle)
+
+
+def test_delete_refuses_a_busy_conversation_unless_forced(world: World) -> None:
+    talk = world.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    with refused(Reason.AGENT_BUSY):
+        talk.ask(Delete())
+    assert talk.ask(Delete(force=True)) == ()
+    assert exchange.cancel.cancelled
+    with pytest.raises(NotFound):
+        talk.send("anybody?")
+    assert world.store.load(talk.id) is None
+
+
+def test_an_expired_request_is_dropped_unapplied(world: World) -> None:
+    talk = world.create()
+    late = world.supervisor.ask(talk.id, Send("too late"), deadline=world.clock.monotonic() - 1)
+    assert isinstance(late.exception(10), Expired)
+    assert talk.record.state.ledger.seq == 0
+
+
+def test_the_context_is_summarised_by_hand_and_continued_once(world: World) -> None:
+    talk = world.create()
+    with pytest.raises(NotExhausted):
+        talk.ask(Continue())
+    talk.send("remember the milk")
+    talk.exchange().say("I will")
+    talk.rest(Idle)
+    talk.ask(Trigger())
+    summary = talk.exchange()
+    assert summary.request.tools == ()
+    summary.say("The person wants milk.")
+    talk.until(lambda: talk.record.state.__class__.__name__ == "ContextExhausted")
+    with refused(Reason.CONTEXT_EXHAUSTED):
+        talk.send("more")
+    first = talk.ask(Continue(include_summary=True))
+    assert talk.ask(Continue(include_summary=True)).id == first.id
+    assert first.continued_from == talk.id
+    assert talk.record.continued_by == first.id
+    messages = world.store.history(first.id, 10)
+    assert "The person wants milk." in messages[0].content[0].text
+
+
+def test_idle_conversations_keep_no_thread(world: World) -> None:
+    object.__setattr__(world.runtime, "idle_seconds", 0.0)
+    talk = world.create()
+    talk.send("hello")
+    talk.exchange().say("hi")
+    talk.rest(Idle)
+    gone = threading.Event()
+    while world.supervisor.live():
+        gone.wait(0.005)
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if "Conversation" in name or "Runner" in name]
+    talk.send("awake?")
+    talk.exchange().say("yes")
+    talk.rest(Idle)

@@ -1,0 +1,121 @@
+"""A server that ends and comes back: in order, or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.core.content import ToolUse
+from actors.core.context import ApprovalPolicy
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import ApprovalResolved, Decision, Fate, QueueChanged, RunStop, StreamDiscarded
+from actors.core.states import AwaitingToolApproval, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.requests import Send
+
+World = Any
+
+
+def reborn(world: World) -> Any:
+    """Another server over the same store, as after kill -9."""
+    successor = type(world)(world.store)
+    successor.restored = successor.supervisor.start()
+    return successor
+
+
+def again(successor: Any, talk: Any) -> Any:
+    return type(talk)(successor, talk.id)
+
+
+def test_a_tool_round_comes_back_idle_with_synthetic_results_and_asks_no_model(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(ToolUse("t1", "bash", "{}"), ToolUse("t2", "look", "{}"))
+    talk.tool()
+    successor = reborn(world)
+    try:
+        assert successor.restored == (talk.id,)
+        after = again(successor, talk)
+        after.rest(Idle)
+        assert after.texts()[-2:] == ["Interrupted by server restart"] * 2
+        assert [(stop.reason.value, stop.detail) for stop in after.found(RunStop)] == [("interrupted", "restart")]
+        assert successor.model.asked == 0
+        assert successor.supervisor.live() == 0
+        after.send("still there?")
+        after.exchange().say("yes")
+        after.rest(Idle)
+    finally:
+        successor.close()
+
+
+def test_the_old_owner_of_a_conversation_can_write_nothing_any_more(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    successor = reborn(world)
+    try:
+        after = again(successor, talk)
+        after.send("new owner")
+        exchange.say("from the grave")
+        after.exchange().say("alive")
+        after.rest(Idle)
+        assert "from the grave" not in after.texts()
+    finally:
+        successor.close()
+
+
+def test_a_restart_closes_the_open_stream_returns_steers_and_drops_follow_ups(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    exchange.sink.started()
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.send("steer", delivery="steer")
+    talk.send("later", delivery="follow_up")
+    successor = reborn(world)
+    try:
+        after = again(successor, talk)
+        after.rest(Idle)
+        assert len(after.found(StreamDiscarded)) == 1
+        fates = {change.input.text: change.fate for change in after.found(QueueChanged)}
+        assert fates == {"steer": Fate.RETURNED, "later": Fate.DISCARDED}
+        assert len(after.found(RunStop)) == 2
+    finally:
+        successor.close()
+
+
+def test_approvals_are_not_kept_over_a_restart(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    successor = reborn(world)
+    try:
+        after = again(successor, talk)
+        after.rest(Idle)
+        assert [answer.decision for answer in after.found(ApprovalResolved)] == [Decision.WITHDRAWN]
+    finally:
+        successor.close()
+
+
+def test_an_orderly_stop_brings_everything_to_rest_and_refuses_new_work(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    run = talk.tool()
+    run.reap.set()
+    assert isinstance(talk.state, ToolExecuting)
+    world.supervisor.stop(0)
+    talk.rest(Idle)
+    assert run.context.cancel.cancelled
+    assert world.supervisor.live() == 0
+    refusal = world.supervisor.ask(talk.id, Send("too late")).exception(10)
+    assert isinstance(refusal, Rejected)
+    assert refusal.reason is Reason.SHUTTING_DOWN
+
+
+def test_a_drain_lets_what_is_under_way_finish(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().say("done in time")
+    world.supervisor.stop(10)
+    talk.rest(Idle)
+    assert talk.texts() == ["go", "done in time"]

@@ -1,0 +1,380 @@
+"""The request-cycle projection: the worked examples, and each rule at its edge (SEMANTICS §6.5, seed 4)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.core.content import (
+    Content,
+    Message,
+    MessageType,
+    Reasoning,
+    SystemKind,
+    Text,
+    ToolCancelled,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+)
+from actors.core.content import (
+    Delivery as Wish,
+)
+from actors.core.context import ToolGroup
+from actors.core.cycles import (
+    AgentOutput,
+    AiBlock,
+    Call,
+    CycleEvent,
+    Delivery,
+    InferenceRound,
+    OutputKind,
+    Projection,
+    Projector,
+    ProtocolError,
+    RequestCycle,
+    RunStop,
+    StepKind,
+    ToolResult,
+    UserMessage,
+    UserMessageWithdrawn,
+    UserStep,
+    decode_lines,
+    events_of,
+    group_of,
+    project,
+    rounds,
+    steps,
+)
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
+from actors.core.notifications import RunStop as RunStopped
+from actors.core.states import QueuedInput
+
+GROUPS = {
+    "read_file": ToolGroup.READ,
+    "search": ToolGroup.READ,
+    "patch": ToolGroup.WRITE,
+    "bash": ToolGroup.BASH,
+    "spawn_sub_agent": ToolGroup.OTHER,
+}
+
+
+# --- the worked examples: their notation, read and written ------------------------------------------------------------
+
+
+def read_event(word: str) -> CycleEvent | None:
+    word = re.sub(r" \((cancelled|skipped|while idle|cancel while streaming|discard_queued)\)$", "", word)
+    if word == "end of input":
+        return None
+    if text := re.fullmatch(r'"(.*)"(?:\((r\d)\))?', word):
+        return AgentOutput(OutputKind.ASSISTANT, text[1], round=text[2])
+    if reasoning := re.fullmatch(r"reasoning(?: (\w+))?", word):
+        return AgentOutput(OutputKind.REASONING, reasoning[1] or "reasoning")
+    if stop := re.fullmatch(r"S (\w+)", word):
+        return RunStop(StopReason(stop[1]))
+    if message := re.fullmatch(r"(m\d)(?: (\w+))?", word):
+        return UserMessage(message[1], Delivery(message[2]) if message[2] else None)
+    if call := re.fullmatch(r"(t\d) (\w+)", word):
+        return AgentOutput(OutputKind.TOOL_CALL, tool_call_id=call[1], tool=call[2], group=GROUPS.get(call[2]))
+    result = re.fullmatch(r"r(\d)", word)
+    assert result, f"unreadable: {word}"
+    return ToolResult(f"t{result[1]}")
+
+
+def write_cycle(cycle: RequestCycle) -> str:
+    return f"{cycle.root.id} {cycle.kind.value} " + (cycle.stop.reason.value if cycle.stop else "open")
+
+
+def expected_cycle(words: str) -> str:
+    match words.replace(",", "").split():
+        case [root, stop]:
+            return f"{root} direct {stop}"
+        case _:
+            return words.replace(",", "")
+
+
+def write_round(served: InferenceRound) -> str:
+    names = [event.id if isinstance(event, UserMessage) else "r" + event.tool_call_id[1:] for event in served.inputs]
+    kinds = {OutputKind.ASSISTANT: "text", OutputKind.REASONING: "reasoning"}
+    outputs = [kinds.get(output.kind, output.tool_call_id) for output in served.outputs]
+    return f"{{{','.join(names) or 'continuation'}}}→[{','.join(outputs)}]"
+
+
+def write_step(step: UserStep | AiBlock) -> str:
+    if isinstance(step, UserStep):
+        return ("steer " if step.kind is StepKind.STEER else "") + step.message.id
+    groups = [
+        f"{group.group.value.removesuffix('-group')}[{','.join(call.call.tool_call_id for call in group.calls)}]"
+        for group in step.groups
+    ]
+    text = "synthetic" if step.synthetic else step.text
+    return f"ai({text}{'; ' + ', '.join(groups) if groups else ''})"
+
+
+def table() -> list[tuple[str, str, str, str]]:
+    lines = (Path(__file__).parent / "worked_examples.md").read_text("utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def read_events(notation: str) -> list[CycleEvent]:
+    return [event for word in notation.split(", ") if (event := read_event(word))]
+
+
+def test_there_are_eleven_worked_examples() -> None:
+    assert len(table()) == 11
+
+
+@pytest.mark.parametrize(("notation", "cycles", "served", "shown"), table())
+def test_worked_example(notation: str, cycles: str, served: str, shown: str) -> None:
+    found = project(read_events(notation), strict=True)
+    assert [write_cycle(cycle) for cycle in found] == [expected_cycle(words) for words in cycles.split("; ")]
+    if served == "one each":
+        served = " ".join(f"{{{cycle.root.id}}}→[text]" for cycle in found)
+    assert [write_round(each) for cycle in found for each in rounds(cycle)] == re.findall(r"\{.*?\}→\[.*?\]", served)
+    assert " · ".join("; ".join(write_step(step) for step in steps(cycle)) for cycle in found) == shown
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+ROOT = UserMessage("m1")
+SAID = AgentOutput(OutputKind.ASSISTANT, "a")
+DONE = RunStop(StopReason.COMPLETED)
+
+
+def call(number: int, tool: str, group: ToolGroup | None = None) -> AgentOutput:
+    return AgentOutput(OutputKind.TOOL_CALL, tool_call_id=f"t{number}", tool=tool, group=group)
+
+
+@pytest.mark.parametrize("delivery", [None, *Delivery])
+def test_a_message_while_idle_is_direct_whatever_it_says(delivery: Delivery | None) -> None:
+    (cycle,) = project([UserMessage("m1", delivery)])
+    assert cycle.kind is Delivery.DIRECT
+    assert cycle.stop is None
+
+
+@pytest.mark.parametrize("delivery", [None, Delivery.DIRECT])
+def test_an_undeclared_message_during_a_run_follows_the_policy(delivery: Delivery | None) -> None:
+    events: list[CycleEvent] = [ROOT, UserMessage("m2", delivery), SAID, DONE]
+    assert [cycle.root.id for cycle in Projector().project(events).cycles] == ["m1", "m2"]
+    (only,) = Projector(undeclared=Delivery.STEER).project(events).cycles
+    assert only.events == (events[1], SAID)
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_every_kind_of_run_stop_closes_the_cycle_and_starts_the_oldest_follow_up(reason: StopReason) -> None:
+    queued = [UserMessage("m2", Delivery.FOLLOW_UP), UserMessage("m3", Delivery.FOLLOW_UP)]
+    projection = Projector(strict=True).project([ROOT, *queued, RunStop(reason)])
+    assert projection.closed == (RequestCycle(ROOT, Delivery.DIRECT, (), RunStop(reason)),)
+    assert projection.open == RequestCycle(queued[0], Delivery.FOLLOW_UP)
+    assert projection.queue == (queued[1],)
+
+
+@pytest.mark.parametrize("event", [SAID, ToolResult("t1"), DONE])
+def test_agent_events_and_run_stops_while_idle_are_protocol_errors(event: CycleEvent) -> None:
+    events: list[CycleEvent] = [ROOT, DONE, event, UserMessage("m2"), DONE]
+    with pytest.raises(ProtocolError, match=r"event 2: .* while no cycle is open") as caught:
+        project(events, strict=True)
+    assert caught.value.index == 2
+    lenient = Projector().project(events)
+    assert (lenient.skipped, lenient.count) == (1, 5)
+    assert [cycle.root.id for cycle in lenient.cycles] == ["m1", "m2"]
+
+
+def test_a_withdrawn_follow_up_becomes_no_cycle() -> None:
+    events: list[CycleEvent] = [ROOT, UserMessage("m2", Delivery.FOLLOW_UP), UserMessage("m3", Delivery.FOLLOW_UP)]
+    cycles = project([*events, UserMessageWithdrawn("m2"), DONE], strict=True)
+    assert [cycle.root.id for cycle in cycles] == ["m1", "m3"]
+
+
+def test_the_fold_goes_on_from_any_point() -> None:
+    for notation, *_ in table():
+        events = read_events(notation)
+        whole = Projector().project(events)
+        for cut in range(len(events) + 1):
+            assert Projector().project(events[cut:], Projector().project(events[:cut])) == whole
+
+
+def test_folding_an_empty_list_gives_nothing() -> None:
+    assert Projector().project([]) == Projection()
+    assert project([]) == ()
+
+
+def test_a_round_ends_where_the_request_id_changes() -> None:
+    parts = [AgentOutput(OutputKind.ASSISTANT, text, round=request) for text, request in (("a", "r1"), ("b", "r2"))]
+    (cycle,) = project([ROOT, *parts, DONE])
+    assert [(served.round, served.inputs) for served in rounds(cycle)] == [("r1", (ROOT,)), ("r2", ())]
+
+
+def test_without_request_ids_a_continuation_is_the_same_round() -> None:
+    (cycle,) = project([ROOT, SAID, SAID, DONE])
+    assert rounds(cycle) == (InferenceRound(None, (ROOT,), (SAID, SAID)),)
+
+
+def test_a_result_inside_one_response_does_not_split_its_round() -> None:
+    outputs = [AgentOutput(OutputKind.ASSISTANT, text, round="r1") for text in "ab"]
+    (cycle,) = project([ROOT, outputs[0], ToolResult("t9"), outputs[1], DONE])
+    assert [served.outputs for served in rounds(cycle)] == [tuple(outputs)]
+
+
+def test_calls_are_grouped_by_adjacency() -> None:
+    reads = [call(1, "ls"), call(2, "find"), call(3, "bash"), call(4, "grep")]
+    (cycle,) = project([ROOT, SAID, *reads, DONE])
+    block = steps(cycle)[1]
+    assert write_step(block) == "ai(a; read[t1,t2], bash[t3], read[t4])"
+
+
+def test_a_steer_ends_the_block_so_that_the_next_call_gets_one_of_its_own() -> None:
+    steer = UserMessage("m2", Delivery.STEER)
+    (cycle,) = project([ROOT, SAID, call(1, "read"), ToolResult("t1"), steer, call(2, "read"), DONE])
+    shown = [write_step(step) for step in steps(cycle)]
+    assert shown == ["m1", "ai(a; read[t1])", "steer m2", "ai(synthetic; read[t2])"]
+
+
+def test_the_result_stands_beside_its_call() -> None:
+    result = ToolResult("t1", "cancelled")
+    (cycle,) = project([ROOT, call(1, "bash"), call(2, "bash"), result, DONE])
+    block = steps(cycle)[1]
+    assert isinstance(block, AiBlock)
+    assert block.groups[0].calls == (Call(call(1, "bash"), result), Call(call(2, "bash")))
+
+
+@pytest.mark.parametrize(
+    ("tools", "group"),
+    [
+        ("ls read grep find", ToolGroup.READ),
+        ("write edit", ToolGroup.WRITE),
+        ("bash", ToolGroup.BASH),
+        ("anything Read bash2", ToolGroup.OTHER),
+    ],
+)
+def test_lists_without_groups_are_grouped_by_the_seeds_table(tools: str, group: ToolGroup) -> None:
+    assert {group_of(tool) for tool in tools.split()} == {group}
+
+
+def test_a_declared_group_beats_the_table() -> None:
+    (cycle,) = project([ROOT, call(1, "bash", ToolGroup.READ)])
+    assert write_step(steps(cycle)[1]) == "ai(synthetic; read[t1])"
+
+
+# --- the wire format --------------------------------------------------------------------------------------------------
+
+
+def test_event_lists_have_the_seeds_names() -> None:
+    lines = """
+        {"type":"user-message","id":"m1"}
+        {"type":"agent-output","kind":"assistant","text":"look","round":"r1"}
+        {"type":"agent-output","kind":"tool_call","round":"r1","tool_call_id":"t1","tool":"read","group":"read-group"}
+
+        {"type":"tool-result","tool_call_id":"t1"}
+        {"type":"user-message","id":"m2","delivery":"followUp"}
+        {"type":"user-message","id":"m3","delivery":"steer"}
+        {"type":"user-message-withdrawn","id":"m2"}
+        {"type":"run-stop","reason":"interrupted"}
+    """.splitlines()
+    events = list(decode_lines(lines))
+    assert [msgspec.json.encode(event).decode() for event in events] == [line.strip() for line in lines if line.strip()]
+    (cycle,) = project(events, strict=True)
+    assert write_cycle(cycle) == "m1 direct interrupted"
+
+
+@pytest.mark.parametrize("line", ['{"type":"run-stop","reason":"tired"}', '{"type":"tool-call"}', "[]", "{"])
+def test_an_unreadable_line_is_an_error(line: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        list(decode_lines([line]))
+
+
+# --- emission by the runtime ------------------------------------------------------------------------------------------
+
+
+def added(sequence: int, speaker: MessageType, *content: Content, **fields: object) -> MessageAdded:
+    message = Message(f"c:1:{sequence}", sequence, speaker, content, 1000 + sequence, run="c:1")
+    return MessageAdded(msgspec.structs.replace(message, **fields))
+
+
+def queue(message_id: str, delivery: Wish, fate: Fate) -> QueueChanged:
+    return QueueChanged(QueuedInput(message_id, "later", (), 5), delivery.value, fate)
+
+
+def test_a_conversation_becomes_an_event_list() -> None:
+    told: list[Notification] = [
+        added(1, MessageType.USER, Text("hi"), delivery="direct", id="m1"),
+        queue("m2", Wish.FOLLOW_UP, Fate.QUEUED),
+        queue("m3", Wish.STEER, Fate.QUEUED),
+        added(2, MessageType.AGENT, Reasoning("hm"), Text("look"), ToolUse("t1", "bash", "{}"), request_id="c:r1"),
+        added(3, MessageType.TOOL, ToolSuccess("t1", "out")),
+        queue("m3", Wish.STEER, Fate.DELIVERED),
+        added(4, MessageType.USER, Text("go left"), delivery="steer", id="m3"),
+        added(5, MessageType.SYSTEM, Text("mode"), kind=SystemKind.MODE),
+        added(6, MessageType.AGENT, Text("done"), request_id="c:r2"),
+        RunStopped("c:1", StopReason.COMPLETED, "max_tokens"),
+        queue("m2", Wish.FOLLOW_UP, Fate.DELIVERED),
+        added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2"),
+        added(8, MessageType.ERROR, Text("no network")),
+        RunStopped("c:2", StopReason.ERROR, "network"),
+    ]
+    events = list(events_of(told, GROUPS, range(100, 200)))
+    assert events == [
+        UserMessage("m1", Delivery.DIRECT, "hi", 1001),
+        UserMessage("m2", Delivery.FOLLOW_UP, "later", 5),
+        AgentOutput(OutputKind.REASONING, "hm", "c:r1", message_id="c:1:2"),
+        AgentOutput(OutputKind.ASSISTANT, "look", "c:r1", message_id="c:1:2"),
+        AgentOutput(
+            OutputKind.TOOL_CALL,
+            round="c:r1",
+            tool_call_id="t1",
+            tool="bash",
+            input="{}",
+            group=ToolGroup.BASH,
+            message_id="c:1:2",
+        ),
+        ToolResult("t1", "ok", "c:1:3"),
+        UserMessage("m3", Delivery.STEER, "go left", 1004),
+        AgentOutput(OutputKind.ASSISTANT, "done", "c:r2", message_id="c:1:6"),
+        RunStop(StopReason.COMPLETED, "max_tokens", "c:1", 109),
+        RunStop(StopReason.ERROR, "network", "c:2", 113),
+    ]
+    assert [write_cycle(cycle) for cycle in project(events, strict=True)] == [
+        "m1 direct completed",
+        "m2 followUp error",
+    ]
+
+
+def test_synthetic_results_are_results() -> None:
+    told = [added(1, MessageType.TOOL, ToolCancelled("t1", "Skipped due to cancellation", ToolOutcome.SKIPPED))]
+    assert list(events_of(told, {})) == [ToolResult("t1", "skipped", "c:1:1")]
+
+
+def test_a_tool_without_a_declared_group_is_of_the_other_group() -> None:
+    (event,) = events_of([added(1, MessageType.AGENT, ToolUse("t1", "read", "{}"))], {})
+    assert event == AgentOutput(
+        OutputKind.TOOL_CALL, tool_call_id="t1", tool="read", input="{}", group=ToolGroup.OTHER, message_id="c:1:1"
+    )
+
+
+def test_a_withdrawn_follow_up_is_taken_back_and_a_returned_steer_was_never_there() -> None:
+    told = [
+        queue("m2", Wish.FOLLOW_UP, Fate.QUEUED),
+        queue("m2", Wish.FOLLOW_UP, Fate.WITHDRAWN),
+        queue("m3", Wish.STEER, Fate.QUEUED),
+        queue("m3", Wish.STEER, Fate.RETURNED),
+    ]
+    assert list(events_of(told, {})) == [UserMessage("m2", Delivery.FOLLOW_UP, "later", 5), UserMessageWithdrawn("m2")]
+
+
+def test_a_follow_up_whose_acceptance_is_no_longer_in_the_log_still_opens_its_cycle() -> None:
+    told = [added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2")]
+    (cycle,) = project(events_of(told, {}), strict=True)
+    assert cycle.root.id == "m2"
+
+
+def test_words_to_the_model_alone_are_no_user_messages() -> None:
+    told = [
+        added(1, MessageType.SYSTEM, Text("call submit_result"), kind=SystemKind.NUDGE, meta=True),
+        added(2, MessageType.USER, Text("Continue."), meta=True),
+        added(3, MessageType.SYSTEM, Text("what was done"), kind=SystemKind.SUMMARY),
+    ]
+    assert list(events_of(told, {})) == []
