@@ -21,7 +21,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
     Event,
-    Fault,
+    InternalFault,
     Restart,
     TriggerContinuation,
     UserCancel,
@@ -152,7 +152,7 @@ class ConversationActor(Actor):
         try:
             if self._machine is not None:
                 self._executor.stop_everything()
-                self._advance(Fault(self._now(), "Bedrock itself failed; its log tells more."))
+                self._advance(InternalFault(self._now(), "Bedrock itself failed; its log tells more."))
         except BaseException:
             log.exception("conversation %s could not record the fault", self.conversation_id)
             self._forget()

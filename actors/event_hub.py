@@ -159,6 +159,16 @@ class Watch:
                 batch.output, self._output_place = _fresh(channel.output, self._output_place)
             return batch
 
+    def take(self, request_id: str, attempt: int) -> tuple[Piece, ...]:
+        """All text so far of this attempt, if it is the one under way; `read` then goes on after it. Never blocks."""
+        with self._hub.lock:
+            slot = self._hub.channels[self.conversation_id].text
+            if slot is None or (slot.key, slot.attempt) != (request_id, attempt):
+                return ()
+            pieces, after = slot.since(0)
+            self._text_place = (request_id, attempt, after)
+            return pieces
+
     def close(self) -> None:
         """Stop watching; idempotent."""
         self._hub.detach(self)

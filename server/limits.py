@@ -7,7 +7,7 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 """Of a response message: what clients accept unless told otherwise."""
 PAGE_BYTES = 3 * 1024 * 1024
-"""Of the items of a page. One item more may go in, and one item is always smaller than the rest of the message."""
+"""Of the items of a page, if it has more than one."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 """Of the recent messages in a snapshot, which also holds the queue and the open questions."""
 BATCH_BYTES = 256 * 1024

@@ -12,6 +12,7 @@ from actors.core.states import (
     AwaitingContinuation,
     AwaitingSubAgents,
     AwaitingToolApproval,
+    Completed,
     Error,
     Failed,
     LlmRequesting,
@@ -45,6 +46,10 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     pending_agents: tuple[str, ...] = ()
     error_kind: ErrorKind | None = None
     error_message: str = ""
+    result: str = ""
+    """What a completed sub-agent submitted."""
+    partial_result: str = ""
+    """The last text of a failed one."""
 
 
 def run_id(conversation_id: str, run: int) -> str:
@@ -83,7 +88,16 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
             )
         case Error():
             return StateSummary(kind, run, busy, error_kind=state.error_kind, error_message=state.message)
+        case Completed():
+            return StateSummary(kind, run, busy, result=state.result)
         case Failed():
-            return StateSummary(kind, run, busy, error_kind=state.kind, error_message=state.error)
+            return StateSummary(
+                kind,
+                run,
+                busy,
+                error_kind=state.kind,
+                error_message=state.error,
+                partial_result=state.partial_result,
+            )
         case _:
             return StateSummary(kind, run, busy)

@@ -1,7 +1,11 @@
-"""The tool runner's small machine: ready → running → quiescing → ready (SEMANTICS C2).
+"""The small machine of a conversation's tool runner: ready → running → quiescing → ready (SEMANTICS C2).
 
-A cancelled conversation is idle at once; it is the runner that holds the next tool back until the old process tree
-is gone, two seconds at most. Inputs that fit no longer are ignored: same state, nothing to do.
+A cancelled conversation is idle at once and may have a tool to run again at once; the runner holds that tool back
+until the processes of the cancelled one are confirmed dead, so that two tools never work in one directory. The wait
+is bounded: after `QUIESCE_MS` the processes count as leaked, and the receipt says so.
+
+The kill does not wait for the mailbox, so an end may be known before the abort that caused it arrives: the last end
+is remembered, and the abort then only asks for its receipt. Everything that concerns another execution is ignored.
 """
 
 from __future__ import annotations
@@ -9,143 +13,191 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.core.effects import AbortTool, ExecuteTool
+from actors.core.events import ToolOutcomeEvent
 
 QUIESCE_MS = 2_000
-"""How long the next tool waits for the old tree; past it the tree counts as leaked."""
+"""How long the next tool is held back, milliseconds."""
 
 
-class Call(Struct, frozen=True):
-    """The identity of one execution."""
+class Receipt(Struct, frozen=True):
+    """What became of an execution's processes: the body of the ToolTreeReaped event."""
+
+    tool_use_id: str
+    execution_id: int
+    pids: tuple[int, ...] = ()
+    milliseconds: int = 0
+    """From the kill to the last death."""
+    leaked: bool = False
+    """They could not be confirmed dead within the bound."""
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """No tool runs."""
+
+    ended: Receipt | None = None
+    """Of the execution that ended last."""
+
+
+class Running(Struct, frozen=True, tag="running"):
+    """One tool runs."""
+
+    call: ExecuteTool
+    reaped: Receipt | None = None
+    """Its processes are dead already, though it has not ended yet."""
+
+
+class Quiescing(Struct, frozen=True, tag="quiescing"):
+    """A tool was aborted; its processes are dying."""
+
+    call: ExecuteTool
+    waiting: ExecuteTool | None = None
+    """What is started next; at most one."""
+
+
+ToolRun: TypeAlias = Ready | Running | Quiescing
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------
+
+
+class ToolEnded(Struct, frozen=True, tag="tool_ended"):
+    """The tool's worker returned; every process of the call is gone."""
+
+    outcome: ToolOutcomeEvent
+    receipt: Receipt
+
+
+class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
+    """Every process of the call is dead; its worker may still be returning."""
+
+    receipt: Receipt
+
+
+class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
+    """The processes of the call did not die in time."""
 
     tool_use_id: str
     execution_id: int
 
 
-class Ready(Struct, frozen=True):
-    """Nothing runs."""
+Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | TreeReaped | QuiesceTimeout
 
 
-class Running(Struct, frozen=True):
-    """A tool is at work."""
-
-    call: Call
+# --- outputs ----------------------------------------------------------------------------------------------------
 
 
-class Quiescing(Struct, frozen=True):
-    """A tool was aborted; its tree is not yet known to be gone."""
+class Start(Struct, frozen=True, tag="start"):
+    """Start this call's worker."""
 
-    call: Call
-    waiting: Call | None = None
-    """The next tool, held back."""
+    call: ExecuteTool
 
 
-RunState: TypeAlias = Ready | Running | Quiescing
+class Kill(Struct, frozen=True, tag="kill"):
+    """Kill this call's processes, and send QuiesceTimeout with its identity after `QUIESCE_MS`."""
+
+    tool_use_id: str
+    execution_id: int
 
 
-class Execute(Struct, frozen=True):
-    """Input: start this tool."""
+class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
+    """Tell the conversation how the tool ended."""
 
-    call: Call
-
-
-class Abort(Struct, frozen=True):
-    """Input: this tool must go, whether it runs or waits."""
-
-    call: Call
+    outcome: ToolOutcomeEvent
 
 
-class Ended(Struct, frozen=True):
-    """Input: the tool returned, and nothing of its tree is left."""
+class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
+    """Tell the conversation that the cancelled call's processes are gone."""
 
-    call: Call
-
-
-class QuiesceTimeout(Struct, frozen=True):
-    """Input: the bound for this tool's death is over."""
-
-    call: Call
+    receipt: Receipt
 
 
-RunInput: TypeAlias = Execute | Abort | Ended | QuiesceTimeout
+Output: TypeAlias = Start | Kill | ReportOutcome | ReportReceipt
 
 
-class Start(Struct, frozen=True):
-    """Output: run it."""
+class RunStep(Struct, frozen=True):
+    """The runner's next state, and what it does."""
 
-    call: Call
-
-
-class Kill(Struct, frozen=True):
-    """Output: kill its tree, and send QuiesceTimeout after QUIESCE_MS."""
-
-    call: Call
+    run: ToolRun
+    outputs: tuple[Output, ...] = ()
 
 
-class ReportOutcome(Struct, frozen=True):
-    """Output: tell the conversation how it ended."""
-
-    call: Call
-
-
-class ReportReceipt(Struct, frozen=True):
-    """Output: tell the conversation that the aborted tool's processes are gone, or leaked."""
-
-    call: Call
-    leaked: bool = False
-
-
-RunOutput: TypeAlias = Start | Kill | ReportOutcome | ReportReceipt
-
-
-def step(state: RunState, event: RunInput) -> tuple[RunState, tuple[RunOutput, ...]]:
-    """The next state and what to do. A second Execute while one runs is a bug of the caller: ValueError."""
-    match state:
+def advance(run: ToolRun, event: Input) -> RunStep:
+    """One step of the runner; an input that concerns nobody leaves the very same state and no outputs."""
+    match run:
         case Ready():
-            return _when_ready(state, event)
+            return _when_ready(run, event)
         case Running():
-            return _when_running(state, event)
+            return _when_running(run, event)
         case Quiescing():
-            return _when_quiescing(state, event)
+            return _when_quiescing(run, event)
 
 
-def _when_ready(state: Ready, event: RunInput) -> tuple[RunState, tuple[RunOutput, ...]]:
+def _when_ready(run: Ready, event: Input) -> RunStep:
     match event:
-        case Execute(call=call):
-            return Running(call), (Start(call),)
-        case Abort() | Ended() | QuiesceTimeout():
-            return state, ()
+        case ExecuteTool():
+            return RunStep(Running(event), (Start(event),))
+        case AbortTool():
+            if run.ended is None or _identity(run.ended) != _identity(event):
+                return RunStep(run)
+            return RunStep(Ready(), (ReportReceipt(run.ended),))
+        case ToolEnded() | TreeReaped() | QuiesceTimeout():
+            return RunStep(run)
 
 
-def _when_running(state: Running, event: RunInput) -> tuple[RunState, tuple[RunOutput, ...]]:
+def _when_running(run: Running, event: Input) -> RunStep:
     match event:
-        case Execute():
-            raise ValueError("tools are serial: one runs already")
-        case Abort(call=call) if call == state.call:
-            return Quiescing(call), (Kill(call),)
-        case Ended(call=call) if call == state.call:
-            return Ready(), (ReportOutcome(call),)
-        case Abort() | Ended() | QuiesceTimeout():
-            return state, ()
+        case ExecuteTool():
+            return RunStep(Quiescing(run.call, event), (_kill(run.call),))
+        case AbortTool():
+            if _identity(run.call) != _identity(event):
+                return RunStep(run)
+            if run.reaped:
+                return RunStep(Ready(), (ReportReceipt(run.reaped),))
+            return RunStep(Quiescing(run.call), (_kill(run.call),))
+        case ToolEnded():
+            if _identity(run.call) != _identity(event.receipt):
+                return RunStep(run)
+            return RunStep(Ready(run.reaped or event.receipt), (ReportOutcome(event.outcome),))
+        case TreeReaped():
+            if _identity(run.call) != _identity(event.receipt):
+                return RunStep(run)
+            return RunStep(replace(run, reaped=event.receipt))
+        case QuiesceTimeout():
+            return RunStep(run)
 
 
-def _when_quiescing(state: Quiescing, event: RunInput) -> tuple[RunState, tuple[RunOutput, ...]]:
+def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
     match event:
-        case Execute(call=call) if state.waiting is None:
-            return Quiescing(state.call, call), ()
-        case Execute():
-            raise ValueError("tools are serial: one waits already")
-        case Abort(call=call) if call == state.waiting:
-            return Quiescing(state.call), ()
-        case Ended(call=call) if call == state.call:
-            return _released(state, leaked=False)
-        case QuiesceTimeout(call=call) if call == state.call:
-            return _released(state, leaked=True)
-        case Abort() | Ended() | QuiesceTimeout():
-            return state, ()
+        case ExecuteTool():
+            return RunStep(replace(run, waiting=event))
+        case AbortTool():
+            if run.waiting is None or _identity(run.waiting) != _identity(event):
+                return RunStep(run)
+            return RunStep(replace(run, waiting=None))
+        case ToolEnded() | TreeReaped():
+            return _quiesced(run, event.receipt)
+        case QuiesceTimeout():
+            return _quiesced(run, Receipt(event.tool_use_id, event.execution_id, leaked=True))
 
 
-def _released(state: Quiescing, *, leaked: bool) -> tuple[RunState, tuple[RunOutput, ...]]:
-    receipt = ReportReceipt(state.call, leaked)
-    if state.waiting is None:
-        return Ready(), (receipt,)
-    return Running(state.waiting), (receipt, Start(state.waiting))
+def _quiesced(run: Quiescing, receipt: Receipt) -> RunStep:
+    """The wait is over: report it, and start what waited."""
+    if _identity(run.call) != _identity(receipt):
+        return RunStep(run)
+    if run.waiting is None:
+        return RunStep(Ready(), (ReportReceipt(receipt),))
+    return RunStep(Running(run.waiting), (ReportReceipt(receipt), Start(run.waiting)))
+
+
+def _kill(call: ExecuteTool) -> Kill:
+    return Kill(call.tool_use_id, call.execution_id)
+
+
+def _identity(one: ExecuteTool | AbortTool | Receipt) -> tuple[str, int]:
+    return one.tool_use_id, one.execution_id

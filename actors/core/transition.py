@@ -1,6 +1,61 @@
-"""The machine.
+"""The machine: what a conversation becomes when something happens to it.
 
-TODO essay
+Two rules hold for everything in this package.
+
+1. Nothing here does anything. A transition is handed a state, the context of its conversation and an event, and
+   answers with a new state and a list of effects. It cannot wait, look at a clock, roll dice, make up an id, or log.
+   Times are in the events, ids are counters in the state. Whoever holds the journal can ask again and gets the same
+   answer, which is how `bedrock replay` works, and how a bug from production becomes a unit test.
+2. Nothing here remembers anything but the state. What a later event needs to know must be in the state, and with it
+   in the database row that is written in the same transaction; there is no second source to disagree with it.
+
+Theory of operation
+===================
+
+A conversation lives in *runs* (seed 4 calls them request cycles). A run begins with one message and ends with exactly
+one run-stop; between the two the conversation is busy and its state says with what: a request to the model, a
+question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two places where it waits for
+the next message; three more states are final. The states are plain values; what they have in common, the ledger, is
+carried from each to the next: the counters, the queues, the sums.
+
+Three kinds of events arrive.
+
+* *Commands* come from outside and want an answer. At the wrong moment they raise `Rejected`, with a reason that a
+  program can read, and nothing has changed.
+* *Outcomes* are the echoes of effects. They may be late, doubled, or belong to something that was cancelled long
+  ago, so each one carries the identity of the effect it answers, and a state takes only the echo that it waits for.
+  All others are *ignored*: the very same state object comes back, with no effects. That is why nobody ever has to
+  wait for an abort to be confirmed, and why a timer need not be stopped: its number has gone out of date.
+* *Settle events* come from the state itself. Three states must not be found at rest, because they only mark a point
+  on the way: AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or
+  Error with a queue (the next run is due). `settle_event` names the event that moves on, and `run_chain` applies an
+  event together with all that follows: one commit, though clients see every step. Each lap of the chain consumes
+  a queued message or reaches a state that rests, so every chain ends.
+
+Effects come in the order of a story, but they are carried out in three phases: everything that is persisted, in one
+transaction; then everything that clients are told; then everything that is started. So a crash can lose work, but
+never the knowledge of it.
+
+How the history stays valid
+===========================
+
+A model provider refuses a history in which a tool call has no result, or in which something stands between the two.
+So whoever leaves a tool round early writes a result for every call that has none (`rules/results.py`), and whatever
+wants to be said meanwhile waits: messages from people as steers, changes of mode as notices. Both are let in at one
+place, the inference boundary (`rules/requests.py`), where the next request is built. No message is ever rewritten.
+
+How the code is laid out
+========================
+
+`transition` looks at what is alike in every state and then hands over to one function per state, `when_<state>` in
+`rules/<state>.py`. Each lists every event: one arm per class, with `if` inside the arm where the payload decides, and
+no `case _`. A forgotten event is then an error of the type checkers, both of them, and not a conversation that is
+stuck at three in the morning. (One match over pairs of state and event would read better, but mypy cannot see that it
+is complete; a table cannot be written, because the next state depends on the payload.) What several states do alike
+is in the modules around: runs, endings, requests, responses, failures, rounds, results, notices, fan_in. They work on
+a `Draft`, the one mutable thing, which is born and dies inside a single transition.
+
+`README.md` beside this file shows the whole machine, generated from this code.
 """
 
 from __future__ import annotations
@@ -137,7 +192,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
     """
     steps: list[Step] = []
     following: Event | None = event
-    while following:
+    while following is not None:
         result = transition(state, context, following)
         if result.new_state is state and not result.effects:
             break

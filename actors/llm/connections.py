@@ -117,8 +117,7 @@ def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeli
     Non-blocking, so that `is_cut` is looked at while the connect is under way: a cancel before that moment shut down
     a socket that was not connecting, which does nothing.
     """
-    sock.setblocking(False)
-    error = sock.connect_ex(address)
+    error = _begin_connect(sock, address)
     if error == errno.EINPROGRESS:
         if lifeline.is_cut:
             return errno.ECONNABORTED
@@ -128,6 +127,11 @@ def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeli
             return errno.ETIMEDOUT
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     return errno.ECONNABORTED if lifeline.is_cut else error
+
+
+def _begin_connect(sock: socket.socket, address: Any) -> int:
+    sock.setblocking(False)
+    return sock.connect_ex(address)
 
 
 class AbortableConnection(HTTPConnection):

@@ -56,7 +56,7 @@ _NAMED = {
 }  # fmt: skip
 _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
-_KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|pk|rk|xai|gsk|key)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
+_KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
 _WORD = re.compile(r"[\w\-.+/=~*]{8,}")
 
 
@@ -86,7 +86,8 @@ def complaint_of(payload: bytes) -> Complaint:
     details = error.get("details")
     coded = details.get("error_code") if isinstance(details, dict) else None
     names = {str(name).lower() for name in (error.get("type"), error.get("code"), coded) if isinstance(name, str)}
-    said = next((t for t in (error.get("message"), error.get("detail"), outer.get("message")) if isinstance(t, str)), "")
+    texts = (error.get("message"), error.get("detail"), outer.get("message"))
+    said = next((text for text in texts if isinstance(text, str)), "")
     code = error.get("code")
     return Complaint(frozenset(names), said, code if isinstance(code, int) and 400 <= code < 600 else None)
 

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 import urllib3.exceptions
 from requests.adapters import HTTPAdapter
-from requests.certs import where
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from actors.core.errors import ErrorKind
 from actors.llm.connections import AbortableConnection, AbortableTlsConnection, Lifeline, TransportFailed
@@ -82,7 +82,7 @@ class Transport:
     def _tls(self) -> ssl.SSLContext:
         """Shared and never changed after this."""
         try:
-            return ssl.create_default_context(cafile=self._provider.ca_bundle or where())
+            return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
         except OSError:
             raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
@@ -141,7 +141,7 @@ class _Adapter(HTTPAdapter):
         self._send_timeout = timeouts.first_byte
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        pool = super().get_connection_with_tls_context(*args, **options)
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
         pool.conn_kw.update(lifeline=self._lifeline, send_timeout=self._send_timeout)
         if self._tls is None:
             pool.ConnectionCls = AbortableConnection
@@ -150,5 +150,5 @@ class _Adapter(HTTPAdapter):
             pool.conn_kw["tls"] = self._tls
         return pool
 
-    def cert_verify(self, *_: Any) -> None:
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Leave it to AbortableTlsConnection, whose context always verifies."""

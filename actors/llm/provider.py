@@ -126,6 +126,17 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/") + path
 
+    def request_headers(self) -> dict[str, str]:
+        """What every request carries, credentials included."""
+        headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
+        if self.protocol == ANTHROPIC:
+            headers["anthropic-version"] = self.api_version
+        if self.api_key and self.protocol == ANTHROPIC and not self.bearer:
+            headers["x-api-key"] = self.api_key.reveal()
+        elif self.api_key:
+            headers["authorization"] = f"Bearer {self.api_key.reveal()}"
+        return headers | {name.lower(): value.reveal() for name, value in self.headers.items()}
+
 
 def provider_from_mapping(name: str, settings: Mapping[str, Any]) -> ProviderConfig:
     """Read one provider from plain configuration data, e.g. a TOML table.

@@ -21,7 +21,8 @@ done only when waitpid answers ECHILD. Who dies, and what follows:
     the host                     init is signalled: in a namespace it dies and takes all along, else it clears itself
 
 The host must outlive its server to clean up, so it never asks to die with it. PR_SET_PDEATHSIG is used only between
-these single-threaded processes, because it fires when the *thread* ends that forked.
+these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only after the
+server was sent INIT: a host that ends without it provably began nothing.
 
 Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if its writer is killed):
 
@@ -34,6 +35,8 @@ Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {nam
 namespace bool, restrict None or dict. What `restrict` asks for is applied in main right before exec, or main does
 not exec.
 """
+
+# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 
 import ctypes
 import errno
@@ -61,8 +64,9 @@ CHUNK = 1 << 16
 DRAIN_SECONDS = 0.2
 #: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
 
-CLEAR_SECONDS = 1.5
-#: How long the tree may take to die before the host reports a leak (and goes on killing).
+CLEAR_SECONDS = 3.0
+#: How long the tree may take to die before the host reports a leak (and goes on killing). After a kill the server
+#: gives up sooner; this bounds the end of a call whose leftovers do not die.
 
 LAST_OUTPUT = 1 << 20
 #: Bytes taken from the pipe after the tree is dead, at most.
@@ -189,7 +193,7 @@ def enter_pid_namespace() -> bool:
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
-        return libc.unshare(CLONE_NEWPID) == 0
+        return bool(libc.unshare(CLONE_NEWPID) == 0)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0:
         return False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
@@ -210,10 +214,10 @@ def mount_proc() -> bool:
 
     Only /proc becomes private, so other mounts behave for the program as they do outside.
     """
-    return (
-        libc.unshare(CLONE_NEWNS) == 0
-        and libc.mount(b"none", b"/proc", None, MS_REC | MS_PRIVATE, None) == 0
-        and libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None) == 0
+    return not (
+        libc.unshare(CLONE_NEWNS)
+        or libc.mount(b"none", b"/proc", None, MS_REC | MS_PRIVATE, None)
+        or libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     )
 
 
@@ -246,7 +250,7 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int) 
         restrict(launch["restrict"])
         stage = "exec"
         execute(launch["argv"], launch["env"])
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 -- whatever it is, the program has not begun
         os.write(report, f"{stage} {getattr(error, 'errno', None) or 0}".encode())
     finally:
         os._exit(127)
@@ -311,7 +315,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     folders = [b""] if b"/" in program else env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
     for folder in folders:
         try:
-            os.execve(os.path.join(folder, program), argv, env)
+            os.execve(os.path.join(folder, program), argv, env)  # noqa: S606 -- no shell is meant
         except OSError as error:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 failure = error
@@ -328,42 +332,51 @@ class Pipes:
         self.output, self.output_end = os.pipe()
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
-
-    def close_ends(self, *ends: int) -> None:
-        for end in ends:
-            os.close(end)
+        self.life, self.life_end = os.pipe()
+        #: Held by the host: one byte lets init go on, and its end is the host's.
 
 
-def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: int, host: int) -> "NoReturn":
-    """Be the parent of all that main abandons; tell the host main's pid and how it ended, 4 bytes each.
+def close(*files: int) -> None:
+    for file in files:
+        os.close(file)
 
-    `host` is a pidfd of the host.
-    """
+
+def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: int) -> "NoReturn":
+    """Be the parent of all that main abandons; tell the host main's pid and how it ended, 4 bytes each."""
     try:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
+        close(pipes.life_end, pipes.output, pipes.status, pipes.report)
         if not namespace:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         elif mount_proc():
             limit_pids(int(launch["limits"]["processes"]))
-        if not gone(host):
-            attend(fork_main(launch, namespace, pipes), pipes, host)
-        killed: set[int] = set()
-        while not clear(killed, CLEAR_SECONDS):
-            pass
-        os.write(control, CLEARED + " ".join(map(str, killed)).encode())
+        if os.read(pipes.life, 1):
+            attend(fork_main(launch, namespace, pipes), pipes)
+        clear_for_host(control)
     finally:
         os._exit(0)
 
 
-def attend(main: int, pipes: Pipes, host: int) -> None:
+def attend(main: int, pipes: Pipes) -> None:
     """Reap, and tell of `main`, until the host is gone. In a namespace that is the end of this process too."""
-    pipes.close_ends(pipes.output, pipes.output_end, pipes.status, pipes.report, pipes.report_end)
+    close(pipes.output_end, pipes.report_end)
     os.write(pipes.status_end, main.to_bytes(4, "big"))
-    while not gone(host):
+    while not gone(pipes.life):
         signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
         for pid, status in reap():
             if pid == main:
                 os.write(pipes.status_end, status.to_bytes(4, "big"))
+
+
+def clear_for_host(control: int) -> None:
+    """Clear in the dead host's stead, and tell the server if that succeeds in the bound."""
+    killed: set[int] = set()
+    if clear(killed, CLEAR_SECONDS):
+        os.write(control, CLEARED + " ".join(map(str, killed)).encode())
+        return
+    os.close(control)
+    while not clear(killed, CLEAR_SECONDS):
+        pass
 
 
 def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
@@ -378,10 +391,10 @@ def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
     return main
 
 
-def gone(pidfd: int) -> bool:
-    """Whether the process of `pidfd` has ended."""
+def gone(life: int) -> bool:
+    """Whether the other end of this pipe is closed."""
     poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    poll.register(life, select.POLLIN)
     return bool(poll.poll(0))
 
 
@@ -405,7 +418,7 @@ class Host:
         self.drain_until = 0.0
         self.unsent = b""
         self.output_open = True
-        self.told = self.out_of_time = False
+        self.begun = self.told = self.out_of_time = False
         self.killed: set[int] = set()
 
     def run(self) -> None:
@@ -420,20 +433,21 @@ class Host:
         self.send(END + " ".join(map(str, self.result(cleared, ended))).encode())
 
     def begin(self) -> None:
+        """Start init, tell the server of it, and let it start main."""
+        pipes = self.pipes
         try:
             self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace()
-            host = os.pidfd_open(os.getpid())
             self.init = os.fork()
         except OSError as error:
             self.fail(f"fork {error.errno}".encode())
         if self.init == 0:
-            run_init(self.launch, self.namespace, self.pipes, self.control, host)
-        os.close(host)
-        self.pipes.close_ends(self.pipes.output_end, self.pipes.status_end, self.pipes.report_end)
-        os.set_blocking(self.pipes.output, False)
+            run_init(self.launch, self.namespace, pipes, self.control)
+        close(pipes.life, pipes.output_end, pipes.status_end, pipes.report_end)
+        os.set_blocking(pipes.output, False)
         os.set_blocking(self.control, False)
         self.send(INIT + f"{self.init} {int(self.namespace)}".encode())
-        for source in (self.control, self.pipes.report, self.pipes.status, self.pipes.output):
+        os.write(pipes.life_end, b"g")
+        for source in (self.control, pipes.report, pipes.status, pipes.output):
             self.poll.register(source, select.POLLIN)
 
     def fail(self, why: bytes) -> "NoReturn":
@@ -442,14 +456,12 @@ class Host:
 
     def watch(self) -> None:
         """Pump until the tree is to be killed: told to, out of time, or main ended and its output was drained."""
-        reported = False
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
                 return
-            if not reported and ready & {self.pipes.report, self.pipes.status}:
+            if self.pipes.report in ready:
                 self.read_report()
-                reported = True
             if self.pipes.status in ready and not self.read_status():
                 return
             if self.pipes.output in ready:
@@ -481,6 +493,7 @@ class Host:
 
     def read_report(self) -> None:
         """Learn whether main became the program: it said why not, or exec closed the pipe."""
+        self.begun = True
         self.poll.unregister(self.pipes.report)
         why = os.read(self.pipes.report, CHUNK)
         if why:
@@ -494,6 +507,8 @@ class Host:
             self.main = int.from_bytes(data, "big")
         elif data:
             self.status = int.from_bytes(data, "big")
+            if not self.begun:
+                self.read_report()
             self.drain_until = time.monotonic() + DRAIN_SECONDS
         return bool(data)
 

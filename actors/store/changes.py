@@ -6,29 +6,35 @@ inside a savepoint of its own. What it raises is what the caller gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from actors.ports import Attachment, Commit, CommandExists, Fenced, SlugTaken, StoreError
+from actors.ports import Attachment, CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreError
 from actors.store import rows
 from actors.store.engine import sqlite3
 from actors.store.journal import LogRow, check_shape, next_revision, seal
 
-
-def _insert(table: str, columns: Iterable[str]) -> str:
-    names = tuple(columns)
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 -- our names
+COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at")
+"""Columns of a command."""
 
 
-_INSERT_CONVERSATION = _insert("conversations", (*rows.FIXED, *rows.CHANGING, "slug", "log_hash"))
+def insert(table: str, columns: Sequence[str], count: int = 1) -> str:
+    """The statement that inserts `count` rows."""
+    row = f"({', '.join('?' * len(columns))})"
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * count)}"  # noqa: S608 -- our names
+
+
+_INSERT_CONVERSATION = insert("conversations", (*rows.FIXED, *rows.CHANGING, "slug", "log_hash"))
 _UPDATE_CONVERSATION = (
     f"UPDATE conversations SET {', '.join(f'{name} = ?' for name in rows.CHANGING)}, log_hash = ? "  # noqa: S608
     "WHERE id = ? AND step = ? AND epoch <= ?"
 )
-_INSERT_MESSAGE = _insert("messages", rows.MESSAGE)
-_INSERT_LOG = _insert("log", LogRow._fields)
-_INSERT_COMMAND = _insert("commands", ("conversation_id", "principal", "request_id", "body_hash", "answer", "at"))
-_HEAD = "SELECT epoch, step, last_seq, log_hash, slug FROM conversations WHERE id = ?"
+_INSERT_MESSAGE = insert("messages", rows.MESSAGE)
+_INSERT_LOG = insert("log", LogRow._fields)
+_INSERT_COMMAND = insert("commands", COMMAND)
+_HEADS = (
+    "SELECT id, epoch, step, last_seq, log_hash, slug FROM conversations WHERE id IN (SELECT value FROM json_each(?))"
+)
 
 
 class Change(Protocol):
@@ -42,6 +48,7 @@ class Change(Protocol):
 class Head(NamedTuple):
     """Where a stored conversation stands."""
 
+    id: str
     epoch: int
     step: int
     last_seq: int
@@ -49,38 +56,58 @@ class Head(NamedTuple):
     slug: str | None
 
 
-class _Part:
+def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
+    """Where these conversations stand; those that are gone are left out."""
+    found = connection.execute(_HEADS, (rows.names(ids),))
+    return {row[0]: Head(*row) for row in found}
+
+
+class Part:
     """A Commit, encoded."""
 
     def __init__(self, commit: Commit) -> None:
+        """Raises ValueError if it contradicts itself."""
         check_shape(commit)
         record = commit.record
         self.id = record.id
-        self.slug = record.slug or None
-        self.epoch = record.epoch
-        self.expected_step = commit.expected_step
-        self.next_revision = next_revision(commit)
-        self.fixed = rows.fixed_values(record) if commit.create else None
         self.changing = rows.changing_values(record)
-        self.prompt = record.system_prompt if commit.create else ""
         self.messages = [rows.message_values(record.id, message) for message in commit.messages]
-        self.log = [seal(record.id, record.epoch, entry) for entry in commit.log]
-        self.command: rows.Row | None = None
-        if commit.command is not None:
-            owner = (None, record.principal) if commit.create_command else (record.id, None)
-            command = commit.command
-            self.command = (*owner, command.request_id, command.body_hash, command.answer.decode(), command.at)
+        self.command = None if commit.command is None else _command_values(commit, commit.command)
+        self._slug = record.slug or None
+        self._epoch = record.epoch
+        self._expected_step = commit.expected_step
+        self._next_revision = next_revision(commit)
+        self._fixed = rows.fixed_values(record) if commit.create else None
+        self._prompt = record.system_prompt if commit.create else ""
+        self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
+
+    def fits(self, head: Head | None) -> bool:
+        """Whether nothing but the rows of a plain update is to be written, and they surely follow `head`."""
+        return (
+            head is not None
+            and self._fixed is None
+            and head.step == self._expected_step
+            and head.epoch <= self._epoch
+            and head.last_seq + 1 == self._next_revision
+            and head.slug == self._slug
+        )
+
+    def links(self, log_hash: str) -> tuple[list[LogRow], str]:
+        """The log's rows after the one with this hash, and the hash of their last."""
+        linked: list[LogRow] = []
+        for sealed in self._log:
+            linked.append(sealed.after(log_hash))
+            log_hash = linked[-1].hash
+        return linked, log_hash
 
     def write(self, connection: sqlite3.Connection) -> None:
-        head = Head(self.epoch, 0, 0, "", self.slug) if self.fixed is not None else self._head(connection)
-        links, log_hash = [], head.log_hash
-        for sealed in self.log:
-            links.append(sealed.after(log_hash))
-            log_hash = links[-1].hash
-        if self.fixed is not None:
-            self._create(connection, self.fixed, log_hash)
+        if self._fixed is not None:
+            links, log_hash = self.links("")
+            connection.execute(_INSERT_CONVERSATION, (*self._fixed, *self.changing, self._slug, log_hash))
+            if self._prompt:
+                connection.execute("INSERT INTO prompts VALUES (?, ?)", (self.id, self._prompt))
         else:
-            self._update(connection, head, log_hash)
+            links = self._update(connection)
         if self.messages:
             connection.executemany(_INSERT_MESSAGE, self.messages)
         if links:
@@ -88,37 +115,39 @@ class _Part:
         if self.command is not None:
             connection.execute(_INSERT_COMMAND, self.command)
 
-    def _head(self, connection: sqlite3.Connection) -> Head:
-        row = connection.execute(_HEAD, (self.id,)).fetchone()
-        if row is None:
+    def _update(self, connection: sqlite3.Connection) -> list[LogRow]:
+        head = heads(connection, (self.id,)).get(self.id)
+        if head is None:
             raise Fenced(f"{self.id} is gone")
-        head = Head(*row)
-        if head.last_seq + 1 != self.next_revision:
-            raise Fenced(f"{self.id} stands at revision {head.last_seq}, not {self.next_revision - 1}")
-        return head
-
-    def _create(self, connection: sqlite3.Connection, fixed: rows.Row, log_hash: str) -> None:
-        connection.execute(_INSERT_CONVERSATION, (*fixed, *self.changing, self.slug, log_hash))
-        if self.prompt:
-            connection.execute("INSERT INTO prompts (conversation_id, text) VALUES (?, ?)", (self.id, self.prompt))
-
-    def _update(self, connection: sqlite3.Connection, head: Head, log_hash: str) -> None:
-        fence = (self.id, self.expected_step, self.epoch)
-        if connection.execute(_UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount != 1:
+        links, log_hash = self.links(head.log_hash)
+        fence = (self.id, self._expected_step, self._epoch)
+        updated = connection.execute(_UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
+        if updated != 1 or head.last_seq + 1 != self._next_revision:
             raise Fenced(
-                f"{self.id} stands at step {head.step} of epoch {head.epoch}, "
-                f"not at step {self.expected_step} of epoch {self.epoch}"
+                f"{self.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
+                f"not at step {self._expected_step}, revision {self._next_revision - 1}, epoch {self._epoch}"
             )
-        if self.slug != head.slug:
-            connection.execute("UPDATE conversations SET slug = ? WHERE id = ?", (self.slug, self.id))
+        if self._slug != head.slug:
+            connection.execute("UPDATE conversations SET slug = ? WHERE id = ?", (self._slug, self.id))
+        return links
+
+
+def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
+    owner = (None, commit.record.principal) if commit.create_command else (commit.record.id, None)
+    return (*owner, command.request_id, command.body_hash, command.answer.decode(), command.at)
 
 
 class Transition:
     """The parts of one commit."""
 
-    def __init__(self, parts: tuple[Commit, ...]) -> None:
-        """Raises ValueError if a part contradicts itself."""
-        self._parts = [_Part(part) for part in parts]
+    def __init__(self, commits: Iterable[Commit]) -> None:
+        """Raises ValueError if one contradicts itself."""
+        self._parts = [Part(commit) for commit in commits]
+
+    @property
+    def only(self) -> Part | None:
+        """Its part, if it is the only one."""
+        return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
         try:

@@ -5,6 +5,7 @@ Text columns hold JSON from msgspec; the order of the columns is named here once
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import DecodeError, Struct, json
@@ -70,6 +71,11 @@ _BUDGET = json.Decoder(Budget)
 _CONTENT = json.Decoder(tuple[Content, ...])
 _DISPLAY = json.Decoder(Display)
 _USAGE = json.Decoder(Usage)
+
+
+def names(values: Iterable[str]) -> str:
+    """Names as a JSON array, for SQLite's json_each."""
+    return _encode(list(values)).decode()
 
 
 def fixed_values(record: ConversationRecord) -> Row:

@@ -17,6 +17,7 @@ import peewee
 from actors.ports import Faults, StoreUnavailable
 from actors.store.changes import Change
 from actors.store.engine import sqlite3
+from actors.store.together import write_together
 
 _log = logging.getLogger(__name__)
 
@@ -126,18 +127,21 @@ class Writer:
             self._database.connect()
         connection: sqlite3.Connection = self._database.connection()
         connection.execute("BEGIN IMMEDIATE")
-        for ticket in batch:
-            self._write(ticket, connection)
+        admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
+        for change in write_together(connection, list(admitted)):
+            self._write(admitted[change], connection)
         self._faults.hit("store.before_commit")
         connection.execute("COMMIT")
         self._faults.hit("store.after_commit")
 
-    def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:
+    def _admit(self, ticket: _Ticket) -> bool:
         try:
             self._faults.hit("store.before_savepoint")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 -- whatever a test raises is this caller's failure
             ticket.error = StoreUnavailable(f"nothing was written: {error}")
-            return
+        return ticket.error is None
+
+    def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:
         connection.execute("SAVEPOINT change")
         try:
             ticket.change.apply(connection)

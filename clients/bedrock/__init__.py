@@ -1,0 +1,95 @@
+"""The Python client of Bedrock, a server for conversations with LLM agents (not Amazon Bedrock).
+
+Say something and watch what happens::
+
+    from bedrock import Client
+
+    with Client() as client:
+        conversation = client.create(working_directory=".")
+        for event in conversation.send("What is in this directory?"):
+            if event.kind == "text_delta":
+                print(event.text, end="")
+
+The loop ends with the run. It survives broken connections and restarts of the server and shows nothing twice. Just
+the answer: ``conversation.send("…").answer()``. With asyncio: `AsyncClient`. What can go wrong: `bedrock.errors`. What
+an event holds: `bedrock.events`. The contract itself: ``from bedrock import v1``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bedrock.aio import AsyncClient
+    from bedrock.aio_conversation import AsyncConversation, AsyncRun
+    from bedrock.client import Client
+    from bedrock.conversation import Conversation, Run
+    from bedrock.errors import (
+        AgentBusy,
+        ApprovalNeeded,
+        AwaitingApproval,
+        BedrockError,
+        Cancelling,
+        ContextExhausted,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        QueueFull,
+        RunFailed,
+        RunInterrupted,
+        Unauthenticated,
+        Unavailable,
+    )
+    from bedrock.events import Event, Stop
+    from bedrock.messages import Approval, Message, ToolCall, ToolResult
+
+__all__ = [
+    "AgentBusy",
+    "Approval",
+    "ApprovalNeeded",
+    "AsyncClient",
+    "AsyncConversation",
+    "AsyncRun",
+    "AwaitingApproval",
+    "BedrockError",
+    "Cancelling",
+    "Client",
+    "ContextExhausted",
+    "Conversation",
+    "Event",
+    "InvalidArgument",
+    "Message",
+    "NotFound",
+    "PermissionDenied",
+    "QueueFull",
+    "Run",
+    "RunFailed",
+    "RunInterrupted",
+    "Stop",
+    "ToolCall",
+    "ToolResult",
+    "Unauthenticated",
+    "Unavailable",
+]
+
+_HOMES = {
+    "bedrock.aio": ("AsyncClient",),
+    "bedrock.aio_conversation": ("AsyncConversation", "AsyncRun"),
+    "bedrock.client": ("Client",),
+    "bedrock.conversation": ("Conversation", "Run"),
+    "bedrock.events": ("Event", "Stop"),
+    "bedrock.messages": ("Approval", "Message", "ToolCall", "ToolResult"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for when it is asked for, so that `import bedrock` costs next to nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF.get(name, "bedrock.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

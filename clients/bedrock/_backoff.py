@@ -35,6 +35,6 @@ class Backoff:
             self._since = self._clock()
         elif self._clock() - self._since >= self._give_up_after:
             return None
-        delay = min(FIRST_SECONDS * 2**self._failures, LONGEST_SECONDS)
+        delay = min(FIRST_SECONDS * 2.0**self._failures, LONGEST_SECONDS)
         self._failures += 1
         return max(at_least, delay * random.uniform(0.8, 1.2))  # noqa: S311 -- spreads load, guards nothing

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 
 from bedrock import v1
 from bedrock._names import enum_name
+from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Stop
+from bedrock.messages import Message
 
 Slot = tuple[str, int]
 """The request id, or the tool call, and the attempt."""
@@ -40,6 +42,8 @@ class EventCursor:
     """Whether the conversation is gone, so that nothing follows."""
     caught_up: bool = False
     """Whether the present stream has caught up."""
+    progressed: bool = False
+    """Whether the last response brought something new, or at least a sign of life."""
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
@@ -50,13 +54,16 @@ class EventCursor:
     def __post_init__(self) -> None:
         self._snapshot_due = self.revision is None
 
+    @property
+    def finished(self) -> bool:
+        """Whether a stream that ended in good order was the last one."""
+        return self.deleted or (self.until_settled and self.caught_up)
+
     def request(self) -> v1.SubscribeRequest:
         """Make the request that goes on where the watcher stands, for a new stream."""
         self.caught_up = False
         self._held.clear()
-        request = v1.SubscribeRequest(
-            name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled
-        )
+        request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)
         if self.revision is not None:
             request.after_revision = self.revision
         elif self.recent_messages is not None:
@@ -74,6 +81,7 @@ class EventCursor:
         events: list[Event] = []
         for event in response.events:
             events.extend(Event(new) for new in self._new(event))
+        self.progressed = bool(events) or any(event.HasField("heartbeat") for event in response.events)
         return events
 
     def _new(self, event: v1.Event) -> list[v1.Event]:
@@ -97,7 +105,8 @@ class EventCursor:
             case None:  # a kind that this version does not know
                 self._durable(event)
                 return []
-        return self._durable(event)
+            case _:
+                return self._durable(event)
 
     def _snapshot(self, event: v1.Event) -> list[v1.Event]:
         for delta in event.snapshot.partial:
@@ -122,14 +131,13 @@ class EventCursor:
         if self.revision is not None and event.revision <= self.revision:
             return []
         self.revision = event.revision
-        match event.WhichOneof("event"):
-            case "message_added":
-                message = event.message_added
-                self._close((message.llm_request_id, message.attempt))
-                for block in message.content:
-                    self._close_output(block.tool_result.tool_use_id)
-            case "stream_discarded":
-                self._close((event.stream_discarded.llm_request_id, event.stream_discarded.attempt))
+        if event.HasField("message_added"):
+            message = event.message_added
+            self._close((message.llm_request_id, message.attempt))
+            for block in message.content:
+                self._close_output(block.tool_result.tool_use_id)
+        elif event.HasField("stream_discarded"):
+            self._close((event.stream_discarded.llm_request_id, event.stream_discarded.attempt))
         return [event]
 
     def _advance(self, part: tuple[Slot, str], delta: v1.Event.TextDelta | v1.Event.ToolOutputDelta) -> bool:
@@ -162,6 +170,8 @@ class RunProgress:
     """Its run; empty while a follow-up waits."""
     stop: Stop | None = None
     """How it ended; None before."""
+    _said: list[str] = field(default_factory=list)
+    """What the agent has said since the last tool or user message of the run."""
 
     def observe(self, event: Event) -> None:
         """Take note of an event that follows the message."""
@@ -173,6 +183,8 @@ class RunProgress:
             self.run = message.proto.request_cycle or self.run
             if event.fate == "withdrawn":
                 self.stop = Stop("withdrawn")
+        if event.kind == "message_added" and message is not None and message.proto.request_cycle == self.run:
+            self._listen(message)
         if self.run and event.kind == "run_stopped" and event.run == self.run:
             self.stop = event.stop
 
@@ -192,3 +204,27 @@ class RunProgress:
         waits = any(message.name == self.message for message in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
+
+    def outcome(self) -> str:
+        """Return what the agent said last.
+
+        Raises:
+            RunFailed: The run ended in an error.
+            RunInterrupted: It was cut short, or there was no run.
+        """
+        stop = self.stop or Stop("interrupted", "unknown")
+        if stop.reason == "error":
+            reason = (stop.error_kind or stop.detail).upper()
+            raise RunFailed(stop.error_message or f"the run failed: {reason}", reason=reason)
+        if stop.reason != "completed":
+            why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
+            raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
+        return "".join(self._said)
+
+    def _listen(self, message: Message) -> None:
+        if message.role in ("user", "tool"):
+            self._said.clear()
+        elif message.role == "agent":
+            self._said.append(message.text)
+            if message.tool_calls:
+                self._said.clear()

@@ -11,20 +11,18 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=int)
 
 
-def enum_value(enum: _EnumTypeWrapper[E], value: E | str | None) -> E:
+def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
     """Return the value of `enum` that `value` names.
 
     Args:
         enum: The enum, e.g. ``v1.Delivery``.
-        value: A value of it, a short name such as "follow_up", or None for the value that means "not given".
+        value: A short name such as "follow_up", or None for the value that means "not given".
 
     Raises:
         ValueError: There is no such name; the text lists those that exist.
     """
     if value is None:
         return cast(E, 0)
-    if not isinstance(value, str):
-        return value
     full = _prefix(enum) + value.upper().replace("-", "_")
     if full in enum.keys():  # noqa: SIM118 -- the wrapper is no mapping
         return enum.Value(full)

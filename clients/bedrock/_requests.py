@@ -10,7 +10,7 @@ from pathlib import Path
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._names import enum_value, resource_name
+from bedrock._names import enum_name, enum_value, resource_name
 from bedrock.messages import Approval
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
@@ -30,9 +30,9 @@ def create(
     model: str | None,
     slug: str,
     title: str,
-    mode: v1.Mode | str | None,
-    approval_policy: v1.ApprovalPolicy | str | None,
-    follow_up_policy: v1.FollowUpPolicy | str | None,
+    mode: str | None,
+    approval_policy: str | None,
+    follow_up_policy: str | None,
     labels: Mapping[str, str] | None,
     budget: v1.Budget | None,
     request_id: str | None,
@@ -52,11 +52,18 @@ def create(
     )
 
 
+def conversations(*, archived: bool, parent: str) -> v1.ListConversationsRequest:
+    """Make the request that lists conversations, or the sub-agents of `parent`."""
+    return v1.ListConversationsRequest(
+        archived=archived, parent=resource_name("conversations", parent) if parent else ""
+    )
+
+
 def send(
     name: str,
     text: str,
     *,
-    delivery: v1.Delivery | str | None,
+    delivery: str | None,
     images: Sequence[ImageSource],
     expected_run: str,
     request_id: str | None,
@@ -72,6 +79,24 @@ def send(
     )
 
 
+def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> str:
+    """Return the short name of what became of a message; one that holds tasks always starts a run."""
+    if isinstance(response, v1.SendMessageResponse):
+        return enum_name(v1.Disposition, response.disposition)
+    return "direct"
+
+
+def spawn(
+    name: str, tasks: Sequence[str | v1.SpawnSubAgentsRequest.Task], request_id: str | None
+) -> v1.SpawnSubAgentsRequest:
+    """Make the request that starts sub-agents; a task may be just its text."""
+    return v1.SpawnSubAgentsRequest(
+        name=name,
+        tasks=[v1.SpawnSubAgentsRequest.Task(task=task) if isinstance(task, str) else task for task in tasks],
+        request_id=request_id or new_request_id(),
+    )
+
+
 def resolve(conversation: str, approval: Approval | str, decision: str, note: str) -> v1.ResolveApprovalRequest:
     """Make the request that answers an approval, named by itself, its name, or the id of its tool call."""
     name = approval.name if isinstance(approval, Approval) else approval
@@ -80,24 +105,44 @@ def resolve(conversation: str, approval: Approval | str, decision: str, note: st
     return v1.ResolveApprovalRequest(name=name, decision=enum_value(v1.ApprovalDecision, decision), note=note)
 
 
-def update(name: str, changes: Mapping[str, object]) -> v1.UpdateConversationRequest:
-    """Make the request that changes the given fields.
-
-    Raises:
-        ValueError: There is no such field, or a value does not fit.
-    """
-    conversation = v1.Conversation(name=name)
-    for field, value in changes.items():
-        match field:
-            case "slug" | "title":
-                setattr(conversation, field, value)
-            case "model":
-                conversation.model = resource_name("models", str(value))
-            case "approval_policy":
-                conversation.approval_policy = enum_value(v1.ApprovalPolicy, value)  # type: ignore[type-var]
-            case "follow_up_policy":
-                conversation.follow_up_policy = enum_value(v1.FollowUpPolicy, value)  # type: ignore[type-var]
-    return v1.UpdateConversationRequest(conversation=conversation, update_mask=FieldMask(paths=sorted(changes)))
+def update(
+    name: str,
+    *,
+    slug: str | None,
+    title: str | None,
+    model: str | None,
+    labels: Mapping[str, str] | None,
+    approval_policy: str | None,
+    always_approved_tools: Sequence[str] | None,
+    follow_up_policy: str | None,
+    budget: v1.Budget | None,
+    etag: str,
+) -> v1.UpdateConversationRequest:
+    """Make the request that changes the fields which are not None."""
+    conversation = v1.Conversation(
+        name=name,
+        slug=slug or "",
+        title=title or "",
+        model=resource_name("models", model) if model else "",
+        labels=labels or {},
+        approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
+        always_approved_tools=[resource_name("tools", tool) for tool in always_approved_tools or ()],
+        follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
+        budget=budget,
+        etag=etag,
+    )
+    given = {
+        "slug": slug,
+        "title": title,
+        "model": model,
+        "labels": labels,
+        "approval_policy": approval_policy,
+        "always_approved_tools": always_approved_tools,
+        "follow_up_policy": follow_up_policy,
+        "budget": budget,
+    }
+    mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
+    return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
 
 
 def image(source: ImageSource) -> v1.Image:

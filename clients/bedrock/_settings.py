@@ -70,8 +70,12 @@ def resolve(
 def _split(address: str) -> tuple[str, str]:
     for scheme in ("https", "http"):
         if address.startswith(scheme + "://"):
-            return scheme, address.removeprefix(scheme + "://").rstrip("/")
-    return "", address
+            return scheme, _with_port(address.removeprefix(scheme + "://").rstrip("/"))
+    return "", _with_port(address)
+
+
+def _with_port(target: str) -> str:
+    return target if ":" in target else f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
 
 
 def _is_local(target: str) -> bool:

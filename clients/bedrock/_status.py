@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
@@ -62,7 +62,7 @@ def is_gap(error: errors.BedrockError) -> bool:
 
 def _details(error: grpc.RpcError) -> list[Any]:
     try:
-        status = rpc_status.from_call(error)
+        status = rpc_status.from_call(cast("grpc.Call", error))  # what gRPC raises is the call itself
     except ValueError:  # the details contradict the status: a proxy answered
         return []
     return [] if status is None else list(status.details)

@@ -95,7 +95,8 @@ class Event:
                 return self.proto.tool_output_delta.text
             case "message_added":
                 return Message(self.proto.message_added).text
-        return ""
+            case _:
+                return ""
 
     @property
     def message(self) -> Message | None:
@@ -105,7 +106,8 @@ class Event:
                 return Message(self.proto.message_added)
             case "queue_changed":
                 return Message(self.proto.queue_changed.message)
-        return None
+            case _:
+                return None
 
     @property
     def messages(self) -> list[Message]:
@@ -125,7 +127,8 @@ class Event:
                 return self.proto.snapshot.conversation
             case "conversation_updated":
                 return self.proto.conversation_updated
-        return None
+            case _:
+                return None
 
     @property
     def state(self) -> v1.ConversationState | None:
@@ -150,7 +153,8 @@ class Event:
                 return self.proto.retrying.error
             case "run_stopped" if self.proto.run_stopped.HasField("error"):
                 return self.proto.run_stopped.error
-        return None
+            case _:
+                return None
 
     @property
     def stop(self) -> Stop | None:

@@ -36,11 +36,18 @@ from actors.core.events import (
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
 from actors.core.rules import texts
+from actors.core.rules.attempts import (
+    AttemptOutcome,
+    cancel_request,
+    concerns,
+    is_due,
+    stream_chunk,
+    stream_started,
+)
 from actors.core.rules.commands import refusal
 from actors.core.rules.draft import Draft
 from actors.core.rules.endings import exhaust, exhaust_with_fallback, interrupted
 from actors.core.rules.failures import back_off, may_retry
-from actors.core.rules.llm_requesting import Outcome, cancel_request, concerns, is_due, stream_chunk, stream_started
 from actors.core.rules.notices import set_mode
 from actors.core.rules.requests import discard_stream, retry_summary
 from actors.core.rules.responses import account
@@ -73,7 +80,7 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
             return ignored(state)
 
 
-def _outcome(state: AwaitingContinuation, context: ConvContext, event: Outcome) -> TransitionResult:
+def _outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
     draft = Draft(state, context, event.at)
     match event:
         case LlmStreamStarted():

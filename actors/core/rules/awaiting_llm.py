@@ -49,7 +49,7 @@ def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent
         case UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case UserCancel():
-            return cancelled(Draft(state, context, event.at), discard_queued=event.discard_queued)
+            return cancelled(Draft(state, context, event.at), event)
         case SetMode():
             return set_mode(state, context, event)
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():

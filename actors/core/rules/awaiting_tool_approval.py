@@ -65,7 +65,7 @@ def when_awaiting_tool_approval(
             draft = Draft(state, context, event.at)
             withdraw_questions(draft, state.undecided)
             cancel_unasked(draft, _ids(state))
-            return cancelled(draft, discard_queued=event.discard_queued)
+            return cancelled(draft, event)
         case Restart():
             draft = Draft(state, context, event.at)
             withdraw_questions(draft, state.undecided)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from actors.core.content import MessageType, SystemKind, Text
 from actors.core.effects import NotifyParent
 from actors.core.errors import ErrorKind
+from actors.core.events import UserCancel
 from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult
@@ -58,11 +59,12 @@ def complete_sub_agent(draft: Draft, result: str, *through: ContextState) -> Tra
     return draft.finish(Completed(draft.ledger, result), *through)
 
 
-def cancelled(draft: Draft, *, discard_queued: bool) -> TransitionResult:
+def cancelled(draft: Draft, cancel: UserCancel) -> TransitionResult:
     """A cancel that has nothing to wait for (REQ-BED-005)."""
     if draft.context.is_sub_agent:
-        return fail_sub_agent(draft, ErrorKind.CANCELLED, texts.SUB_AGENT_CANCELLED, StopReason.INTERRUPTED, "")
-    return rest(draft, StopReason.INTERRUPTED, drop_queue=discard_queued)
+        text = texts.sub_agent_cancelled(cancel.reason)
+        return fail_sub_agent(draft, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
+    return rest(draft, StopReason.INTERRUPTED, drop_queue=cancel.discard_queued)
 
 
 def interrupted(draft: Draft) -> TransitionResult:

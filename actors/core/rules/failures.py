@@ -36,10 +36,8 @@ def may_retry(
     """Whether another attempt is due: a passing fault, attempts left, a wait that people can bear."""
     limits = draft.context.limits
     return (
-        failure.retryable
-        and retry.attempts_left(state.attempt, limits)
-        and not retry.too_long(retry_after_ms, limits)
-    )  # fmt: skip
+        failure.retryable and retry.attempts_left(state.attempt, limits) and not retry.too_long(retry_after_ms, limits)
+    )
 
 
 def back_off(

@@ -38,7 +38,7 @@ def spawn(
     if call:
         state = AwaitingSubAgents(
             draft.ledger, pending, (), call.current_tool_id, call.remaining_tool_ids, call.calls, call.completed_results
-        )  # fmt: skip
+        )
     return draft.finish(state, *through)
 
 

@@ -58,7 +58,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
         case UserCancel():
             if context.is_sub_agent:
-                return cancelled(Draft(state, context, event.at), discard_queued=True)
+                return cancelled(Draft(state, context, event.at), event)
             return ignored(state)
         case Restart():
             if context.is_sub_agent:

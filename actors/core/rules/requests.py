@@ -36,9 +36,7 @@ def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) 
     model, seq = draft.context.model_id, draft.ledger.seq
     draft.place_state()
     draft.act(RequestLlm(request_id, 1, model, seq))
-    state = LlmRequesting(
-        draft.ledger, request_id, 1, Phase.CONNECTING, seq, continuations=continuations, model=model
-    )  # fmt: skip
+    state = LlmRequesting(draft.ledger, request_id, 1, Phase.CONNECTING, seq, continuations=continuations, model=model)
     return draft.finish(state, *through)
 
 
@@ -48,9 +46,7 @@ def retry_request(draft: Draft, state: LlmRequesting) -> TransitionResult:
     seq = draft.ledger.seq
     draft.place_state()
     draft.act(RequestLlm(state.request_id, state.attempt, state.model, seq))
-    return draft.finish(
-        replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
-    )  # fmt: skip
+    return draft.finish(replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq))
 
 
 def begin_summary(draft: Draft, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
@@ -69,9 +65,7 @@ def retry_summary(draft: Draft, state: AwaitingContinuation) -> TransitionResult
     seq = draft.ledger.seq
     draft.place_state()
     draft.act(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
-    return draft.finish(
-        replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
-    )  # fmt: skip
+    return draft.finish(replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq))
 
 
 def discard_stream(draft: Draft, state: LlmRequesting | AwaitingContinuation) -> None:

@@ -37,7 +37,6 @@ GRACE = (
 )
 NUDGE = "Your work counts only once it is submitted: call submit_result with your result, or submit_error."
 
-SUB_AGENT_CANCELLED = "cancelled before result submission"
 SUB_AGENT_INTERRUPTED = "interrupted by a server restart before result submission"
 SUB_AGENT_EXHAUSTED = "context exhausted before result submission"
 SUB_AGENT_TURN_LIMIT = "turn limit reached before result submission"
@@ -54,6 +53,12 @@ FALLBACK_SUMMARY = (
 def denied(reason: str) -> str:
     """The result of a denied call, with the person's reason if there is one."""
     return f"{DENIED}: {reason}" if reason else DENIED
+
+
+def sub_agent_cancelled(reason: str) -> str:
+    """Why a sub-agent has no result, with the reason of whoever cancelled it."""
+    cancelled = "cancelled before result submission"
+    return f"{cancelled}: {reason}" if reason else cancelled
 
 
 def round_cap(rounds: int) -> str:

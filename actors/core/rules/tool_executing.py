@@ -139,9 +139,7 @@ def _transient(draft: Draft, state: ToolExecuting, event: ToolTransient) -> Tran
 
 def _retry(draft: Draft, state: ToolExecuting) -> TransitionResult:
     xid = execute(draft, _current(state), state.attempt)
-    return draft.finish(
-        replace(state, ledger=draft.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0)
-    )  # fmt: skip
+    return draft.finish(replace(state, ledger=draft.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0))
 
 
 def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> TransitionResult:
@@ -150,7 +148,7 @@ def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> Tr
     cancel_calls(draft, state.current_tool_id, state.remaining_tool_ids)
     if state.phase is ToolPhase.RUNNING:
         draft.act(AbortTool(state.current_tool_id, state.execution_id))
-    return cancelled(draft, discard_queued=event.discard_queued)
+    return cancelled(draft, event)
 
 
 def _current(state: ToolExecuting) -> ToolUse:

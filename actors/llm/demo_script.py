@@ -1,0 +1,204 @@
+"""The demo model's script: which scene follows from a conversation. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from actors.core.content import Content, Image, Reasoning, Text, ToolOutcome, ToolResult, ToolUse
+from actors.core.history import Turn
+from actors.llm.rendering import failed, is_result, shown
+from actors.ports import ModelRequest
+
+HELP = """I am scripted, but what I do here is real: my tools run (or ask you first), my failures are retried, and you \
+can cancel me at any time. Type one of these:
+  run <command>   run a command with the bash tool
+  read <file>     read a file
+  think           show reasoning before the answer
+  retry           let the first attempt fail, so that you see it tried again
+  count           a long, slow answer: cancel it
+  sleep           a long, slow command: cancel it
+  agents          start two sub-agents and collect their results
+  upgrade         ask you for unrestricted mode
+To talk to a real model set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own \
+(OPENAI_MODEL names its model), and start again."""
+
+_GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
+Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
+_LIST = "ls -A | head -n 20"
+_COUNT_TO = 60
+_SHOWN_LINES = 8
+
+
+class Scene(Struct, frozen=True):
+    """One answer of the script."""
+
+    text: str
+    reasoning: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    fails: str = ""
+    """Set: the attempt fails with this text after all was said."""
+    tempo: float = 1.0
+    """Longer pauses if above 1."""
+
+
+_Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
+
+
+def scene_for(request: ModelRequest) -> Scene:
+    """What the demo model answers; the same request always gets the same answer."""
+    last = request.turns[-1] if request.turns else Turn("user", ())
+    results = [block for block in last.content if is_result(block)]
+    said = next((block.text for block in reversed(last.content) if isinstance(block, Text)), "")
+    offered = {tool.name for tool in request.tools}
+    if not offered:
+        return _summary(request)
+    if "submit_result" in offered:
+        return _sub_agent(request, said, begun=bool(results))
+    if results:
+        return _after_tools(results, request)
+    for pattern, play in _SCENES:
+        if found := pattern.search(said):
+            return play(found, request)
+    if not any(turn.role == "assistant" for turn in request.turns):
+        return _using("bash", _command(request, _LIST), _GREETING, request)
+    return Scene(
+        f'You said: "{_short(said)}". A real model would have something to say to that; I only know my script. '
+        "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
+    )
+
+
+def words_of(block: Content) -> str:
+    """The text of a block, as far as a model would read it."""
+    match block:
+        case Text() | Reasoning():
+            return block.text
+        case ToolUse():
+            return block.name + block.input
+        case Image():
+            return shown(block)
+        case _:
+            return block.output
+
+
+# --- scenes that a word of the user starts -----------------------------------------------------------------------
+
+
+def _run(found: re.Match[str], request: ModelRequest) -> Scene:
+    return _using("bash", _command(request, found[1].strip()), "I will run that.", request)
+
+
+def _read(found: re.Match[str], request: ModelRequest) -> Scene:
+    return _using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
+
+
+def _help(_: re.Match[str], __: ModelRequest) -> Scene:
+    return Scene(HELP)
+
+
+def _retry(_: re.Match[str], request: ModelRequest) -> Scene:
+    if request.attempt == 1:
+        return Scene(
+            "This sentence is about to be thrown away, because",
+            fails="demo: a staged failure; nothing is wrong, this shows how a failed attempt is tried again",
+        )
+    return Scene(
+        f"This is attempt {request.attempt}. The first one failed on purpose: its text was discarded, "
+        "Bedrock waited and asked again. Nothing of the failed attempt is in the history."
+    )
+
+
+def _count(_: re.Match[str], __: ModelRequest) -> Scene:
+    numbers = " ".join(map(str, range(1, _COUNT_TO + 1)))
+    return Scene(f"I count to {_COUNT_TO}, slowly. Cancel me: {numbers}. Done.", tempo=10)
+
+
+def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
+    seconds = min(int(found[1] or 60), 600)
+    text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
+    return _using("bash", _command(request, f"sleep {seconds}"), text, request)
+
+
+def _think(_: re.Match[str], __: ModelRequest) -> Scene:
+    return Scene(
+        "That was reasoning: shown apart from the answer, and kept for the model that wrote it.",
+        reasoning="The user wants to see me think. I weigh nothing, since I am a script, but I do it step by step.",
+    )
+
+
+def _agents(_: re.Match[str], request: ModelRequest) -> Scene:
+    tasks = [{"task": "Say one good thing about actors."}, {"task": "Say one good thing about pure functions."}]
+    return _using("spawn_sub_agent", {"tasks": tasks}, "I will ask two sub-agents, in parallel.", request)
+
+
+def _upgrade(_: re.Match[str], request: ModelRequest) -> Scene:
+    reason = "The demo shows how an agent asks for more rights. Deny it if you like."
+    return _using("request_mode_upgrade", {"reason": reason}, "I will ask you for unrestricted mode.", request)
+
+
+_SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
+    (re.compile(r"^\s*run\s+(.+)", re.I | re.S), _run),
+    (re.compile(r"^\s*read\s+(\S+)", re.I), _read),
+    (re.compile(r"\b(help|what can you do)\b", re.I), _help),
+    (re.compile(r"\bretry\b", re.I), _retry),
+    (re.compile(r"\b(slow|slowly|count)\b", re.I), _count),
+    (re.compile(r"\bsleep\b(?:\s+(\d{1,4})\b)?", re.I), _sleep),
+    (re.compile(r"\bthink\b", re.I), _think),
+    (re.compile(r"\b(sub-?)?agents?\b", re.I), _agents),
+    (re.compile(r"\b(upgrade|unrestricted)\b", re.I), _upgrade),
+)
+
+
+# --- scenes that follow from elsewhere ------------------------------------------------------------------------------
+
+
+def _after_tools(results: list[ToolResult], request: ModelRequest) -> Scene:
+    names = {block.id: block.name for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
+    parts = [_report(names.get(result.tool_use_id, "tool"), result) for result in results]
+    return Scene("\n\n".join((*parts, "Type help to see what else I can show.")))
+
+
+def _report(name: str, result: ToolResult) -> str:
+    if result.outcome is ToolOutcome.DENIED:
+        return f"You said no, so {name} did not run. That is fine."
+    lines = result.output.strip().splitlines()
+    shown_lines = "\n".join(lines[:_SHOWN_LINES])
+    if failed(result):
+        return f"{name} failed. It says:\n{shown_lines}"
+    more = f"\n… and {len(lines) - _SHOWN_LINES} more lines" if len(lines) > _SHOWN_LINES else ""
+    return f"{name} answered with {len(lines)} line{'' if len(lines) == 1 else 's'}:\n{shown_lines}{more}"
+
+
+def _sub_agent(request: ModelRequest, said: str, *, begun: bool) -> Scene:
+    offers_think = any(tool.name == "think" for tool in request.tools)
+    if offers_think and not begun and not any(turn.role == "assistant" for turn in request.turns):
+        return _using("think", {"thoughts": f"My task: {_short(said)}"}, "I have a task.", request)
+    first = next((words_of(block) for turn in request.turns for block in turn.content), said)
+    return _using("submit_result", {"result": f"Done, by script: {_short(first)}"}, "I am done.", request)
+
+
+def _summary(request: ModelRequest) -> Scene:
+    texts = [words_of(block) for turn in request.turns if turn.role == "user" for block in turn.content]
+    topic = _short(texts[0]) if texts else "nothing yet"
+    return Scene(f'Summary by the demo model: {len(request.turns)} turns so far. It began with: "{topic}".')
+
+
+def _using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
+    if not any(tool.name == name for tool in request.tools):
+        return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
+    return Scene(text, calls=((name, arguments),))
+
+
+def _command(request: ModelRequest, command: str) -> dict[str, Any]:
+    """The arguments of bash, under the name that its schema has for a command."""
+    schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
+    properties = next(schemas, {}).get("properties", {})
+    return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 80 else line[:79] + "…"

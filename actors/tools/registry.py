@@ -1,0 +1,95 @@
+"""The toolbox: which tools a conversation is offered, and whether a call fits its tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from actors.ports import Tool, ToolInputInvalid, ToolSpec
+from actors.tools import bash
+from actors.tools.bash import BashTool
+from actors.tools.read_file import ReadFileTool
+from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
+from actors.tools.think import ThinkTool
+
+MAX_FAULTS = 3
+"""How many faults of one input are told at once."""
+
+MAX_FAULT_CHARACTERS = 300
+
+ALIASES: Mapping[str, Mapping[str, str]] = {bash.SPEC.name: bash.ALIASES}
+"""Per tool: argument names that are taken for others."""
+
+
+class StandardToolbox:
+    """The standard tools (ports.Toolbox). Any thread; holds no state of a conversation."""
+
+    def __init__(self) -> None:
+        tools: tuple[Tool, ...] = (BashTool(), ReadFileTool(), ThinkTool())
+        self._tools = {tool.spec.name: tool for tool in tools}
+        standard = tuple(tool.spec for tool in tools)
+        self._offered = {False: standard, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
+        self._validators = {spec.name: Draft202012Validator(spec.input_schema) for spec in self._offered[True]}
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        """What a conversation of this kind is offered, in the order the model sees it."""
+        return self._offered[sub_agent]
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name; None for those that the machine judges itself, and for unknown ones."""
+        return self._tools.get(name)
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        """Raw JSON text to validated arguments; raises ToolInputInvalid, whose text says what to change."""
+        validator = self._validators.get(name)
+        if validator is None:
+            raise ToolInputInvalid(f"There is no tool {_short(repr(name))}. The tools are: {', '.join(self._tools)}.")
+        arguments = _with_aliases(name, _object(name, raw))
+        faults = sorted(validator.iter_errors(arguments), key=lambda fault: fault.json_path)
+        if faults:
+            told = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
+            raise ToolInputInvalid(f"The input of {name} does not fit its schema: {told}. Nothing was run.")
+        return arguments
+
+
+def _object(name: str, raw: str) -> dict[str, Any]:
+    """The JSON object in `raw`; an empty text counts as {}."""
+    try:
+        value = json.loads(raw or "{}", parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ToolInputInvalid(
+            f"The input of {name} holds half a surrogate pair: write the character itself. Nothing was run."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        fault = _short(str(error))
+        raise ToolInputInvalid(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
+    if not isinstance(value, dict):
+        raise ToolInputInvalid(f"The input of {name} must be a JSON object. Nothing was run.")
+    return value
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    aliases = ALIASES.get(name, {})
+    known = {argument for argument in arguments if argument not in aliases}
+    return {
+        argument if aliases.get(argument, argument) in known else aliases.get(argument, argument): value
+        for argument, value in arguments.items()
+    }
+
+
+def _fault_text(fault: ValidationError) -> str:
+    where = fault.json_path.removeprefix("$.")
+    return _short(fault.message if where == "$" else f"`{where}`: {fault.message}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"

@@ -1,0 +1,35 @@
+"""think: a place for the model to reason in; nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+SPEC = ToolSpec(
+    name="think",
+    description=(
+        "Write down reasoning that you want to keep in the conversation: a plan, what you learned, what to check next. "
+        "It has no effect and returns nothing new."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["thoughts"],
+        "properties": {"thoughts": {"type": "string", "description": "What you think."}},
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
+)
+
+
+class ThinkTool:
+    """Acknowledges thoughts (ports.Tool)."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return ToolOutput("Noted.")

@@ -1,0 +1,79 @@
+"""Who calls: one bearer token, one principal."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextvars import ContextVar
+from pathlib import Path
+
+PRINCIPAL = "local"
+"""Whoever has the token."""
+TOKEN_BYTES = 32
+
+caller: ContextVar[str] = ContextVar("caller")
+"""The principal of the call being served."""
+
+
+class TokenUnusable(Exception):
+    """The token's file cannot be used; the text says why and holds no part of the token."""
+
+
+class TokenAuth:
+    """Compares what calls bring with the one token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+
+    def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+        """Who calls; None if the metadata holds no valid token. Takes as long for a wrong one as for the right one."""
+        given = next((value for key, value in metadata if key == "authorization"), "")
+        raw = given.encode() if isinstance(given, str) else given
+        return PRINCIPAL if hmac.compare_digest(raw, self._expected) else None
+
+
+def read_or_create_token(path: Path) -> str:
+    """The token in `path`; made at the first start, readable for its owner only.
+
+    Raises TokenUnusable.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as error:
+        raise TokenUnusable(f"the token file {path} cannot be read: {error.strerror}") from None
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise TokenUnusable(f"the token file {path} can be read by others: chmod 600 it, or remove it")
+        token = file.read(1024).decode("ascii", "replace").strip()
+    if len(token) < TOKEN_BYTES:
+        raise TokenUnusable(f"the token file {path} holds no token: remove it, and a new one is made")
+    return token
+
+
+def _create(path: Path) -> str:
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    write_private(path, token + "\n")
+    return token
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all. Raises TokenUnusable."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise TokenUnusable(f"{path} cannot be written: {error.strerror}") from None

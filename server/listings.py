@@ -1,0 +1,133 @@
+"""Lists, read page by page from the store. Everything here blocks and runs on a reading thread."""
+
+from __future__ import annotations
+
+from bedrock import v1
+from msgspec import Struct
+
+from actors.core.content import Message
+from actors.ports import ConversationRecord, Store, StoredEvent
+from server import limits
+from server.pages import Page, position_of, size_of, token_of
+from server.status import Missing
+from server.wire import messages, states
+from server.wire.cycles import Ledger, fit
+from server.wire.facts import Facts
+
+CHUNK = 100
+"""Rows read at a time; a page that is full in bytes has read no more than this in vain."""
+EVENTS_CHUNK = 1_000
+
+
+class _Conversations(Struct):
+    """Go on after the conversation that was last updated then."""
+
+    updated_at: int
+    id: str
+
+
+class _Messages(Struct):
+    """Go on after this sequence, in the direction of the listing."""
+
+    sequence: int
+
+
+class _Cycles(Struct):
+    """Go on with the cycle of this number, counted from 0."""
+
+    index: int
+
+
+class Listings:
+    """Reads for the list calls."""
+
+    def __init__(self, store: Store, facts: Facts) -> None:
+        self._store = store
+        self._facts = facts
+
+    def conversations(
+        self, request: v1.ListConversationsRequest, principal: str, parent: str | None
+    ) -> v1.ListConversationsResponse:
+        """A page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
+        listing = ("conversations", principal, request.archived and parent is None, parent)
+        start = position_of(request.page_token, _Conversations, *listing)
+        size = size_of(request.page_size, limits.CONVERSATIONS_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListConversationsResponse()
+        last: ConversationRecord | None = None
+        before = (start.updated_at, start.id) if start else None
+        while True:
+            records = self._store.list(
+                principal=principal, archived=request.archived, parent=parent, before=before, limit=CHUNK
+            )
+            for record in records:
+                shown = states.conversation(self._facts, record)
+                if not page.take(shown.ByteSize()):
+                    assert last is not None  # noqa: S101 -- the first one always fits
+                    answer.next_page_token = token_of(_Conversations(last.updated_at, last.id), *listing)
+                    return answer
+                answer.conversations.append(shown)
+                last = record
+            if len(records) < CHUNK:
+                return answer
+            before = (records[-1].updated_at, records[-1].id)
+
+    def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
+        """A page of messages. The revision is read before them, so following it misses none."""
+        record = self._store.load(conversation_id)
+        if record is None:
+            raise Missing(request.parent)
+        listing = ("messages", conversation_id, request.after_sequence, request.descending)
+        start = position_of(request.page_token, _Messages, *listing)
+        size = size_of(request.page_size, limits.MESSAGES_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListMessagesResponse(revision=record.last_seq)
+        place = start.sequence if start else 0
+        while stored := self._messages_from(conversation_id, request, place):
+            for message in stored:
+                shown = messages.message(self._facts, conversation_id, message)
+                if not page.take(shown.ByteSize()):
+                    answer.next_page_token = token_of(_Messages(place), *listing)
+                    return answer
+                answer.messages.append(shown)
+                place = message.sequence
+            if len(stored) < CHUNK:
+                break
+        return answer
+
+    def _messages_from(self, conversation_id: str, request: v1.ListMessagesRequest, place: int) -> tuple[Message, ...]:
+        if request.descending:
+            return self._store.messages(
+                conversation_id,
+                after=request.after_sequence,
+                before=place or None,
+                limit=CHUNK,
+                descending=True,
+            )
+        return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
+
+    def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
+        """A page of request cycles, folded from the whole log."""
+        listing = ("cycles", conversation_id, request.view, request.descending)
+        start = position_of(request.page_token, _Cycles, *listing)
+        ledger = Ledger(self._facts, conversation_id, self._events(conversation_id))
+        count = len(ledger.cycles)
+        if request.descending:
+            order = range(min(start.index, count - 1) if start else count - 1, -1, -1)
+        else:
+            order = range(start.index if start else 0, count)
+        size = size_of(request.page_size, limits.CYCLES_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListRequestCyclesResponse()
+        for index in order:
+            shown = fit(ledger.cycle(ledger.cycles[index], request.view), limits.PAGE_BYTES)
+            if not page.take(shown.ByteSize()):
+                answer.next_page_token = token_of(_Cycles(index), *listing)
+                break
+            answer.request_cycles.append(shown)
+        return answer
+
+    def _events(self, conversation_id: str) -> list[StoredEvent]:
+        events: list[StoredEvent] = []
+        while chunk := self._store.events(
+            conversation_id, after=events[-1].revision if events else 0, limit=EVENTS_CHUNK
+        ):
+            events.extend(chunk)
+        return events

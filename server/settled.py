@@ -1,0 +1,40 @@
+"""Whether anything in a conversation still happens by itself."""
+
+from __future__ import annotations
+
+from actors.core.notifications import Fate, QueueChanged, StateChanged
+from actors.core.states import TERMINAL, AwaitingToolApproval, Error, Idle
+from actors.ports import ConversationRecord, StoredEvent
+
+AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
+QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
+
+
+class Settled:
+    """Follows a conversation from a record on; true when nothing is under way and nothing waits but a person.
+
+    To be asked between commits only: within one, a conversation may be idle for a moment.
+    """
+
+    def __init__(self, record: ConversationRecord) -> None:
+        self._kind = str(type(record.state).__struct_config__.tag)
+        self._since = record.last_seq
+        self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
+
+    def take(self, event: StoredEvent) -> None:
+        """Follow an event; those that the record knows already change nothing."""
+        if event.revision <= self._since:
+            return
+        match event.notification:
+            case StateChanged(state=summary):
+                self._kind = summary.kind
+            case QueueChanged(input=queued, delivery="follow_up", fate=fate):
+                if fate is Fate.QUEUED:
+                    self._follow_ups.add(queued.message_id)
+                else:
+                    self._follow_ups.discard(queued.message_id)
+            case _:
+                pass
+
+    def __bool__(self) -> bool:
+        return self._kind == QUESTION or (self._kind in AT_REST and not self._follow_ups)

@@ -1,0 +1,201 @@
+"""Exceptions as google.rpc.Status: the code, the reason, and what belongs to it. Nothing from inside gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2 as details
+from google.rpc.status_pb2 import Status
+
+from actors.core.errors import Reason, Rejected
+from actors.ports import RevisionTooOld, SlugTaken, StoreError
+from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+
+log = logging.getLogger(__name__)
+
+DOMAIN = "bedrock"
+MAX_MESSAGE_CHARS = 1_000
+"""Status travels in trailers, which clients take 8 KiB of."""
+MAX_VIOLATIONS = 16
+RETRY_SECONDS = 1
+
+_Code = grpc.StatusCode
+
+CODES: dict[Reason, grpc.StatusCode] = {
+    Reason.AGENT_BUSY: _Code.FAILED_PRECONDITION,
+    Reason.CANCELLING: _Code.FAILED_PRECONDITION,
+    Reason.AWAITING_APPROVAL: _Code.FAILED_PRECONDITION,
+    Reason.NOT_AWAITING_APPROVAL: _Code.FAILED_PRECONDITION,
+    Reason.UNKNOWN_OR_DECIDED: _Code.ABORTED,
+    Reason.CONTINUATION_IN_PROGRESS: _Code.FAILED_PRECONDITION,
+    Reason.CONTEXT_EXHAUSTED: _Code.FAILED_PRECONDITION,
+    Reason.TERMINAL: _Code.FAILED_PRECONDITION,
+    Reason.SUB_AGENT: _Code.FAILED_PRECONDITION,
+    Reason.NOT_SUB_AGENT: _Code.FAILED_PRECONDITION,
+    Reason.ALREADY_STARTED: _Code.FAILED_PRECONDITION,
+    Reason.ARCHIVED: _Code.FAILED_PRECONDITION,
+    Reason.RUN_OVER: _Code.ABORTED,
+    Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
+    Reason.REQUEST_ID_REUSED: _Code.ALREADY_EXISTS,
+    Reason.SLUG_TAKEN: _Code.ALREADY_EXISTS,
+    Reason.MODEL_UNAVAILABLE: _Code.INVALID_ARGUMENT,
+    Reason.MODE_UNAVAILABLE: _Code.FAILED_PRECONDITION,
+    Reason.WORKING_DIRECTORY_INVALID: _Code.INVALID_ARGUMENT,
+    Reason.IMAGE_INVALID: _Code.INVALID_ARGUMENT,
+    Reason.REVISION_TOO_OLD: _Code.OUT_OF_RANGE,
+    Reason.TOO_MANY_STREAMS: _Code.RESOURCE_EXHAUSTED,
+    Reason.BUDGET_REACHED: _Code.FAILED_PRECONDITION,
+    Reason.STORE_UNAVAILABLE: _Code.UNAVAILABLE,
+    Reason.SHUTTING_DOWN: _Code.UNAVAILABLE,
+    Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
+}
+
+FIELDS = {
+    Reason.MODEL_UNAVAILABLE: "model",
+    Reason.WORKING_DIRECTORY_INVALID: "working_directory",
+    Reason.IMAGE_INVALID: "images",
+}
+"""The field that is wrong, for the reasons that are INVALID_ARGUMENT."""
+
+
+class Malformed(Exception):
+    """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
+
+    def __init__(self, *violations: tuple[str, str]) -> None:
+        super().__init__("; ".join(f"{field}: {text}" for field, text in violations))
+        self.violations = violations
+
+
+class Missing(Exception):
+    """There is nothing of this name, or it belongs to somebody else."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} does not exist")
+        self.name = name
+
+
+class Unauthenticated(Exception):
+    """The call brought no token, or an unknown one."""
+
+    def __init__(self) -> None:
+        super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
+
+
+class Unimplemented(Exception):
+    """The contract has this call, this version of the server does not."""
+
+
+class Stalled(Exception):
+    """A watcher read nothing for too long."""
+
+    def __init__(self) -> None:
+        super().__init__("this watcher read nothing for too long; resume after the last revision seen")
+
+
+def status_of(error: BaseException) -> Status:
+    """What a client is told about `error`. Logs what it is not told."""
+    match error:
+        case Rejected(reason=reason):
+            return _refusal(reason, str(error))
+        case Malformed(violations=violations):
+            return _malformed(violations, str(error))
+        case Invalid(field=field):
+            return _malformed(((field, str(error)),), f"{field}: {error}")
+        case Missing(name=name):
+            return _missing(name, str(error))
+        case NotFound():
+            return _missing("", str(error) or "there is no such conversation")
+        case RevisionTooOld():
+            return _refusal(Reason.REVISION_TOO_OLD, "")
+        case SlugTaken():
+            return _refusal(Reason.SLUG_TAKEN, "")
+        case StoreError():
+            log.error("the store failed: %s", type(error).__name__, exc_info=error)
+            return _refusal(Reason.STORE_UNAVAILABLE, "")
+        case _:
+            return _plain(error)
+
+
+_PLAIN: dict[type[BaseException], grpc.StatusCode] = {
+    Unauthenticated: _Code.UNAUTHENTICATED,
+    Unimplemented: _Code.UNIMPLEMENTED,
+    Stalled: _Code.ABORTED,
+    EtagMismatch: _Code.ABORTED,
+    NotExhausted: _Code.FAILED_PRECONDITION,
+    Expired: _Code.DEADLINE_EXCEEDED,
+    CancelledError: _Code.CANCELLED,
+    asyncio.CancelledError: _Code.CANCELLED,
+}
+
+_TEXTS: dict[type[BaseException], str] = {
+    EtagMismatch: "the conversation has changed since it was read: read it again",
+    NotExhausted: "only a conversation whose context is used up can be continued",
+    Expired: "the deadline passed before the call was carried out; nothing was changed",
+    CancelledError: "cancelled",
+}
+
+
+def _plain(error: BaseException) -> Status:
+    """Errors that are no refusals: their reason is the name of their code."""
+    code = _PLAIN.get(type(error))
+    if code is None:
+        return _internal(error)
+    text = str(error) or _TEXTS.get(type(error), code.name)
+    return make(code, text, code.name)
+
+
+def _internal(error: BaseException) -> Status:
+    """A fault: the client gets a number, the log gets the rest."""
+    number = secrets.token_hex(4)
+    log.error("fault %s", number, exc_info=error)
+    return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
+
+
+def _refusal(reason: Reason, text: str) -> Status:
+    text = text or str(Rejected(reason))
+    more: list[Message] = []
+    if reason in FIELDS:
+        more.append(_bad_request(((FIELDS[reason], text),)))
+    if reason is Reason.STORE_UNAVAILABLE:
+        more.append(details.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
+    return make(CODES[reason], text, reason.value, None, *more)
+
+
+def _malformed(violations: Sequence[tuple[str, str]], text: str) -> Status:
+    return make(_Code.INVALID_ARGUMENT, text, "INVALID_ARGUMENT", None, _bad_request(violations))
+
+
+def _missing(name: str, text: str) -> Status:
+    resource = details.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
+    return make(_Code.NOT_FOUND, text, "NOT_FOUND", None, resource)
+
+
+def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
+    found = violations[:MAX_VIOLATIONS]
+    return details.BadRequest(
+        field_violations=[
+            details.BadRequest.FieldViolation(field=field, description=text[:MAX_MESSAGE_CHARS])
+            for field, text in found
+        ]
+    )
+
+
+def make(
+    code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
+) -> Status:
+    """A status with an ErrorInfo and whatever else belongs to it."""
+    number: int = code.value[0]
+    status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
+    for detail in (details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {}), *more):
+        packed = Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status

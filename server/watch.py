@@ -1,0 +1,240 @@
+"""Subscribe: a cursor over the log of one conversation, woken by the hub.
+
+A watcher attaches to the hub first and reads its snapshot from the store afterwards. Whatever is committed later is
+published later, so it is found in the hub; whatever was committed before is in the snapshot: nothing falls between.
+From then on the watcher has one number, the revision that it has sent last, and asks for what comes after it: the
+hub if it still has it, else the store. It keeps no queue; while its reader is slow it simply asks later.
+
+The store can be ahead of the hub by the commit that is just being published. A watcher that reads there may
+therefore find a delta slot closed while the hub still holds its text; such text is not sent any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bedrock import v1
+
+from actors.core.content import SubAgentComplete, ToolCancelled, ToolError, ToolSuccess
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import MessageAdded, StreamDiscarded
+from actors.event_hub import Batch, EventHub
+from actors.ports import Store, StoredEvent
+from server.batches import Outbox, commits
+from server.frames import Frames
+from server.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
+from server.openings import Opening, open_stream
+from server.reads import Reads
+from server.settled import Settled
+from server.wakeups import Wakeups
+from server.wire.facts import Facts
+
+CLOSED_SLOTS = 64
+"""Ends of delta slots that a watcher remembers: more than one commit can bring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """Times and counts."""
+
+    max_streams: int = 10_000
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    store_page: int = STORE_PAGE_EVENTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where watchers find what they send."""
+
+    hub: EventHub
+    store: Store
+    reads: Reads
+    frames: Frames
+    facts: Facts
+    wakeups: Wakeups
+
+
+class Watchers:
+    """All streams of this server. Event loop only."""
+
+    def __init__(self, sources: Sources, settings: WatchSettings) -> None:
+        self.settings = settings
+        self.closing = False
+        self._sources = sources
+        self._streams: set[Watcher] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def serve(
+        self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one stream to its end; returns if that is OK.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Missing, Malformed, Stalled or StoreError.
+        """
+        if self.closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        if len(self._streams) >= self.settings.max_streams:
+            raise Rejected(Reason.TOO_MANY_STREAMS)
+        watcher = Watcher(self, self._sources, conversation_id, request, write)
+        self._streams.add(watcher)
+        try:
+            await watcher.run()
+        finally:
+            watcher.close()
+            self._streams.discard(watcher)
+
+    def shut_down(self) -> None:
+        """Have every watcher send what there is and then end with SHUTTING_DOWN."""
+        self.closing = True
+        for watcher in tuple(self._streams):
+            watcher.wake()
+
+
+class Watcher:
+    """One stream. Event loop only, but for what the hub calls."""
+
+    def __init__(
+        self,
+        watchers: Watchers,
+        sources: Sources,
+        conversation_id: str,
+        request: v1.SubscribeRequest,
+        write: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        self._watchers = watchers
+        self._sources = sources
+        self._conversation_id = conversation_id
+        self._request = request
+        self._deltas = not request.omit_deltas
+        self._out = Outbox(write, watchers.settings.stall_seconds)
+        self._woken = asyncio.Event()
+        self.wake = self._woken.set
+        """Have a look. Event loop only."""
+        self._position = 0
+        """The last revision sent, or contained in the snapshot."""
+        self._closed: deque[tuple[str, int]] = deque(maxlen=CLOSED_SLOTS)
+        """Slots whose end was read from the store."""
+        self._silent_until = 0.0
+        self._watch = sources.hub.attach(conversation_id, self._on_publish)
+
+    def close(self) -> None:
+        """Leave the hub; idempotent."""
+        self._watch.close()
+
+    def _on_publish(self) -> None:
+        """Something is there (a publisher's thread)."""
+        self._sources.wakeups.wake(self.wake)
+
+    async def run(self) -> None:
+        """Serve the stream; see Watchers.serve."""
+        sources = self._sources
+        opening = await sources.reads(open_stream, sources.store, sources.facts, self._conversation_id, self._request)
+        self._settled = Settled(opening.record)
+        await self._open(opening)
+        while await self._go_on():
+            await self._rest()
+
+    async def _open(self, opening: Opening) -> None:
+        """Snapshot, what was missed, caught up."""
+        if self._deltas and opening.slot is not None:
+            opening.add_partial(self._watch.take(*opening.slot))
+        await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
+        if opening.after is None:
+            self._position = opening.record.last_seq
+        else:
+            self._position = opening.after
+            await self._replay()
+        await self._out.add([self._sources.frames.caught_up(self._position)])
+
+    async def _go_on(self) -> bool:
+        """Send all that is there now; returns whether the stream goes on."""
+        self._woken.clear()
+        batch = self._watch.read(self._position, passing=self._deltas)
+        while batch.behind and not batch.deleted and await self._replay():
+            batch = self._watch.read(self._position, passing=self._deltas)
+        await self._take(batch)
+        if batch.deleted:
+            await self._out.add([self._sources.frames.deleted()])
+        if await self._out.flush():
+            self._silent_until = self._now() + self._watchers.settings.heartbeat_seconds
+        if batch.deleted or (self._request.until_settled and self._settled):
+            return False
+        if self._watchers.closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        return True
+
+    async def _rest(self) -> None:
+        """Wait until there may be something; break the silence now and then."""
+        try:
+            async with asyncio.timeout_at(self._silent_until):
+                await self._woken.wait()
+        except TimeoutError:
+            await self._out.add([self._sources.frames.heartbeat(self._position)])
+
+    async def _replay(self) -> bool:
+        """Send events from the store until there are no more; returns whether there were any."""
+        began = self._position
+        full = True
+        while full:
+            events, frames, full = await self._sources.reads(self._page, self._position)
+            for group in commits(events, frames):
+                await self._out.add(group)
+            self._took(events)
+            for event in events:
+                self._closed.extend(_slots_closed_by(event))
+        return self._position > began
+
+    def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
+        """Events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
+        limit = self._watchers.settings.store_page
+        events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
+        full = len(events) == limit
+        if full:
+            whole = [event for event in events if event.at != events[-1].at]
+            events = tuple(whole) or events
+        return events, self._sources.frames.stored(self._conversation_id, events), full
+
+    async def _take(self, batch: Batch) -> None:
+        """Put what the hub had into the outbox: events first, since they open the slots of the text."""
+        frames = self._sources.frames
+        if batch.events:
+            events = [each.event for each in batch.events]
+            for group in commits(events, await frames.live(self._conversation_id, batch.events)):
+                await self._out.add(group)
+            self._took(events)
+        if batch.text is not None and (batch.text.key, batch.text.attempt) not in self._closed:
+            await self._out.add(frames.text(batch.text))
+        if batch.output is not None and (batch.output.key, batch.output.attempt) not in self._closed:
+            await self._out.add(frames.output(batch.output))
+
+    def _took(self, events: Sequence[StoredEvent]) -> None:
+        for event in events:
+            self._settled.take(event)
+        if events:
+            self._position = events[-1].revision
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _slots_closed_by(event: StoredEvent) -> list[tuple[str, int]]:
+    """The slots of passing text that an event ends: request id and attempt, or tool use id and 0."""
+    match event.notification:
+        case StreamDiscarded(request_id=request_id, attempt=attempt):
+            return [(request_id, attempt)]
+        case MessageAdded(message=message) if message.request_id:
+            return [(message.request_id, message.attempt)]
+        case MessageAdded(message=message):
+            return [
+                (block.tool_use_id, 0)
+                for block in message.content
+                if isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
+            ]
+        case _:
+            return []

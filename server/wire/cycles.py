@@ -1,0 +1,149 @@
+"""Request cycles: the fold of a conversation's durable events in its two views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from bedrock import v1
+
+from actors.core import cycles
+from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
+from actors.core.notifications import MessageAdded
+from actors.ports import StoredEvent
+from server import names
+from server.wire.enums import STOP_REASON, TOOL_GROUP
+from server.wire.facts import Facts
+from server.wire.messages import message, tool_call, tool_result
+from server.wire.values import timestamp, usage
+
+View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
+"""What of a cycle is wanted."""
+
+_STEPS = (
+    v1.ListRequestCyclesRequest.VIEW_UNSPECIFIED,
+    v1.ListRequestCyclesRequest.VIEW_STEPS,
+    v1.ListRequestCyclesRequest.VIEW_FULL,
+)
+_ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.VIEW_FULL)
+
+
+SHORTENED = (16_384, 1_024, 64)
+"""Characters that the texts of an over-long cycle are cut to, until it fits."""
+
+
+def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
+    """Cut the texts of a cycle that is too long for one answer. ListMessages has them whole."""
+    for characters in SHORTENED:
+        if cycle.ByteSize() <= limit_bytes:
+            break
+        for step in cycle.steps:
+            _shorten(step.ai_block, characters)
+    return cycle
+
+
+def _shorten(block: v1.AiBlock, characters: int) -> None:
+    if len(block.assistant) > characters:
+        block.assistant = _cut(block.assistant, characters)
+    if len(block.reasoning) > characters:
+        block.reasoning = _cut(block.reasoning, characters)
+    for group in block.tool_call_groups:
+        for call in group.calls:
+            if call.input.ByteSize() > characters:
+                call.ClearField("input")
+            call.raw_input = _cut(call.raw_input, characters)
+        for result in group.results.values():
+            result.output = _cut(result.output, characters)
+            if result.display.ByteSize() > characters:
+                result.ClearField("display")
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]} … [{len(text) - characters} more characters]"
+
+
+class Ledger:
+    """The cycles of a conversation, with the messages that they speak of."""
+
+    def __init__(self, facts: Facts, conversation_id: str, events: Iterable[StoredEvent]) -> None:
+        self._facts = facts
+        self._conversation_id = conversation_id
+        self._messages: dict[str, Message] = {}
+        self._results: dict[str, ToolResult] = {}
+        stored = tuple(events)
+        for item in stored:
+            if isinstance(item.notification, MessageAdded):
+                self._remember(item.notification.message)
+        inputs = cycles.events_of((item.notification for item in stored), facts.groups, (item.at for item in stored))
+        self.cycles = cycles.project(inputs)
+
+    def _remember(self, stored: Message) -> None:
+        self._messages[stored.id] = stored
+        for block in stored.content:
+            if isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete):
+                self._results[block.tool_use_id] = block
+
+    def cycle(self, cycle: cycles.RequestCycle, view: View) -> v1.RequestCycle:
+        """One cycle with the views that are asked for."""
+        root = self._messages.get(cycle.root.id)
+        stop = cycle.stop
+        run = stop.run if stop else root.run if root else ""
+        follow_up = cycle.kind is cycles.Delivery.FOLLOW_UP
+        return v1.RequestCycle(
+            name=names.cycle(self._conversation_id, run),
+            root_delivery=v1.DELIVERY_FOLLOW_UP if follow_up else v1.DELIVERY_DIRECT,
+            stop_reason=STOP_REASON[stop.reason] if stop else v1.STOP_REASON_UNSPECIFIED,
+            stop_detail=stop.detail if stop else "",
+            steps=[self._step(step) for step in cycles.steps(cycle)] if view in _STEPS else (),
+            rounds=[self._round(each) for each in cycles.rounds(cycle)] if view in _ROUNDS else (),
+            start_time=timestamp(root.created_at if root else cycle.root.at),
+            end_time=timestamp(stop.at if stop else 0),
+        )
+
+    def _message(self, said: cycles.UserMessage) -> v1.Message:
+        stored = self._messages.get(said.id)
+        if stored is not None:
+            return message(self._facts, self._conversation_id, stored)
+        return v1.Message(
+            name=names.message(self._conversation_id, said.id),
+            role=v1.ROLE_USER,
+            content=[v1.ContentBlock(text=said.text)],
+            create_time=timestamp(said.at),
+        )
+
+    def _step(self, step: cycles.Step) -> v1.ResolutionStep:
+        match step:
+            case cycles.UserStep(kind=cycles.StepKind.STEER, message=said):
+                return v1.ResolutionStep(steer=self._message(said))
+            case cycles.UserStep(message=said):
+                return v1.ResolutionStep(root=self._message(said))
+            case cycles.AiBlock():
+                return v1.ResolutionStep(ai_block=self._ai_block(step))
+
+    def _ai_block(self, block: cycles.AiBlock) -> v1.AiBlock:
+        groups = [self._group(group) for group in block.groups]
+        if block.kind is cycles.OutputKind.REASONING:
+            return v1.AiBlock(reasoning=block.text, tool_call_groups=groups)
+        return v1.AiBlock(assistant=block.text, synthetic=block.synthetic, tool_call_groups=groups)
+
+    def _group(self, group: cycles.CallGroup) -> v1.ToolCallGroup:
+        answer = v1.ToolCallGroup(group=TOOL_GROUP[group.group])
+        for each in group.calls:
+            use = ToolUse(each.call.tool_call_id, each.call.tool, each.call.input)
+            answer.calls.append(tool_call(self._facts, use))
+            result = self._results.get(use.id)
+            if result is not None:
+                answer.results[use.id].CopyFrom(tool_result(self._conversation_id, result))
+        return answer
+
+    def _round(self, served: cycles.InferenceRound) -> v1.InferenceRound:
+        ids = dict.fromkeys(
+            each.id if isinstance(each, cycles.UserMessage) else each.message_id for each in served.inputs
+        )
+        output = self._messages.get(served.outputs[0].message_id)
+        return v1.InferenceRound(
+            llm_request_id=served.round or "",
+            inputs=[names.message(self._conversation_id, each) for each in ids if each],
+            output=names.message(self._conversation_id, output.id) if output else "",
+            usage=usage(output.usage) if output else None,
+        )

@@ -1,0 +1,171 @@
+"""Durable notifications as events of the contract, and the passing ones."""
+
+from __future__ import annotations
+
+from bedrock import v1
+
+from actors.core.errors import ErrorKind
+from actors.core.notifications import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ContextWarning,
+    ConversationUpdated,
+    Durable,
+    MessageAdded,
+    ModeChanged,
+    QueueChanged,
+    Retrying,
+    RunStop,
+    StateChanged,
+    StopReason,
+    StreamDiscarded,
+    SubAgents,
+    ToolTreeReaped,
+    UsageChanged,
+)
+from actors.core.states import AgentFailed, AgentReport, AgentSucceeded, AgentTimedOut
+from actors.ports import ConversationRecord, StoredEvent
+from server import names
+from server.wire.enums import CONTEXT_STATE, DECISION, FATE, STOP_REASON
+from server.wire.facts import Facts
+from server.wire.messages import message, queued_message
+from server.wire.states import conversation, pending_approval, state
+from server.wire.values import duration, failure, run_error, timestamp
+
+
+def needs_record(notification: Durable) -> bool:
+    """Whether the event shows the conversation as it is when it is sent."""
+    return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
+
+
+def event(
+    facts: Facts, conversation_id: str, stored: StoredEvent, record: ConversationRecord | None = None
+) -> v1.Event:
+    """A durable event. `record` is read after the event was; without one a `conversation_updated` is empty, which
+    happens only while the conversation is being deleted."""
+    answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
+    _fill(answer, facts, conversation_id, stored, record)
+    return answer
+
+
+def _fill(
+    answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEvent, record: ConversationRecord | None
+) -> None:
+    match stored.notification:
+        case StateChanged(state=summary, fsm_path=path):
+            answer.state_changed.state.CopyFrom(state(facts, conversation_id, summary, stored.at))
+            answer.state_changed.fsm_path.extend(CONTEXT_STATE[step] for step in path)
+        case MessageAdded(message=added):
+            answer.message_added.CopyFrom(message(facts, conversation_id, added))
+        case StreamDiscarded(request_id=request_id, attempt=attempt):
+            answer.stream_discarded.CopyFrom(v1.Event.StreamDiscarded(llm_request_id=request_id, attempt=attempt))
+        case Retrying() as retrying:
+            answer.retrying.CopyFrom(_retrying(retrying))
+        case QueueChanged(input=queued, delivery=delivery, fate=fate):
+            answer.queue_changed.message.CopyFrom(queued_message(conversation_id, queued, delivery))
+            answer.queue_changed.fate = FATE[fate]
+        case ApprovalRequested() | ApprovalResolved() as question:
+            answer.approval_changed.CopyFrom(_approval(facts, conversation_id, question))
+        case UsageChanged() | ModeChanged() | ConversationUpdated():
+            if record is not None:
+                answer.conversation_updated.CopyFrom(conversation(facts, record))
+        case ContextWarning(used_tokens=used, window_tokens=window):
+            usage = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
+            answer.context_warning.CopyFrom(usage)
+        case SubAgents() as agents:
+            answer.sub_agents_changed.CopyFrom(_sub_agents(agents))
+        case RunStop() as stop:
+            answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
+        case ToolTreeReaped() as reaped:
+            answer.tool_tree_reaped.CopyFrom(_reaped(reaped))
+
+
+def _retrying(retrying: Retrying) -> v1.Event.Retrying:
+    answer = v1.Event.Retrying(
+        attempt=retrying.attempt,
+        max_attempts=retrying.max_attempts,
+        retry_time=timestamp(retrying.retry_at),
+        error=failure(retrying.error),
+    )
+    if retrying.tool_use_id:
+        answer.tool_use_id = retrying.tool_use_id
+    else:
+        answer.llm_request_id = retrying.request_id
+    return answer
+
+
+def _approval(
+    facts: Facts, conversation_id: str, question: ApprovalRequested | ApprovalResolved
+) -> v1.Event.ApprovalChanged:
+    if isinstance(question, ApprovalRequested):
+        asked = pending_approval(facts, conversation_id, question.call, question.kind, question.since)
+        return v1.Event.ApprovalChanged(approval=asked)
+    return v1.Event.ApprovalChanged(
+        approval=v1.PendingApproval(name=names.approval(conversation_id, question.tool_use_id)),
+        decision=DECISION[question.decision],
+        note=question.reason,
+    )
+
+
+def _sub_agents(agents: SubAgents) -> v1.Event.SubAgentsChanged:
+    return v1.Event.SubAgentsChanged(
+        pending=[names.conversation(agent) for agent in agents.pending_ids],
+        reports=[_report(report) for report in agents.reports],
+    )
+
+
+def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
+    answer = v1.Event.SubAgentsChanged.Report(
+        conversation=names.conversation(report.agent_id), task=report.task, task_index=report.index
+    )
+    match report.outcome:
+        case AgentSucceeded(result=result):
+            answer.state = v1.STATE_KIND_COMPLETED
+            answer.result = result
+        case AgentFailed(kind=kind, error=error, partial_result=partial):
+            answer.state = v1.STATE_KIND_FAILED
+            answer.error.CopyFrom(run_error(kind, error))
+            answer.partial_result = partial
+        case AgentTimedOut(partial_result=partial):
+            answer.state = v1.STATE_KIND_FAILED
+            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "its time was up"))
+            answer.partial_result = partial
+    return answer
+
+
+def _run_stopped(conversation_id: str, stop: RunStop) -> v1.Event.RunStopped:
+    answer = v1.Event.RunStopped(
+        request_cycle=names.cycle(conversation_id, stop.run), reason=STOP_REASON[stop.reason], detail=stop.detail
+    )
+    if stop.reason is StopReason.ERROR:
+        known = stop.detail in ErrorKind.__members__.values()
+        answer.error.CopyFrom(run_error(stop.detail if known else ErrorKind.UNKNOWN, stop.message))
+    return answer
+
+
+def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
+    return v1.Event.ToolTreeReaped(
+        tool_use_id=reaped.tool_use_id,
+        pids=reaped.pids,
+        duration=duration(reaped.milliseconds),
+        leaked=reaped.leaked,
+    )
+
+
+def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
+    return v1.Event.TextDelta(
+        llm_request_id=request_id, attempt=attempt, offset=offset, text=_clean(text), reasoning=reasoning
+    )
+
+
+def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
+    return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=max(1, attempt), offset=offset, text=_clean(text))
+
+
+def _clean(text: str) -> str:
+    """Passing text may be cut inside a surrogate pair, which is no UTF-8; stored text never is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text

@@ -1,0 +1,109 @@
+"""Messages and what they are made of."""
+
+from __future__ import annotations
+
+from bedrock import v1
+
+from actors.core.content import (
+    Content,
+    Image,
+    Message,
+    Reasoning,
+    SubAgentComplete,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolResult,
+    ToolSuccess,
+    ToolUse,
+)
+from actors.core.states import QueuedInput
+from server import names
+from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
+from server.wire.facts import Facts
+from server.wire.values import duration, struct, timestamp, usage
+
+
+def message(facts: Facts, conversation_id: str, stored: Message) -> v1.Message:
+    """A stored message."""
+    return v1.Message(
+        name=names.message(conversation_id, stored.id),
+        sequence=stored.sequence,
+        role=ROLE[stored.type],
+        delivery=DELIVERY.get(stored.delivery, v1.DELIVERY_UNSPECIFIED),
+        content=[block(facts, conversation_id, part) for part in stored.content if _shown(part)],
+        usage=usage(stored.usage),
+        create_time=timestamp(stored.created_at),
+        request_cycle=names.cycle(conversation_id, stored.run),
+        llm_request_id=stored.request_id,
+        attempt=stored.attempt,
+        system_kind=SYSTEM_KIND[stored.kind],
+        error_kind=ERROR_KIND.get(stored.error_kind, v1.ERROR_KIND_UNSPECIFIED),  # type: ignore[call-overload]
+        meta=stored.meta,
+    )
+
+
+def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run: str = "") -> v1.Message:
+    """A steer or follow-up that waits, or has waited."""
+    blocks = [v1.ContentBlock(image=image(conversation_id, picture)) for picture in queued.images]
+    if queued.text:
+        blocks.append(v1.ContentBlock(text=queued.text))
+    return v1.Message(
+        name=names.message(conversation_id, queued.message_id),
+        role=v1.ROLE_USER,
+        delivery=DELIVERY.get(delivery, v1.DELIVERY_UNSPECIFIED),
+        content=blocks,
+        create_time=timestamp(queued.at),
+        request_cycle=names.cycle(conversation_id, run),
+    )
+
+
+def _shown(part: Content) -> bool:
+    """Reasoning that the provider hides has nothing to show."""
+    return not isinstance(part, Reasoning) or bool(part.text)
+
+
+def block(facts: Facts, conversation_id: str, part: Content) -> v1.ContentBlock:
+    match part:
+        case Text(text=text):
+            return v1.ContentBlock(text=text)
+        case Reasoning(text=text):
+            return v1.ContentBlock(reasoning=text)
+        case Image():
+            return v1.ContentBlock(image=image(conversation_id, part))
+        case ToolUse():
+            return v1.ContentBlock(tool_call=tool_call(facts, part))
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+            return v1.ContentBlock(tool_result=tool_result(conversation_id, part))
+
+
+def image(conversation_id: str, stored: Image) -> v1.Image:
+    return v1.Image(
+        media_type=stored.media_type,
+        attachment=names.attachment(conversation_id, stored.attachment),
+        width=stored.width,
+        height=stored.height,
+    )
+
+
+def tool_call(facts: Facts, call: ToolUse) -> v1.ToolCall:
+    arguments = struct(call.input)
+    return v1.ToolCall(
+        tool_use_id=call.id,
+        tool=call.name,
+        input=arguments,
+        raw_input="" if arguments is not None else call.input,
+        group=TOOL_GROUP[facts.group_of(call)],
+    )
+
+
+def tool_result(conversation_id: str, result: ToolResult) -> v1.ToolResult:
+    answer = v1.ToolResult(tool_use_id=result.tool_use_id, outcome=TOOL_OUTCOME[result.outcome], output=result.output)
+    if isinstance(result, ToolSuccess):
+        answer.images.extend(image(conversation_id, picture) for picture in result.images)
+    if isinstance(result, ToolSuccess | ToolError):
+        if result.display and (display := struct(result.display)) is not None:
+            answer.display.CopyFrom(display)
+        if result.duration_ms:
+            answer.duration.CopyFrom(duration(result.duration_ms))
+    return answer

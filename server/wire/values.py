@@ -1,0 +1,90 @@
+"""Small values: times, JSON objects, usage, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from actors.core.content import Usage
+from actors.core.context import Budget
+from actors.core.errors import ErrorKind, LlmFailure
+from server.wire.enums import ERROR_KIND
+
+MAX_DEPTH = 24
+"""Of a JSON object as a Struct. Protobuf readers stop at 100 nested messages, and a level takes up to three."""
+
+
+def timestamp(milliseconds: int) -> Timestamp | None:
+    """Milliseconds since the epoch; 0 is no time."""
+    if not milliseconds:
+        return None
+    return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def duration(milliseconds: int) -> Duration:
+    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def struct(text: str) -> Struct | None:
+    """A JSON object as a Struct; None if the text is none, or is nested deeper than readers can follow."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return struct_of(value) if isinstance(value, dict) else None
+
+
+def struct_of(value: dict[str, Any]) -> Struct | None:
+    """A JSON object that is decoded already."""
+    if _depth(value, MAX_DEPTH) < 0:
+        return None
+    result = Struct()
+    try:
+        result.update(value)
+    except (ValueError, OverflowError):  # a number beyond a double, a lone surrogate
+        return None
+    return result
+
+
+def _depth(value: Any, left: int) -> int:
+    """How many levels may still be added; negative if there are too many already."""
+    if left < 0 or not isinstance(value, dict | list):
+        return left
+    inner = value.values() if isinstance(value, dict) else value
+    return min((_depth(item, left - 1) for item in inner), default=left - 1)
+
+
+def usage(value: Usage | None) -> v1.Usage | None:
+    if value is None:
+        return None
+    return v1.Usage(
+        input_tokens=value.input_tokens,
+        output_tokens=value.output_tokens,
+        cache_read_tokens=value.cache_read_tokens,
+        cache_write_tokens=value.cache_write_tokens,
+        cost_micros=value.cost_micros,
+    )
+
+
+def budget(value: Budget) -> v1.Budget | None:
+    """None if nothing is limited."""
+    if value == Budget():
+        return None
+    return v1.Budget(
+        run_tokens=value.run_tokens,
+        conversation_tokens=value.conversation_tokens,
+        conversation_cost_micros=value.conversation_cost_micros,
+    )
+
+
+def run_error(kind: ErrorKind | str, message: str) -> v1.RunError:
+    return v1.RunError(kind=ERROR_KIND.get(ErrorKind(kind), v1.ERROR_KIND_UNKNOWN), message=message)
+
+
+def failure(value: LlmFailure | None) -> v1.RunError | None:
+    return None if value is None else run_error(value.kind, value.message)

@@ -1,0 +1,62 @@
+"""Cancel: from the RPC to the idle state on a watcher's stream, while a model streams and while a tool runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.bench.clients import Clients
+from tests.bench.figures import Report, spread
+from tests.bench.house import House, house, provider
+
+TIMES = 200
+
+
+async def while_streaming(running: House) -> list[float]:
+    async with Clients(running) as clients:
+        watched = await clients.conversation("claude-bench")
+        await watched.watch()
+        took = []
+        for _ in range(TIMES):
+            await watched.send("go on")
+            await watched.streaming.wait()
+            took.append(await watched.cancel())
+        await watched.close()
+        return took
+
+
+async def behind_a_backlog(running: House) -> list[float]:
+    """The same, with 500 messages for a busy agent in front of the cancel."""
+    async with Clients(running) as clients:
+        watched = await clients.conversation("claude-bench")
+        await watched.watch()
+        took = []
+        for _ in range(TIMES // 10):
+            await watched.send("go on")
+            await watched.streaming.wait()
+            backlog = [asyncio.create_task(watched.send("more")) for _ in range(500)]
+            await asyncio.sleep(0)
+            took.append(await watched.cancel())
+            await asyncio.gather(*backlog, return_exceptions=True)
+            await watched.cancel_if_busy()
+        await watched.close()
+        return took
+
+
+async def while_a_tool_runs(running: House) -> list[float]:
+    async with Clients(running) as clients:
+        watched = await clients.conversation("demo")
+        await watched.watch()
+        took = []
+        for _ in range(TIMES // 4):
+            await watched.send("run sleep 1000")
+            await watched.tool_running.wait()
+            took.append(await watched.cancel())
+        await watched.close()
+        return took
+
+
+def run(report: Report) -> None:
+    with provider(pause=0.02) as url, house(url, BEDROCK_DEMO_PACE="0") as running:
+        report.add("cancel → idle seen, model streaming", "ms", **spread(asyncio.run(while_streaming(running))))
+        report.add("cancel → idle seen, 500 messages waiting", "ms", **spread(asyncio.run(behind_a_backlog(running))))
+        report.add("cancel → idle seen, tool running", "ms", **spread(asyncio.run(while_a_tool_runs(running))))

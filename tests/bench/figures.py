@@ -1,0 +1,91 @@
+"""Figures: measured values with their machine, printed a line each and written to reports/bench.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0..1) of the values lie; the largest for few values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and max of some values, and how many there are."""
+    return {
+        "p50": round(percentile(values, 0.5), 3),
+        "p99": round(percentile(values, 0.99), 3),
+        "max": round(max(values), 3),
+        "n": len(values),
+    }
+
+
+class Report:
+    """Collects the figures of one run."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.started = time.monotonic()
+        self.figures: list[dict[str, Any]] = []
+
+    def add(self, name: str, unit: str, **values: Any) -> None:
+        """Print one figure and keep it."""
+        self.figures.append({"name": name, "unit": unit, **values})
+        shown = "  ".join(
+            f"{key}={value:,}" if isinstance(value, int | float) else f"{key}={value}" for key, value in values.items()
+        )
+        print(f"{name:<44} {unit:<16} {shown}", flush=True)
+
+    def write(self) -> Path:
+        """reports/<target>.json with the machine, the commit and the time it took."""
+        path = ROOT / "reports" / f"{self.target}.json"
+        path.parent.mkdir(exist_ok=True)
+        seconds = round(time.monotonic() - self.started, 1)
+        path.write_text(json.dumps({**machine(), "seconds": seconds, "figures": self.figures}, indent=1) + "\n")
+        return path
+
+
+def machine() -> dict[str, Any]:
+    """What a figure depends on."""
+    return {
+        "cpu": next((v for v in _lines("/proc/cpuinfo", "model name")), platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "commit": _commit(),
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used, its waited-for children included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    for value in _lines(f"/proc/{pid}/status", "VmRSS"):
+        return round(int(value.split()[0]) / 1024, 1)
+    return 0.0
+
+
+def _lines(path: str, key: str) -> Iterable[str]:
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(key):
+            yield line.split(":", 1)[1].strip()
+
+
+def _commit() -> str:
+    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "unknown"

@@ -1,0 +1,81 @@
+"""Real processes for the measurements: a provider, a server, and channels to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.figures import ROOT
+
+
+@dataclass
+class House:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    address: str
+    data: Path
+    ready_seconds: float
+
+    @property
+    def token(self) -> str:
+        return (self.data / "token").read_text().strip()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),)
+
+
+@contextlib.contextmanager
+def provider(pause: float = 0.0) -> Iterator[str]:
+    """A model provider; yields its base URL."""
+    command = [sys.executable, "-m", "tests.bench.provider", "--pause", str(pause)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def house(base_url: str = "", **env: str) -> Iterator[House]:
+    """A server over a fresh data directory, asked to stop at the end."""
+    with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
+        data = Path(folder) / "data"
+        models = {"ANTHROPIC_API_KEY": "bench", "ANTHROPIC_BASE_URL": base_url} if base_url else {}
+        environment = {**_clean_environment(), **models, **env, "BEDROCK_DATA_DIR": str(data)}
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "--listen", "127.0.0.1:0"],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert "ready" in line, "the server did not start"
+            took = time.perf_counter() - began
+            yield House(process, (data / "address").read_text().strip(), data, took)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = ("PATH", "HOME", "LANG", "TMPDIR")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
+    return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": paths}

@@ -1,0 +1,442 @@
+"""What may happen next in a fake world, decided by a Tape: mostly what is due, often something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from actors.core.content import (
+    Content,
+    Delivery,
+    Image,
+    Reasoning,
+    Text,
+    ToolError,
+    ToolResult,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+)
+from actors.core.context import (
+    ApprovalPolicy,
+    Budget,
+    ConvContext,
+    FollowUpPolicy,
+    Limits,
+    Mode,
+    ToolGroup,
+    ToolTraits,
+)
+from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    Event,
+    InternalFault,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    Restart,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+    WithdrawMessage,
+)
+from actors.core.states import (
+    AgentFailed,
+    AgentOutcome,
+    AgentSucceeded,
+    AgentTask,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Cancelling,
+    LlmRequesting,
+    Phase,
+    ToolExecuting,
+    ToolPhase,
+)
+from actors.core.summary import run_id
+from tests.property.laws import UNSAID, check
+from tests.property.tape import Tape
+from tests.property.world import Request, World
+
+WINDOW = 1_000
+
+TOOLS = (
+    ToolTraits("read_file", ToolGroup.READ, retry_safe=True),
+    ToolTraits("bash", ToolGroup.BASH, writes=True),
+    ToolTraits("patch", ToolGroup.WRITE, writes=True),
+    ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
+)
+PARENT_TOOLS = (
+    *TOOLS,
+    ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
+    ToolTraits("spawn_sub_agent", ToolGroup.OTHER),
+)
+SUB_AGENT_TOOLS = (*TOOLS, ToolTraits("submit_result", ToolGroup.OTHER), ToolTraits("submit_error", ToolGroup.OTHER))
+
+PROVIDER_ERRORS = (
+    *(ErrorKind.NETWORK, ErrorKind.RATE_LIMIT, ErrorKind.TIMED_OUT, ErrorKind.SERVER_ERROR) * 3,
+    ErrorKind.AUTH,
+    ErrorKind.INVALID_REQUEST,
+    ErrorKind.CONTENT_FILTER,
+    ErrorKind.CONTEXT_EXHAUSTED,
+    ErrorKind.UNKNOWN,
+)
+
+PICTURE = Image("hash", "image/png", 1, 1)
+
+
+def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False) -> ConvContext:
+    """A conversation with limits that are small enough to be reached."""
+    limits = Limits(
+        max_attempts=tape.pick((3, 3, 2)),
+        max_continuations=tape.pick((3, 1)),
+        max_rounds=tape.pick((200, 3)),
+        max_queue=tape.pick((8, 2)),
+        max_nudges=tape.pick((2, 1)),
+        max_turns=tape.pick((3, 20, 2, 1)),
+    )
+    return ConvContext(
+        conversation_id,
+        "/work",
+        "demo",
+        WINDOW,
+        is_sub_agent=sub_agent,
+        mode=tape.pick((Mode.UNRESTRICTED, Mode.RESTRICTED)),
+        restriction_available=True,
+        approval_policy=tape.pick((ApprovalPolicy.AUTO, *ApprovalPolicy)),
+        follow_up_policy=tape.pick((FollowUpPolicy.ALWAYS, FollowUpPolicy.COMPLETED_ONLY)),
+        budget=a_budget(tape),
+        limits=limits,
+        tools=SUB_AGENT_TOOLS if sub_agent else PARENT_TOOLS,
+    )
+
+
+def a_budget(tape: Tape) -> Budget:
+    return tape.pick((Budget(), Budget(), Budget(run_tokens=2_500), Budget(conversation_tokens=4_000)))
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
+    """A whole response of some kind; every text and every call of it is unlike all others."""
+    tag = f"{request.request_id}.{request.attempt}"
+    kind = tape.pick(_SUB_AGENT_ANSWERS if world.context.is_sub_agent else _ANSWERS)
+    usage = tape.pick(_USAGES)
+    content: tuple[Content, ...] = (Text(f"said {tag}"),)
+    if kind in ("empty", "blank"):
+        content = tape.pick(((), (Text(" "),), (Reasoning("hm"),)))
+    elif kind in ("tools", "cut"):
+        content = (*content[: tape.pick((1, 0))], *some_calls(world, tag, tape))
+    elif kind == "submit":
+        content = submissions(tag, tape)
+    if tape.one_in(4):
+        content = (Reasoning("hm", "demo", "demo", "{}"), *content)
+    ends = kind in ("text", "empty", "refusal")
+    cut = kind == "cut" or tape.one_in(16)
+    return LlmResponse(
+        world.now, request.request_id, request.attempt, content, ends, usage, truncated=cut, refusal=kind == "refusal"
+    )
+
+
+_SMALL = (Usage(100, 20), None, Usage(300, 50), Usage(10, 1), Usage(200, 0, 300, 5), Usage(90, 9))
+_USAGES = (*_SMALL, *_SMALL, Usage(700, 120), Usage(700, 120), Usage(850, 70))
+_ANSWERS = ("text", "tools", "tools", "tools", "tools", "unfinished", "empty", "blank", "cut", "refusal")
+_SUB_AGENT_ANSWERS = ("tools", "tools", "tools", "submit", "text", "submit", "unfinished", "empty", "blank", "cut")
+
+
+def some_calls(world: World, tag: str, tape: Tape) -> tuple[ToolUse, ...]:
+    names = (*(traits.name for traits in world.context.tools), "unheard_of", "spawn_sub_agent")
+    count = tape.pick((1, 2, 3, 2))
+    return tuple(ToolUse(f"t-{tag}-{index}", tape.pick(names), '{"x":1}') for index in range(count))
+
+
+def submissions(tag: str, tape: Tape) -> tuple[Content, ...]:
+    """What may pass for a submission, and what may not."""
+    name, raw = tape.pick(
+        (
+            ("submit_result", '{"result":"done"}'),
+            ("submit_result", '{"result":"no use","success":false}'),
+            ("submit_error", '{"error":"cannot"}'),
+            ("submit_result", '{"result":'),
+            ("submit_error", "{}"),
+        )
+    )
+    more = (ToolUse(f"t-{tag}-1", tape.pick(("bash", "submit_result")), "{}"),) if tape.one_in(4) else ()
+    return (ToolUse(f"t-{tag}-0", name, raw), *more)
+
+
+def an_error(world: World, request: Request, tape: Tape) -> LlmError:
+    kind = tape.pick(PROVIDER_ERRORS)
+    wait = tape.pick((None, None, None, 5_000, 60_000, 60_001))
+    usage = tape.pick((None, Usage(200, 0)))
+    return LlmError(world.now, request.request_id, request.attempt, LlmFailure(kind, "it failed"), wait, usage)
+
+
+def of_request(world: World, request: Request, tape: Tape) -> Event:
+    """The next thing that a request brings; begins the stream at most once."""
+    at, identity = world.now, (request.request_id, request.attempt)
+    kinds = ("answer", "answer", "answer", "chunk", "started", "error", "aborted")
+    match tape.pick(kinds):
+        case "chunk":
+            return LlmStreamChunk(at, *identity, Text(f"{UNSAID}{at}"), reasoning=tape.one_in(3))
+        case "started" if not _streaming(world):
+            return LlmStreamStarted(at, *identity)
+        case "error":
+            return an_error(world, request, tape)
+        case "aborted":
+            return LlmAborted(at, *identity)
+        case _:
+            return an_answer(world, request, tape)
+
+
+def _streaming(world: World) -> bool:
+    return isinstance(world.state, LlmRequesting | AwaitingContinuation) and world.state.phase is Phase.STREAMING
+
+
+def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
+    """How a tool ends."""
+    at, identity = world.now, (tool.tool_use_id, tool.execution_id)
+    if tool.name == "spawn_sub_agent" and not world.context.is_sub_agent and tape.pick((True, True, True, False)):
+        return AgentsSpawned(at, *identity, some_tasks(tape))
+    match tape.pick(("ok", "ok", "ok", "error", "transient", "unbegun", "aborted")):
+        case "error":
+            return ToolComplete(at, *identity, ToolError(tool.tool_use_id, "it failed"))
+        case "transient":
+            return ToolTransient(at, *identity, "no process")
+        case "unbegun":
+            return ToolTransient(at, *identity, "no process", begun=False)
+        case "aborted":
+            return ToolAborted(at, *identity)
+        case _:
+            result: ToolResult = ToolSuccess(tool.tool_use_id, f"out {at}")
+            return ToolComplete(at, *identity, result)
+
+
+def some_tasks(tape: Tape) -> tuple[AgentTask, ...]:
+    count = tape.pick((2, 1, 3, 0))
+    return tuple(AgentTask("", f"task {index}", "/work", "demo", 2, 60_000) for index in range(count))
+
+
+def of_agent(world: World, agent_id: str, tape: Tape) -> Event:
+    """How a sub-agent ends, as its parent sees it."""
+    outcomes: tuple[AgentOutcome, ...] = (
+        AgentSucceeded(f"found {agent_id}"),
+        AgentFailed(ErrorKind.NO_RESULT, "gave up", "half of it"),
+        AgentFailed(ErrorKind.CANCELLED, "cancelled"),
+    )
+    if tape.one_in(4):
+        return SubAgentTimeout(world.now, agent_id)
+    return SubAgentResult(world.now, agent_id, tape.pick(outcomes))
+
+
+# --- what happens next ----------------------------------------------------------------------------------------------
+
+
+def happen(world: World, tape: Tape) -> None:
+    """Let one thing happen."""
+    if world.context.is_sub_agent:
+        tape.pick(_IN_SUB_AGENTS)(world, tape)
+    elif isinstance(world.state, AwaitingSubAgents | Cancelling):
+        tape.pick(_WITH_SUB_AGENTS)(world, tape)
+    else:
+        tape.pick(_THINGS)(world, tape)
+
+
+def progress(world: World, tape: Tape) -> None:
+    """What the state waits for."""
+    state = world.state
+    if world.request:
+        world.deliver(of_request(world, world.request, tape))
+    elif world.tool:
+        world.deliver(of_tool(world, world.tool, tape))
+    elif world.agents:
+        world.deliver(of_agent(world, tape.pick(sorted(world.agents)), tape))
+    elif isinstance(state, AwaitingToolApproval):
+        answer = ApprovalResponse(world.now, tape.pick(state.undecided), tape.pick((True, True, True, False)))
+        check("an answer to an open question counts", world.apply(answer) is True, answer)
+    elif _backs_off(world) or (world.timers and not world.quiet):
+        world.deliver(replace(_due(world), at=world.now))
+    elif world.context.is_sub_agent:
+        world.apply(StartSubAgent(world.now, f"task-{world.at}", "do it"))
+    else:
+        world.apply(UserMessage(world.now, f"m-{world.at}", "hello", (PICTURE,) * tape.pick((0, 1))))
+
+
+def _backs_off(world: World) -> bool:
+    match world.state:
+        case LlmRequesting() | AwaitingContinuation():
+            return world.state.phase is Phase.BACKOFF
+        case ToolExecuting():
+            return world.state.phase is ToolPhase.BACKOFF
+        case _:
+            return False
+
+
+def _due(world: World) -> Event:
+    """The timer that was set last among those that can matter now."""
+    kinds = ("RetryTimeout", "ToolRetryTimeout") if _backs_off(world) else ("CancelTimeout",)
+    return next(timer for timer in reversed(world.timers) if type(timer).__name__ in kinds)
+
+
+def message(world: World, tape: Tape) -> None:
+    """A person says something at any moment, in any way."""
+    delivery = tape.pick((Delivery.STEER, Delivery.FOLLOW_UP, Delivery.REJECT))
+    ledger = world.state.ledger
+    expected = tape.pick(("", "", "", f"{world.context.conversation_id}:{ledger.run}"))
+    world.apply(UserMessage(world.now, f"m-{world.at}", "also", (), delivery, expected))
+
+
+def cancel(world: World, tape: Tape) -> None:
+    ledger, conversation = world.state.ledger, world.context.conversation_id
+    run = tape.pick(("", run_id(conversation, ledger.run), run_id(conversation, max(ledger.run - 1, 0))))
+    world.apply(UserCancel(world.now, run, discard_queued=tape.pick((False, True))))
+
+
+def stale(world: World, tape: Tape) -> None:
+    """An outcome again, or one of something that was aborted."""
+    if world.past and (not world.dead or tape.pick((True, False))):
+        event = tape.pick(world.past)
+        applied = world.apply(replace(event, at=world.now))
+        check("I10 twice is once", applied is False or _more_text(world, event), event, world.state)
+    elif world.dead:
+        event = _late(world, tape)
+        applied = world.apply(event)
+        check("I9 an aborted operation is over", applied is False or not _named_dead(world, event), event)
+
+
+def _more_text(world: World, event: Event) -> bool:
+    """A chunk of the answer that streams is text, however often it comes."""
+    if not isinstance(event, LlmStreamChunk) or not world.request:
+        return False
+    return (event.request_id, event.attempt) == (world.request.request_id, world.request.attempt)
+
+
+def _late(world: World, tape: Tape) -> Event:
+    flight = tape.pick(world.dead)
+    match flight:
+        case RequestLlm() | RequestContinuation():
+            return of_request(world, flight, tape)
+        case ExecuteTool():
+            return of_tool(world, flight, tape)
+        case SpawnSubAgent():
+            return of_agent(world, flight.task.agent_id, tape)
+
+
+def _named_dead(world: World, event: Event) -> bool:
+    """Sub-agents that were asked to stop are waited for while Cancelling; nobody else is."""
+    return not isinstance(event, SubAgentResult | SubAgentTimeout)
+
+
+def stray(world: World, tape: Tape) -> None:
+    """The outcome of what is in flight, but with one part of its identity wrong (I9)."""
+    event: Event | None = None
+    if world.request:
+        event = of_request(world, world.request, tape)
+        event = _wrong(event, tape, request_id=(f"{world.context.conversation_id}:r99", ""), attempt=(9, 0))
+    elif world.tool:
+        event = of_tool(world, world.tool, tape)
+        later = world.tool.execution_id + 1
+        event = _wrong(event, tape, tool_use_id=("t-none", ""), execution_id=(later - 2, later))
+    elif world.agents:
+        event = replace(of_agent(world, tape.pick(sorted(world.agents)), tape), agent_id="nobody")
+    elif world.timers:
+        event = tape.pick(world.timers)
+        fields = {"request_id": ("c:r99",), "attempt": (9,), "run_id": ("c:99",), "execution_id": (99,)}
+        event = _wrong(event, tape, **{name: wrong for name, wrong in fields.items() if hasattr(event, name)})
+    if event and not isinstance(event, SubAgentTimeout):
+        world.expect_ignored("I9 an outcome of something else is ignored", event)
+
+
+def _wrong(event: Event, tape: Tape, **fields: tuple[object, ...]) -> Event:
+    if not fields:
+        return event
+    name = tape.pick(tuple(fields))
+    return replace(event, **{name: tape.pick(fields[name])})
+
+
+def early_timer(world: World, tape: Tape) -> None:
+    """A timer of something that is over, or not: they fire when they like."""
+    if world.timers:
+        world.apply(replace(tape.pick(world.timers), at=world.now))
+
+
+def setting(world: World, tape: Tape) -> None:
+    """The mode is changed by the machine; policies and budgets beside it."""
+    match tape.pick(("mode", "mode", "budget", "policy", "always")):
+        case "mode":
+            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED))))
+        case "budget":
+            world.context = replace(world.context, budget=a_budget(tape))
+        case "policy":
+            world.context = replace(world.context, approval_policy=tape.pick(tuple(ApprovalPolicy)))
+        case _:
+            world.context = replace(world.context, always_approved=tape.pick(((), ("bash",), ("patch", "think"))))
+
+
+def command(world: World, tape: Tape) -> None:
+    """Everything else that may be asked for, at any moment."""
+    at = world.now
+    queue = (*world.state.ledger.steers, *world.state.ledger.follows)
+    waiting = queue[0].message_id if queue else "nobody"
+    commands: tuple[Event, ...] = (
+        TriggerContinuation(at),
+        SpawnSubAgents(at, f"m-{at}", some_tasks(tape)),
+        WithdrawMessage(at, tape.pick((waiting, waiting, "nobody"))),
+        ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
+        StartSubAgent(at, f"m-{at}", "again"),
+    )
+    world.apply(tape.pick(commands))
+
+
+def disaster(world: World, tape: Tape) -> None:
+    if tape.pick((False, False, True)):
+        world.apply(tape.pick((Restart(world.now), Restart(world.now), InternalFault(world.now, "see the log"))))
+    else:
+        progress(world, tape)
+
+
+def rare_end(world: World, tape: Tape) -> None:
+    """A sub-agent's life is short enough."""
+    tape.pick((progress, cancel, disaster))(world, tape)
+
+
+Thing = Callable[[World, Tape], None]
+
+_THINGS: tuple[Thing, ...] = (
+    *(progress,) * 8,
+    message,
+    message,
+    cancel,
+    stale,
+    stray,
+    early_timer,
+    setting,
+    command,
+    disaster,
+)
+_WITH_SUB_AGENTS: tuple[Thing, ...] = (*_THINGS, cancel, cancel, message)
+_IN_SUB_AGENTS: tuple[Thing, ...] = (*(progress,) * 14, stale, stale, stray, early_timer, setting, command, rare_end)
+
+
+def walk(world: World, tape: Tape) -> None:
+    """Live until the tape or the conversation is over."""
+    while not tape.over and not world.terminal:
+        happen(world, tape)
+    happen(world, tape)
+    world.laws.end(world.context.tools)

@@ -1,0 +1,572 @@
+"""The machine's laws (SEMANTICS §3), checked at every step of whatever drives it.
+
+`Laws.step` looks at one transition, `Laws.chain` at one commit, `Laws.end` at a whole walk. Each law names its
+invariant. What a law must remember of the past is kept here and nowhere else, from what the machine put out.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any, Self
+
+import msgspec
+
+from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
+from actors.core.context import ConvContext, ToolTraits
+from actors.core.cycles import Delivery, Projector, RequestCycle, events_of
+from actors.core.effects import (
+    Effect,
+    ExecuteTool,
+    NotifyClient,
+    NotifyParent,
+    PersistMessage,
+    PersistMode,
+    PersistState,
+    RequestContinuation,
+    RequestLlm,
+    ScheduleRetry,
+    SpawnSubAgent,
+)
+from actors.core.errors import ErrorKind
+from actors.core.events import Event, LlmError, LlmResponse, UserCancel, UserMessage
+from actors.core.history import ChainCheck, provider_view, summary_view
+from actors.core.notifications import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ContextWarning,
+    Fate,
+    MessageAdded,
+    Notification,
+    QueueChanged,
+    RunStop,
+    StateChanged,
+    StreamDiscarded,
+    Token,
+)
+from actors.core.states import (
+    QUIET,
+    TERMINAL,
+    AgentFailed,
+    AgentSucceeded,
+    AwaitingContinuation,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    CancelKind,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    LlmRequesting,
+    Phase,
+    State,
+    ToolExecuting,
+    ToolPhase,
+)
+from actors.core.summary import run_id, summarize
+from actors.core.transition import Step, transition
+
+UNSAID = "~"
+"""Stands in every streamed text and in no other, so that a leak shows (I30)."""
+
+_STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
+_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+IN_FLIGHT = (RequestLlm, RequestContinuation, ExecuteTool)
+
+
+def check(law: str, holds: object, *about: object) -> None:
+    """Fail with the law's name and what it was about."""
+    assert holds, f"{law}: " + "; ".join(map(str, about))
+
+
+# --- the walk of seed 3's diagram (I17), written down a second time --------------------------------------------------
+
+_SEED = """
+Idle>ProcessingUserMessage ProcessingUserMessage>AwaitingLLMResponse
+AwaitingLLMResponse>StreamingLLMResponse AwaitingLLMResponse>ProcessingLLMResponse AwaitingLLMResponse>TransientFailure
+StreamingLLMResponse>StreamingLLMResponse StreamingLLMResponse>ProcessingLLMResponse
+StreamingLLMResponse>TransientFailure
+ProcessingLLMResponse>AwaitingToolApproval ProcessingLLMResponse>ExecutingTools ProcessingLLMResponse>Idle
+AwaitingToolApproval>ExecutingTools AwaitingToolApproval>GeneratingResponse
+ExecutingTools>ProcessingToolResults ExecutingTools>TransientFailure ExecutingTools>Failed
+ProcessingToolResults>GeneratingResponse GeneratingResponse>AwaitingLLMResponse
+TransientFailure>AwaitingLLMResponse TransientFailure>ExecutingTools TransientFailure>Failed
+"""
+_MORE = """
+ExecutingTools>ExecutingTools ProcessingLLMResponse>GeneratingResponse ProcessingLLMResponse>AwaitingLLMResponse
+Failed>Idle ProcessingUserMessage>ExecutingTools
+"""
+_BUSY = """
+ProcessingUserMessage AwaitingLLMResponse StreamingLLMResponse ProcessingLLMResponse AwaitingToolApproval
+ExecutingTools ProcessingToolResults GeneratingResponse TransientFailure Cancelling
+"""
+EDGES = (
+    {*_SEED.split(), *_MORE.split()}
+    | {f"{busy}>{there}" for busy in _BUSY.split() for there in ("Idle", "Failed", "Cancelling", "ContextExhausted")}
+    | {"Idle>Failed", "Idle>ContextExhausted", "Failed>ContextExhausted"}
+) - {"Cancelling>Cancelling"}
+
+
+# --- one transition, without a memory ------------------------------------------------------------------------------
+
+
+def check_transition(
+    before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]
+) -> None:
+    """The laws that one transition shows by itself."""
+    _same_again(before, context, event, after, effects)
+    _persisted(before, after, effects)
+    _one_operation(after, effects)
+    check("I5 terminal states absorb", not isinstance(before, TERMINAL) or not effects, before, event)
+    _delays(context, event, after, effects)
+    _parent_is_told(before, context, after, effects)
+    _counters_grow(before, after)
+    if isinstance(event, UserCancel):
+        _cancelled_calls(before, event, effects)
+    grown = before.ledger.warned < after.ledger.warned
+    warnings = [told for told in notifications(effects) if isinstance(told, ContextWarning)]
+    check("C49 one warning per crossing", len(warnings) == grown, before.ledger.warned, after.ledger.warned)
+
+
+def notifications(effects: tuple[Effect, ...]) -> list[Notification]:
+    """What is published, in order; every stored message is."""
+    told: list[Notification] = []
+    for effect in effects:
+        if isinstance(effect, NotifyClient):
+            told.append(effect.data)
+        elif isinstance(effect, PersistMessage):
+            told.append(MessageAdded(effect.message))
+    return told
+
+
+def _same_again(before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+    stored = msgspec.json.encode(before)
+    restored = _STATES.decode(stored)
+    check("I22 a state survives JSON", restored == before, before, restored)
+    twin = _EVENTS.decode(msgspec.json.encode(event))
+    again = transition(restored, context, twin)
+    check("I1 equal input, equal output", (again.new_state, again.effects) == (after, effects), event)
+    check("I1 the input is left alone", msgspec.json.encode(before) == stored, event)
+
+
+def _persisted(before: State, after: State, effects: tuple[Effect, ...]) -> None:
+    states = [effect.new_state for effect in effects if isinstance(effect, PersistState)]
+    if after != before:
+        check("I2 a changed state is persisted once", states == [after], before, after)
+    else:
+        check("I2 an unchanged state is persisted at most once", states in ([], [after]), after)
+    if not effects:
+        check("I2 no effects, no change", after == before, before, after)
+    if any(isinstance(effect, PersistMessage) for effect in effects):
+        check("C4 a message and the state are stored together", states, after)
+
+
+def _one_operation(after: State, effects: tuple[Effect, ...]) -> None:
+    started = [effect for effect in effects if isinstance(effect, IN_FLIGHT)]
+    check("I3 at most one operation is started", len(started) <= 1, effects)
+    for effect in started:
+        check("I3, I4 the state names what was started", names(after, effect), effect, after)
+    if any(isinstance(effect, SpawnSubAgent) for effect in effects):
+        spawned = tuple(effect.task.agent_id for effect in effects if isinstance(effect, SpawnSubAgent))
+        check(
+            "I4 sub-agents are waited for", isinstance(after, AwaitingSubAgents) and after.pending_ids == spawned, after
+        )
+
+
+def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool) -> bool:
+    """Whether the state says that exactly this is in flight."""
+    match state, effect:
+        case LlmRequesting(), RequestLlm():
+            flight = state.request_id, state.attempt, state.phase, state.through_sequence
+            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
+        case AwaitingContinuation(), RequestContinuation():
+            flight = state.request_id, state.attempt, state.phase, state.through_sequence
+            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
+        case ToolExecuting(), ExecuteTool():
+            running = state.current_tool_id, state.execution_id, state.attempt, state.phase
+            return running == (effect.tool_use_id, effect.execution_id, effect.attempt, ToolPhase.RUNNING)
+        case _:
+            return False
+
+
+def _delays(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+    limits = context.limits
+    for effect in effects:
+        if not isinstance(effect, ScheduleRetry):
+            continue
+        asked = (event.retry_after_ms or 0) if isinstance(event, LlmError) else 0
+        expected = max(limits.retry_base_ms * 2 ** (effect.attempt - 2), asked)
+        check("I12 the delay", effect.delay_ms == expected <= limits.max_retry_after_ms, effect, asked)
+        check("I11 attempts", 2 <= effect.attempt <= limits.max_attempts, effect)
+        waits = isinstance(after, LlmRequesting | AwaitingContinuation | ToolExecuting) and (
+            after.attempt == effect.attempt and after.retry_at == event.at + effect.delay_ms
+        )
+        check("I12 the state shows the wait", waits, effect, after)
+
+
+def _parent_is_told(before: State, context: ConvContext, after: State, effects: tuple[Effect, ...]) -> None:
+    told = [effect.result for effect in effects if isinstance(effect, NotifyParent)]
+    ends = context.is_sub_agent and isinstance(after, TERMINAL) and not isinstance(before, TERMINAL)
+    check("I20 the parent hears of the end, once", len(told) == ends, told, after)
+    for outcome in told:
+        match after:
+            case Completed():
+                check("I20 the result", outcome == AgentSucceeded(after.result), outcome)
+            case Failed():
+                check("I20 the failure", outcome == AgentFailed(after.kind, after.error, after.partial_result), outcome)
+            case _:
+                check("I19 how a sub-agent ends", False, after)
+
+
+def _counters_grow(before: State, after: State) -> None:
+    for counter in ("run", "req", "xid", "seq", "agents", "turns"):
+        check("I18 counters only grow", getattr(before.ledger, counter) <= getattr(after.ledger, counter), counter)
+
+
+def _cancelled_calls(before: State, event: UserCancel, effects: tuple[Effect, ...]) -> None:
+    """I6, for every state with open calls, whatever ran."""
+    match before:
+        case ToolExecuting():
+            ids = (before.current_tool_id, *before.remaining_tool_ids)
+        case AwaitingSubAgents() if before.tool_use_id:
+            ids = (before.tool_use_id, *before.remaining_tool_ids)
+        case AwaitingToolApproval():
+            ids = tuple(call.id for call in before.calls)
+        case _:
+            return
+    if not effects:
+        return
+    stored = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
+    results = [block for message in stored if message.type is MessageType.TOOL for block in message.content]
+    others = [message for message in stored if message.type is not MessageType.TOOL]
+    check(
+        "I6 one result per unfinished call", [getattr(block, "tool_use_id", "") for block in results] == list(ids), ids
+    )
+    skipped = "Cancelled by user" if isinstance(before, AwaitingToolApproval) else "Skipped due to cancellation"
+    texts = [getattr(block, "output", "") for block in results]
+    check("I6 their texts", texts == ["Cancelled by user"] + [skipped] * (len(ids) - 1), texts)
+    dropped = [message for message in others if message.type is MessageType.USER and message.delivery == "follow_up"]
+    check("I6 nothing else but dropped follow-ups", others == dropped, others)
+    check("I6 dropped only if asked, or by policy", not dropped or len(dropped) == len(before.ledger.follows), event)
+
+
+# --- with a memory of the walk ---------------------------------------------------------------------------------------
+
+
+class Laws:
+    """The laws of one conversation's life."""
+
+    def __init__(self, context: ConvContext) -> None:
+        self.conversation = context.conversation_id
+        self.sub_agent = context.is_sub_agent
+        self.history: list[Message] = []
+        self.told: list[Notification] = []
+        self.chain_check = ChainCheck()
+        self.position = "Idle"
+        self.slots: dict[tuple[str, int], str] = {}
+        self.used_ids: set[str] = set()
+        self.last_attempt: dict[str, int] = {}
+        self.roots: dict[str, str] = {}
+        self.stopped: dict[str, RunStop] = {}
+        self.accepted: set[str] = set()
+        self.fates: dict[str, str] = {}
+        self.questions: set[str] = set()
+        self.fan_in: tuple[str, ...] = ()
+        self.view: list[tuple[str, Any]] = []
+        self.view_answered = True
+        self.mode_changed = False
+        self.requests = 0
+        self.nudges = 0
+        self.last_text = ""
+        self.parent_told = 0
+
+    def fork(self) -> Self:
+        """An independent copy, for a look at what would be."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict | set):
+                setattr(twin, name, value.copy())
+        twin.chain_check = copy.deepcopy(self.chain_check)
+        return twin
+
+    # --- one transition
+
+    def step(self, before: State, step: Step) -> None:
+        """Check one transition and remember what it did."""
+        after, effects = step.new_state, step.effects
+        check_transition(before, step.context, step.event, after, effects)
+        for effect in effects:
+            self._effect(effect, step)
+        for told in notifications(effects):
+            self.told.append(told)
+            self._notification(told, step)
+        self._attempt(after)
+        self._fan_in(after)
+        self._round(after)
+        if isinstance(after, LlmRequesting | AwaitingContinuation):
+            if after.phase is Phase.STREAMING:
+                self.slots.setdefault((after.request_id, after.attempt), "open")
+            check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
+        if isinstance(after, Failed):
+            self._partial(after)
+
+    def _effect(self, effect: Effect, step: Step) -> None:
+        match effect:
+            case PersistMessage():
+                self._message(effect.message, step)
+            case PersistMode():
+                self.mode_changed = True
+            case RequestLlm():
+                self._request(effect, step)
+            case RequestContinuation():
+                self._summary_request(effect)
+            case ExecuteTool():
+                self._use(f"execution {effect.execution_id}")
+                check("I16 calls run in request order", effect.tool_use_id == self.chain_check.open_calls[0], effect)
+                check("I41 no tool runs in the grace turn", not step.new_state.ledger.grace, effect)
+            case SpawnSubAgent():
+                self._use(effect.task.agent_id)
+                check("C31 a deadline for every sub-agent", effect.deadline == step.event.at + effect.task.timeout_ms)
+            case NotifyParent():
+                self.parent_told += 1
+                check("I20 once in a life", self.parent_told == 1, effect)
+            case _:
+                pass
+
+    def _message(self, message: Message, step: Step) -> None:
+        check("I28 append-only", message.sequence == len(self.history) + 1, message)
+        self._use(f"message {message.id}")
+        if message.type is not MessageType.TOOL:
+            check("I21 nothing splits a tool round", not self.chain_check.open_calls, message)
+        check("I23 a valid chain", not (found := self.chain_check.feed(message)), found)
+        self.history.append(message)
+        match message.type:
+            case MessageType.AGENT:
+                self._answer(message, step)
+            case MessageType.USER:
+                self._user_message(message)
+            case MessageType.SYSTEM if message.kind is SystemKind.NUDGE:
+                self.nudges += 1
+                check("I41 nudges in a row", self.nudges <= step.context.limits.max_nudges, self.nudges)
+            case _:
+                pass
+        if message.request_id:
+            slot = (message.request_id, message.attempt)
+            check("I43 a slot closes once", self.slots.get(slot, "open") == "open", slot)
+            self.slots[slot] = "message"
+        check("I30 no discarded text is stored", UNSAID not in text_of(message.content), message)
+
+    def _answer(self, message: Message, step: Step) -> None:
+        event = step.event
+        whole = isinstance(event, LlmResponse) and (event.content, event.request_id, event.attempt)
+        check("I30 an answer is stored whole", whole == (message.content, message.request_id, message.attempt), event)
+        self.view_answered = True
+        self.last_text = text_of(message.content).strip() or self.last_text
+        if tool_uses(message.content):
+            self.nudges = 0
+
+    def _user_message(self, message: Message) -> None:
+        if message.delivery == "steer":
+            check("I27 a steer belongs to a run", message.run in self.roots, message)
+        else:
+            check("I26 one root per run", message.run not in self.roots, message)
+            check("I26 a run comes before its end", message.run not in self.stopped, message)
+            self.roots[message.run] = message.id
+        self._fate(message.id, message.delivery)
+
+    def _fate(self, message_id: str, fate: str) -> None:
+        check("I27 one fate each", message_id not in self.fates, message_id, fate)
+        self.fates[message_id] = fate
+
+    def _use(self, identity: str) -> None:
+        check("I18 an id is used once", identity not in self.used_ids, identity)
+        self.used_ids.add(identity)
+
+    def _request(self, effect: RequestLlm, step: Step) -> None:
+        self.requests += effect.attempt == 1
+        if self.sub_agent:
+            check("I41 turns", self.requests <= step.context.limits.max_turns + 1, self.requests)
+        check("I24 every call is answered", not self.chain_check.open_calls, effect)
+        check("C19 the request contains all that was said", effect.through_sequence == len(self.history), effect)
+        self._announced(step.context)
+        view = provider_view(self.history, effect.through_sequence)
+        roles = [turn.role for turn in view]
+        check("I24 roles alternate", roles == (["user", "assistant"] * len(view))[: len(view)] and len(view) % 2, roles)
+        row = [(turn.role, block) for turn in view for block in turn.content]
+        calls = [block.id for _, block in row if isinstance(block, ToolUse)]
+        check("I24 unique tool ids", len(calls) == len(set(calls)), calls)
+        sent = self.view
+        if not self.view_answered and sent and sent[-1] == ("user", Text("Continue.")):
+            sent = sent[:-1]
+        check("LLM §0.2 append-only", row[: len(sent)] == sent, sent, row)
+        self.view, self.view_answered = row, False
+
+    def _summary_request(self, effect: RequestContinuation) -> None:
+        check("I24 every call is answered", not self.chain_check.open_calls, effect)
+        turns = summary_view(self.history, effect.through_sequence, effect.rejected)
+        check("REQ-BED-020 tool-less", all(type(b).__name__ in ("Text", "Image") for t in turns for b in t.content))
+
+    def _announced(self, context: ConvContext) -> None:
+        if self.mode_changed and not self.sub_agent:
+            notices = [message for message in self.history if message.kind is SystemKind.MODE]
+            named = re.search(r"\b(un)?restricted\b", text_of(notices[-1].content)) if notices else None
+            check("I40 the model knows its mode", named and named[0] == context.mode.value, context.mode, notices[-1:])
+
+    def _notification(self, told: Notification, step: Step) -> None:
+        match told:
+            case StateChanged():
+                for there in told.fsm_path:
+                    check("I17 the walk", f"{self.position}>{there.value}" in EDGES, self.position, there, step.event)
+                    self.position = there.value
+                check("StateChanged shows the state", told.state == summarize(step.new_state, step.context), told)
+            case Token():
+                slot = (told.request_id, told.attempt)
+                check("I34 no text after the end", self.slots.setdefault(slot, "open") == "open", told)
+            case StreamDiscarded():
+                slot = (told.request_id, told.attempt)
+                check("I43 only an open slot is discarded", self.slots.get(slot) == "open", told)
+                self.slots[slot] = "discarded"
+            case QueueChanged(fate=Fate.RETURNED | Fate.WITHDRAWN):
+                self._fate(told.input.message_id, told.fate.value)
+            case RunStop():
+                check("I26 one run-stop per run", told.run not in self.stopped, told)
+                check("I26 a run has a root", told.run in self.roots, told)
+                self.stopped[told.run] = told
+            case ApprovalRequested():
+                check("C16 a question is asked once", told.call.id not in self.questions, told)
+                self.questions.add(told.call.id)
+            case ApprovalResolved():
+                check("C16 only a question is answered", told.tool_use_id in self.questions, told)
+                self.questions.remove(told.tool_use_id)
+            case _:
+                pass
+
+    def _attempt(self, after: State) -> None:
+        if isinstance(after, LlmRequesting | AwaitingContinuation):
+            last = self.last_attempt.get(after.request_id, 1)
+            check("I11 attempts do not go back", last <= after.attempt, after)
+            check("I11 a new request begins at 1", after.request_id in self.last_attempt or after.attempt == 1, after)
+            self.last_attempt[after.request_id] = after.attempt
+
+    def _fan_in(self, after: State) -> None:
+        if not isinstance(after, AwaitingSubAgents):
+            self.fan_in = ()
+            return
+        pending, done = after.pending_ids, tuple(report.agent_id for report in after.completed_results)
+        everybody = tuple(sorted((*pending, *done)))
+        check("I15 disjoint, no duplicates", len(set(everybody)) == len(everybody), everybody)
+        check("I15 nobody comes or goes", everybody == (self.fan_in or everybody), everybody, self.fan_in)
+        self.fan_in = everybody
+
+    def _round(self, after: State) -> None:
+        match after:
+            case ToolExecuting():
+                results, current, waiting = after.completed_results, after.current_tool_id, after.remaining_tool_ids
+            case AwaitingSubAgents() if after.tool_use_id:
+                results, current, waiting = after.tool_results, after.tool_use_id, after.remaining_tool_ids
+            case _:
+                return
+        stored = []
+        for message in reversed(self.history):
+            if message.type is MessageType.AGENT:
+                break
+            stored += [block for block in message.content if message.type is MessageType.TOOL]
+        check("I42 the round's results are those stored", list(results) == stored[::-1], results, stored)
+        check("I16 the rest waits in order", self.chain_check.open_calls == (current, *waiting), after)
+
+    def _partial(self, after: Failed) -> None:
+        expected = "" if after.kind is ErrorKind.SUB_AGENT_ERROR else self.last_text
+        check("I41 the last text is kept", after.partial_result == expected, after, expected)
+
+    # --- one commit
+
+    def chain(self, event: Event, before: State, steps: tuple[Step, ...]) -> None:
+        """Check one commit, at whose end the machine rests."""
+        after = steps[-1].new_state
+        started = [effect for step in steps for effect in step.effects if isinstance(effect, IN_FLIGHT)]
+        check("I3 one operation per commit", len(started) <= 1, started)
+        if started:
+            check("I3 the resting state names it", names(after, started[0]), after, started)
+        follows = len(before.ledger.follows) + 1
+        check("I39 chains end", len(steps) <= 3 + 2 * follows, len(steps))
+        self._rests(after)
+        if isinstance(event, UserMessage):
+            self.accepted.add(event.message_id)
+        self._fates(after)
+        self._runs(after)
+        if isinstance(event, UserCancel):
+            self._cancel_settles(before, after)
+        streaming = isinstance(after, LlmRequesting | AwaitingContinuation) and after.phase is Phase.STREAMING
+        opened = [slot for slot, end in self.slots.items() if end == "open"]
+        expected = [(after.request_id, after.attempt)] if streaming else []  # type: ignore[union-attr]
+        check("I43 only what streams is open", opened == expected, opened, expected)
+        asked = set(after.undecided) if isinstance(after, AwaitingToolApproval) else set()
+        check("C16 every question is answered or withdrawn", self.questions == asked, self.questions, asked)
+
+    def _rests(self, after: State) -> None:
+        ledger = after.ledger
+        check("I39 AwaitingLlm never rests", not isinstance(after, AwaitingLlm), after)
+        check("I39 no queue at rest", not (isinstance(after, Idle | Error) and ledger.follows), after)
+        if isinstance(after, Cancelling):
+            check("I39 only sub-agents are waited for", after.kind is CancelKind.AGENTS and after.pending_agents, after)
+        if isinstance(after, QUIET):
+            check("I25 no open run", not ledger.live, after)
+            check("I25 no steers, no queue", not ledger.steers and not ledger.follows, after)
+            check("I25 no open call", not self.chain_check.open_calls, self.chain_check.open_calls)
+        notices = [notice.kind for notice in ledger.pending_notices]
+        check("C48 one notice per kind", len(notices) == len(set(notices)), notices)
+        if self.sub_agent:
+            elsewhere = (
+                Error, AwaitingToolApproval, AwaitingSubAgents, Cancelling, AwaitingContinuation, ContextExhausted,
+            )  # fmt: skip
+            check("I19 where sub-agents never rest", not isinstance(after, elsewhere), after)
+            check("I19 a started sub-agent is not idle", not (self.roots and isinstance(after, Idle)), after)
+        else:
+            check("sub-agents alone complete or fail", not isinstance(after, Completed | Failed), after)
+
+    def _fates(self, after: State) -> None:
+        waiting = [one.message_id for one in (*after.ledger.steers, *after.ledger.follows)]
+        lost = self.accepted - self.fates.keys()
+        check("I27 nothing is lost", lost == set(waiting) and len(waiting) == len(lost), lost, waiting)
+
+    def _runs(self, after: State) -> None:
+        ledger = after.ledger
+        runs = {run_id(self.conversation, number) for number in range(1, ledger.run + 1)}
+        live = {run_id(self.conversation, ledger.run)} if ledger.live else set()
+        check("I26 each run ends once", self.stopped.keys() == runs - live, self.stopped.keys(), runs, live)
+
+    def _cancel_settles(self, before: State, after: State) -> None:
+        if self.sub_agent:
+            check("I7 a sub-agent is terminal at once", isinstance(after, TERMINAL), after)
+        elif isinstance(before, AwaitingSubAgents | Cancelling):
+            check("I7 at most the sub-agents' last words", isinstance(after, Cancelling), after)
+        else:
+            next_run = isinstance(after, LlmRequesting) and after.ledger.run > before.ledger.run
+            check("I7 a cancel settles in its commit", isinstance(after, QUIET) or next_run, before, after)
+
+    # --- a whole walk
+
+    def end(self, tools: tuple[ToolTraits, ...]) -> None:
+        """Check what only the whole shows: the request-cycle projection (I29)."""
+        groups = {traits.name: traits.group for traits in tools}
+        events = list(events_of(self.told, groups))
+        projector = Projector(strict=True)
+        whole = projector.project(events)
+        for cut in (len(events) // 3, len(events) // 2):
+            check("I29 incremental", projector.project(events[cut:], projector.project(events[:cut])) == whole, cut)
+        for number, cycle in enumerate(whole.cycles, 1):
+            self._cycle(run_id(self.conversation, number), cycle)
+        check("I29 as many cycles as runs", len(whole.cycles) == len(self.roots), len(whole.cycles), self.roots)
+        check("I29 the queue is what waits", {one.id for one in whole.queue} <= self.accepted - self.fates.keys())
+
+    def _cycle(self, run: str, cycle: RequestCycle) -> None:
+        check("I29 the run's root", cycle.root.id == self.roots[run], cycle.root, run)
+        kind = "follow_up" if cycle.kind is Delivery.FOLLOW_UP else "direct"
+        root = next(message for message in self.history if message.id == cycle.root.id)
+        check("I29 the root's kind", root.delivery == kind, root, kind)
+        stop = self.stopped.get(run)
+        assert (cycle.stop and cycle.stop.reason) == (stop and stop.reason), f"I29 the run's end: {stop}"

@@ -1,0 +1,21 @@
+"""How many examples: `ci` is the same in every run, `fault` is new each time and as long as BEDROCK_EXAMPLES says."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+CI_EXAMPLES = 5_000
+EXAMPLES = int(os.environ.get("BEDROCK_EXAMPLES", CI_EXAMPLES))
+"""What a law of the machine gets; everything else in proportion."""
+
+_CALM = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile("ci", _CALM, derandomize=True)
+settings.register_profile("fault", _CALM, print_blob=True)
+
+
+def profile(examples: int = CI_EXAMPLES, steps: int = 50) -> settings:
+    """Settings for a test that gets so many examples in CI; of a state machine, with so many steps each."""
+    chosen = settings.get_profile("fault" if "BEDROCK_EXAMPLES" in os.environ else "ci")
+    return settings(chosen, max_examples=max(1, examples * EXAMPLES // CI_EXAMPLES), stateful_step_count=steps)

@@ -1,0 +1,102 @@
+"""The laws of the machine along random lives of a conversation (SEMANTICS §3: I1 to I30, I39 to I43).
+
+Every walk checks every law at every step, so one set of walks is the examples of all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+
+from tests.property.drive import a_context, happen, walk
+from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
+from tests.property.world import World
+
+pytestmark = pytest.mark.timeout(3_600)
+
+REQUESTS = {
+    f"{state} {phase}"
+    for state in ("LlmRequesting", "AwaitingContinuation")
+    for phase in ("connecting", "streaming", "backoff")
+}
+TOOLS = {"ToolExecuting running", "ToolExecuting backoff"}
+EFFECTS = set("PersistMessage PersistState RequestLlm AbortLlm ExecuteTool AbortTool ScheduleRetry".split())
+PARENT_EFFECTS = set("PersistMode RequestContinuation SpawnSubAgent CancelSubAgents StartTimer".split())
+TOLD = set("StateChanged Token StreamDiscarded Retrying UsageChanged ContextWarning RunStop".split())
+PARENT_TOLD = set("QueueChanged ApprovalRequested ApprovalResolved SubAgents ModeChanged".split())
+ERRORS = set("network rate_limit server_error timed_out auth invalid_request content_filter unknown".split())
+STOPS = {f"run-stop error {kind}" for kind in (*ERRORS, "context_exhausted")} | {
+    "run-stop completed",
+    "run-stop interrupted",
+    "run-stop interrupted restart",
+    "run-stop interrupted budget",
+}
+PARENT_STOPS = {
+    "run-stop completed context_exhausted",
+    "run-stop completed max_tokens",
+    "run-stop completed refusal",
+    "run-stop interrupted cancel_timeout",
+    "run-stop interrupted context_exhausted",
+    "run-stop interrupted not_run",
+    "run-stop interrupted round_cap",
+}
+SUB_AGENT_STOPS = {f"run-stop error {detail}" for detail in ("sub_agent_error", "turn_limit", "no_result")}
+PARENT_STATES = {"Idle", "Error", "AwaitingToolApproval", "AwaitingSubAgents", "Cancelling", "ContextExhausted"}
+REFUSALS = set(
+    """AGENT_BUSY AWAITING_APPROVAL CANCELLING CONTINUATION_IN_PROGRESS CONTEXT_EXHAUSTED TERMINAL NOT_SUB_AGENT
+    NOT_AWAITING_APPROVAL UNKNOWN_OR_DECIDED RUN_OVER QUEUE_FULL""".split()
+)
+
+
+def test_every_law_holds_along_any_life_of_a_conversation() -> None:
+    """And the walks reach every state, effect, notification, run-stop and refusal there is."""
+    seen: Counter[str] = Counter()
+
+    @profile()
+    @given(tapes(150, 450))
+    def live(tape: Tape) -> None:
+        walk(World(a_context(tape), seen), tape)
+
+    live()
+    expected = (
+        REQUESTS
+        | TOOLS
+        | PARENT_STATES
+        | EFFECTS
+        | PARENT_EFFECTS
+        | TOLD
+        | PARENT_TOLD
+        | STOPS
+        | PARENT_STOPS
+        | REFUSALS
+    )
+    assert expected <= seen.keys(), f"never reached: {expected - seen.keys()}"
+
+
+def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
+    seen: Counter[str] = Counter()
+
+    @profile()
+    @given(tapes(80, 240))
+    def live(tape: Tape) -> None:
+        walk(World(a_context(tape, sub_agent=True), seen), tape)
+
+    live()
+    states = {state for state in REQUESTS if state.startswith("Llm")} | TOOLS | {"Completed", "Failed"}
+    refusals = {"SUB_AGENT", "TERMINAL", "ALREADY_STARTED", "NOT_AWAITING_APPROVAL", "UNKNOWN_OR_DECIDED"}
+    expected = states | EFFECTS | {"NotifyParent"} | TOLD | STOPS | SUB_AGENT_STOPS | refusals
+    assert expected <= seen.keys(), f"never reached: {expected - seen.keys()}"
+
+
+@profile(600)
+@given(tapes(80, 240))
+def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
+    world = World(a_context(tape, sub_agent=tape.one_in(4)))
+    while not tape.over and not world.terminal:
+        happen(world, tape)
+        for discard in (False, True):
+            if not world.terminal:
+                world.cancel_and_go_on(discard=discard)

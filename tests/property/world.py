@@ -1,0 +1,337 @@
+"""A fake world around the pure machine: it performs the effects, badly.
+
+What the machine starts stays in flight until an outcome is delivered; what it aborts may still answer, late, twice or
+never. Time is the number of events. Every commit is checked against the laws.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Self
+
+from msgspec.structs import replace
+
+from actors.core.context import ConvContext
+from actors.core.effects import (
+    AbortLlm,
+    AbortTool,
+    CancelSubAgents,
+    Effect,
+    ExecuteTool,
+    NotifyClient,
+    NotifyParent,
+    RequestContinuation,
+    RequestLlm,
+    RetryOf,
+    ScheduleRetry,
+    SpawnSubAgent,
+    StartTimer,
+)
+from actors.core.errors import InvalidTransition, Reason, Rejected
+from actors.core.events import (
+    ApprovalResponse,
+    CancelTimeout,
+    Event,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentTimeout,
+    ToolRetryTimeout,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+    WithdrawMessage,
+)
+from actors.core.notifications import RunStop
+from actors.core.states import (
+    QUIET,
+    TERMINAL,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Cancelling,
+    Error,
+    Idle,
+    LlmRequesting,
+    Phase,
+    State,
+    ToolExecuting,
+    ToolPhase,
+)
+from actors.core.summary import run_id
+from actors.core.transition import Step, context_after, run_chain
+from tests.property.laws import Laws, check
+
+COMMANDS = (
+    UserMessage,
+    ApprovalResponse,
+    TriggerContinuation,
+    SpawnSubAgents,
+    StartSubAgent,
+    SetMode,
+    WithdrawMessage,
+)
+"""Commands that may be refused; UserCancel never is."""
+
+Request = RequestLlm | RequestContinuation
+
+
+class World:
+    """One conversation and all that happens outside of it."""
+
+    def __init__(self, context: ConvContext, seen: Counter[str] | None = None) -> None:
+        self.context = context
+        self.state: State = Idle()
+        self.at = 1_000
+        self.laws = Laws(context)
+        self.request: Request | None = None
+        self.tool: ExecuteTool | None = None
+        self.agents: dict[str, SpawnSubAgent] = {}
+        self.dead: list[Request | ExecuteTool | SpawnSubAgent] = []
+        """Aborted, but perhaps not silent yet."""
+        self.timers: list[Event] = []
+        """Set and not yet fired. Nobody can stop a timer."""
+        self.past: list[Event] = []
+        """Outcomes that were delivered: they may come again."""
+        self.reports: list[NotifyParent] = []
+        self.seen: Counter[str] = Counter() if seen is None else seen
+        """How often each kind of state, effect, notification and refusal occurred."""
+
+    def fork(self) -> Self:
+        """An independent copy of everything, for a look at what would be."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict):
+                setattr(twin, name, value.copy())
+        twin.laws = self.laws.fork()
+        twin.seen = Counter()
+        return twin
+
+    @property
+    def now(self) -> int:
+        """A later moment each time."""
+        self.at += 7
+        return self.at
+
+    @property
+    def quiet(self) -> bool:
+        return isinstance(self.state, QUIET)
+
+    @property
+    def terminal(self) -> bool:
+        return isinstance(self.state, TERMINAL)
+
+    # --- what happens
+
+    def apply(self, event: Event) -> bool | Reason:
+        """Let it happen. True: it moved something; False: it was ignored; or why it was refused."""
+        before = self.state
+        try:
+            steps = run_chain(before, self.context, event)
+        except Rejected as refusal:
+            check("C37 only commands are refused", isinstance(event, COMMANDS), event, refusal.reason)
+            self._refused(event, refusal.reason)
+            self.seen[refusal.reason] += 1
+            return refusal.reason
+        except InvalidTransition:
+            check("C37 only nonsense is invalid", isinstance(event, SpawnSubAgents) and not event.tasks, event)
+            return Reason.AGENT_BUSY
+        if isinstance(event, UserMessage) and not isinstance(before, Idle | Error):
+            check("I14 busy refuses by default", event.delivery.value != "reject", before, event)
+        if not steps:
+            check("C37 commands are not ignored", not isinstance(event, COMMANDS) or isinstance(event, SetMode), event)
+            return False
+        at = before
+        for step in steps:
+            self.laws.step(at, step)
+            at = step.new_state
+            self.context = context_after(step.context, step.effects)
+        self.state = at
+        self._ended(event)
+        for step in steps:
+            for effect in step.effects:
+                self._act(effect)
+        self.laws.chain(event, before, steps)
+        self._somebody_ends_the_wait()
+        self._count(steps)
+        return True
+
+    def deliver(self, event: Event) -> bool:
+        """Let the outcome of something in flight arrive, and then once more (I10)."""
+        applied = self.apply(event)
+        check("an outcome of what is in flight counts", applied is True, event, self.state)
+        self.past.append(event)
+        if not isinstance(event, LlmStreamChunk):
+            self.expect_ignored("I10 the second delivery is ignored", event)
+        return True
+
+    def expect_ignored(self, law: str, event: Event) -> None:
+        """Something that concerns nobody (any more) changes nothing."""
+        check(law, not run_chain(self.state, self.context, event), self.state, event)
+
+    def _count(self, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            for effect in step.effects:
+                told = effect.data if isinstance(effect, NotifyClient) else effect
+                self.seen[type(told).__name__] += 1
+                if isinstance(told, RunStop):
+                    self.seen[f"run-stop {told.reason} {told.detail}".strip()] += 1
+        self.seen[f"{type(self.state).__name__} {getattr(self.state, 'phase', '')}".strip()] += 1
+
+    def _refused(self, event: Event, reason: Reason) -> None:
+        if isinstance(event, UserMessage) and not event.expected_run:
+            open_ear = isinstance(self.state, Idle | Error) and not self.context.is_sub_agent
+            check("I13 a message while idle is accepted", not open_ear, event, self.state, reason)
+
+    # --- performing effects
+
+    def _ended(self, event: Event) -> None:
+        """The event ended something: an outcome ends its operation, a crash everything."""
+        identity = getattr(event, "request_id", None), getattr(event, "attempt", None)
+        request, tool = self.request, self.tool
+        outcome = not isinstance(event, LlmStreamStarted | LlmStreamChunk | RetryTimeout)
+        if request and outcome and identity == (request.request_id, request.attempt):
+            self.request = None
+        execution = getattr(event, "tool_use_id", None), getattr(event, "execution_id", None)
+        if tool and execution == (tool.tool_use_id, tool.execution_id):
+            self.tool = None
+        if agent_id := getattr(event, "agent_id", None):
+            ended = self.agents.pop(agent_id, None)
+            if ended and isinstance(event, SubAgentTimeout):
+                self.dead.append(ended)
+        if isinstance(event, Restart):
+            self._crash()
+        timer = replace(event, at=0)
+        if timer in self.timers:
+            self.timers.remove(timer)
+
+    def _crash(self) -> None:
+        """A restart ends what is in flight without an effect; a drained server's workers may still answer."""
+        self.dead += [flight for flight in (self.request, self.tool) if flight]
+        self.dead += self.agents.values()
+        self.request, self.tool = None, None
+        self.agents.clear()
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case RequestLlm() | RequestContinuation():
+                check("I3 one request at a time", self.request is None and self.tool is None, effect, self.request)
+                self.request = effect
+            case AbortLlm():
+                check("an abort names what is in flight", self.request, effect)
+                assert self.request
+                check("an abort names what is in flight", self.request.request_id == effect.request_id, effect)
+                self.dead.append(self.request)
+                self.request = None
+            case ExecuteTool():
+                check("I16 one tool at a time", self.request is None and self.tool is None, effect, self.tool)
+                self.tool = effect
+            case AbortTool():
+                check("an abort names what is in flight", self.tool, effect)
+                assert self.tool
+                named = (self.tool.tool_use_id, self.tool.execution_id)
+                check("an abort names what is in flight", named == (effect.tool_use_id, effect.execution_id), effect)
+                self.dead.append(self.tool)
+                self.tool = None
+            case ScheduleRetry() if effect.of is RetryOf.LLM:
+                self.timers.append(RetryTimeout(0, effect.request_id, effect.attempt))
+            case ScheduleRetry():
+                self.timers.append(ToolRetryTimeout(0, effect.tool_use_id, effect.execution_id, effect.attempt))
+            case SpawnSubAgent():
+                self.spawn(effect)
+            case CancelSubAgents():
+                self.cancel_agents(effect.agent_ids)
+            case StartTimer():
+                self.timers.append(CancelTimeout(0, effect.run_id))
+            case NotifyParent():
+                self.reports.append(effect)
+            case _:
+                pass
+
+    def spawn(self, effect: SpawnSubAgent) -> None:
+        """A child begins."""
+        self.agents[effect.task.agent_id] = effect
+        self.timers.append(SubAgentTimeout(0, effect.task.agent_id))
+
+    def cancel_agents(self, agent_ids: tuple[str, ...]) -> None:
+        """Children are asked to stop; their answers are late, or never come."""
+        for agent_id in agent_ids:
+            if cancelled := self.agents.pop(agent_id, None):
+                self.dead.append(cancelled)
+
+    # --- nothing gets stuck
+
+    def _somebody_ends_the_wait(self) -> None:
+        """What the state waits for is in flight, and nothing else is: so every wait ends, and I25."""
+        state = self.state
+        request = tool = None
+        agents: set[str] = set()
+        match state:
+            case LlmRequesting() | AwaitingContinuation() if state.phase is Phase.BACKOFF:
+                check("a backoff has its timer", RetryTimeout(0, state.request_id, state.attempt) in self.timers, state)
+            case LlmRequesting() | AwaitingContinuation():
+                request = (state.request_id, state.attempt)
+            case ToolExecuting() if state.phase is ToolPhase.BACKOFF:
+                timer = ToolRetryTimeout(0, state.current_tool_id, state.execution_id, state.attempt)
+                check("a backoff has its timer", timer in self.timers, state)
+            case ToolExecuting():
+                tool = (state.current_tool_id, state.execution_id)
+            case AwaitingSubAgents():
+                agents = set(state.pending_ids)
+            case Cancelling():
+                timers = [timer for timer in self.timers if isinstance(timer, CancelTimeout)]
+                check(
+                    "a cancel is bounded", any(timer.run_id.endswith(f":{state.ledger.run}") for timer in timers), state
+                )
+            case AwaitingToolApproval():
+                check("there is a question", state.undecided, state)
+            case _:
+                pass
+        flight = self.request and (self.request.request_id, self.request.attempt)
+        check("I25 the request in flight is the one waited for", flight == request, flight, state)
+        running = self.tool and (self.tool.tool_use_id, self.tool.execution_id)
+        check("I25 the tool in flight is the one waited for", running == tool, running, state)
+        check(
+            "I25 the sub-agents at work are those waited for", self.agents.keys() == agents, self.agents.keys(), state
+        )
+
+    # --- a cancel, looked at from any step
+
+    def cancel_and_go_on(self, *, discard: bool) -> None:
+        """Copy the world, cancel it, let it settle, and talk to it again: it must never be stuck."""
+        twin = self.fork()
+        waiting = len(self.state.ledger.follows)
+        for _ in range(1 if discard else waiting + 1):
+            ledger = twin.state.ledger
+            run = run_id(self.context.conversation_id, ledger.run) if ledger.live else ""
+            twin.apply(UserCancel(twin.now, run, discard_queued=discard))
+            if run:
+                again = UserCancel(twin.now, run, discard_queued=discard)
+                twin.expect_ignored("I8 a second cancel adds nothing", again)
+            twin._settle_cancel()
+            if twin.quiet:
+                break
+        check("I7 cancelled conversations are quiet", twin.quiet, self.state, twin.state)
+        if twin.terminal:
+            check("only sub-agents end by a cancel", self.context.is_sub_agent or self.terminal, twin.state)
+            return
+        check("I13 it can be written to again", twin.apply(UserMessage(twin.now, f"after-{twin.at}", "again")) is True)
+        twin.laws.end(self.context.tools)
+
+    def _settle_cancel(self) -> None:
+        """Sub-agents answer a cancel, or two seconds pass."""
+        if not isinstance(self.state, Cancelling):
+            return
+        late = [SubAgentTimeout(0, agent.agent_id) for agent in self.state.pending_agents]
+        timeout = next(timer for timer in self.timers if isinstance(timer, CancelTimeout))
+        twin = self.fork()
+        twin.apply(replace(timeout, at=twin.now))
+        check("I7 two seconds are enough", not isinstance(twin.state, Cancelling), twin.state)
+        for event in late:
+            check("I7 the last words count", self.apply(replace(event, at=self.now)) is True, event)
+        check("I7 the last words are enough", not isinstance(self.state, Cancelling), self.state)

@@ -1,0 +1,597 @@
+"""A Bedrock server in a box: the real contract over real gRPC, with scripted answers and scripted faults.
+
+It serves one conversation, ``conversations/c1`` (slug ``brave-otter``). What a message causes is a list of steps: events
+in order, and gates at which the world waits for an approval or a cancel. The world moves on only when a watcher has
+seen all there is, so that a test decides at which step a connection breaks:
+
+* ``cuts``: the n-th stream breaks after so many events;
+* ``skips``: after the n-th break the world moves on by so many steps while nobody watches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import grpc
+from bedrock import v1
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+NAME = "conversations/c1"
+SLUG = "brave-otter"
+
+
+@dataclass
+class Gate:
+    """The world waits here until the approval is answered or the run is cancelled."""
+
+    approval: v1.PendingApproval | None = None
+    approved: list[Step] = field(default_factory=list)
+    denied: list[Step] = field(default_factory=list)
+
+
+Step = v1.Event | Gate
+Answer = Callable[[str], list[Step]]
+"""What a message causes, given the name of the run."""
+
+
+@dataclass
+class Refusal:
+    """How to answer a call instead of doing what it asks."""
+
+    code: grpc.StatusCode
+    reason: str = ""
+    message: str = "refused"
+    details: list[Message] = field(default_factory=list)
+
+
+def text(said: str, *, chunks: int = 2, request: str = "r1", attempt: int = 1) -> list[Step]:
+    """Stream a text and store it."""
+    size = max(1, -(-len(said) // chunks))
+    steps: list[Step] = [
+        delta(said[at : at + size], at, request=request, attempt=attempt) for at in range(0, len(said), size)
+    ]
+    steps.append(stored("agent", v1.ContentBlock(text=said), request=request, attempt=attempt))
+    return steps
+
+
+def delta(
+    piece: str, offset: int, *, request: str = "r1", attempt: int = 1, reasoning: bool = False
+) -> v1.Event:
+    return v1.Event(
+        text_delta=v1.Event.TextDelta(
+            llm_request_id=request, attempt=attempt, offset=offset, text=piece, reasoning=reasoning
+        )
+    )
+
+
+def output(piece: str, offset: int, *, call: str = "t1") -> v1.Event:
+    return v1.Event(
+        tool_output_delta=v1.Event.ToolOutputDelta(tool_use_id=call, attempt=1, offset=offset, text=piece)
+    )
+
+
+def stored(role: str, *blocks: v1.ContentBlock, request: str = "", attempt: int = 0) -> v1.Event:
+    return v1.Event(
+        message_added=v1.Message(
+            role=v1.Role.Value(f"ROLE_{role.upper()}"), content=blocks, llm_request_id=request, attempt=attempt
+        )
+    )
+
+
+def call(tool: str, given: dict[str, object], *, id: str = "t1") -> v1.ContentBlock:
+    struct = Struct()
+    struct.update(given)
+    return v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id=id, tool=tool, input=struct))
+
+
+def result(said: str, *, id: str = "t1", outcome: v1.ToolOutcome = v1.TOOL_OUTCOME_OK) -> v1.ContentBlock:
+    return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=id, outcome=outcome, output=said))
+
+
+def discarded(*, request: str = "r1", attempt: int = 1) -> v1.Event:
+    return v1.Event(stream_discarded=v1.Event.StreamDiscarded(llm_request_id=request, attempt=attempt))
+
+
+def state(kind: str, run: str = "", **detail: Message) -> v1.Event:
+    value = v1.ConversationState(
+        kind=v1.StateKind.Value(f"STATE_KIND_{kind.upper()}"),
+        run=run,
+        busy=kind not in ("idle", "error", "context_exhausted"),
+        **detail,  # type: ignore[arg-type]
+    )
+    return v1.Event(state_changed=v1.Event.StateChanged(state=value))
+
+
+def stopped(run: str, reason: str = "completed", detail: str = "", error: v1.RunError | None = None) -> v1.Event:
+    return v1.Event(
+        run_stopped=v1.Event.RunStopped(
+            request_cycle=run, reason=v1.StopReason.Value(f"STOP_REASON_{reason.upper()}"), detail=detail, error=error
+        )
+    )
+
+
+def says(said: str, *, chunks: int = 2) -> Answer:
+    """A run that answers with a text."""
+    return lambda run: [state("llm_requesting", run), *text(said, chunks=chunks), state("idle"), stopped(run)]
+
+
+def uses_tool(command: str, printed: str, said: str, *, ask: bool = False) -> Answer:
+    """A run that says so, calls bash, perhaps after asking, and answers with a text."""
+
+    def steps(run: str) -> list[Step]:
+        agent = stored("agent", v1.ContentBlock(text="Let me look."), call("bash", {"command": command}))
+        agent.message_added.llm_request_id, agent.message_added.attempt = "r1", 1
+        going: list[Step] = [
+            state("tool_executing", run),
+            output(printed, 0),
+            stored("tool", result(printed)),
+            *text(said, request="r2"),
+            state("idle"),
+            stopped(run),
+        ]
+        refused: list[Step] = [
+            stored("tool", result("Denied by user", outcome=v1.TOOL_OUTCOME_DENIED)),
+            *text("Then not.", request="r2"),
+            state("idle"),
+            stopped(run),
+        ]
+        start: list[Step] = [state("llm_requesting", run), delta("Let me look.", 0), agent]
+        if not ask:
+            return [*start, *going]
+        approval = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=agent.message_added.content[1].tool_call)
+        asking = state("awaiting_tool_approval", run)
+        asking.state_changed.state.awaiting_approval.pending.append(approval)
+        asked = v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval))
+        return [*start, asking, asked, Gate(approval, going, refused)]
+
+    return steps
+
+
+def fails(kind: str, message: str) -> Answer:
+    """A run that ends in an error."""
+    error = v1.RunError(kind=v1.ErrorKind.Value(f"ERROR_KIND_{kind.upper()}"), message=message)
+    return lambda run: [
+        state("llm_requesting", run),
+        stored("error", v1.ContentBlock(text=message)),
+        state("error", error=error),
+        stopped(run, "error", kind, error),
+    ]
+
+
+class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
+    """The servicer of both services, and the world behind it."""
+
+    def __init__(self) -> None:
+        self.conversation = v1.Conversation(
+            name=NAME,
+            slug=SLUG,
+            working_directory="/tmp",
+            model="models/demo",
+            mode=v1.MODE_RESTRICTED,
+            state=v1.ConversationState(kind=v1.STATE_KIND_IDLE),
+            context_usage=v1.ContextUsage(used_tokens=4200, usable_window_tokens=100_000),
+        )
+        self.models = [
+            v1.Model(name="models/demo", provider="demo", protocol=v1.Model.PROTOCOL_DEMO, default=True),
+            v1.Model(name="models/big", provider="acme", usable_window_tokens=180_000, images=True),
+        ]
+        self.answers: deque[Answer] = deque()
+        self.refusals: dict[str, deque[Refusal]] = {}
+        self.cuts: deque[int] = deque()
+        self.skips: deque[int] = deque()
+        self.requests: list[Message] = []
+        self.metadata: list[dict[str, str | bytes]] = []
+        self.deleted = False
+        self.oldest_revision = 0
+        self.page_size = 2
+        self._feed: list[v1.Event] = []
+        self._pending: deque[Step] = deque()
+        self._accepted: dict[str, v1.SendMessageResponse] = {}
+        self._runs = 0
+        self._closing = False
+        self._changed = threading.Condition()
+
+    # What the tests do and look at.
+
+    def asked(self, kind: type[Message]) -> list[Message]:
+        """The requests of one kind, in order."""
+        return [request for request in self.requests if isinstance(request, kind)]
+
+    def refuse(self, method: str, *refusals: Refusal) -> None:
+        self.refusals.setdefault(method, deque()).extend(refusals)
+
+    def happen(self, *steps: Step) -> None:
+        """Let something happen that no message asked for."""
+        with self._changed:
+            self._pending.extend(steps)
+            self._changed.notify_all()
+
+    def resolve(self, name: str, decision: v1.ApprovalDecision, note: str = "") -> bool:
+        """Answer the approval at which the world waits; False if it waits for no such thing."""
+        with self._changed:
+            gate = self._pending[0] if self._pending else None
+            if not isinstance(gate, Gate) or gate.approval is None or gate.approval.name != name:
+                return False
+            self._pending.popleft()
+            denied = decision == v1.APPROVAL_DECISION_DENY
+            self._pending.extendleft(reversed(gate.denied if denied else gate.approved))
+            decided = v1.Event.ApprovalChanged(
+                approval=v1.PendingApproval(name=name),
+                decision=v1.APPROVAL_DECISION_DENY if denied else v1.APPROVAL_DECISION_APPROVE,
+                note=note,
+            )
+            self._append(v1.Event(approval_changed=decided))
+            return True
+
+    def move(self) -> None:
+        """Take one step, as if a watcher had asked for it."""
+        with self._changed:
+            self._advance()
+
+    @property
+    def durable(self) -> list[v1.Event]:
+        return [event for event in self._feed if event.revision]
+
+    @property
+    def revision(self) -> int:
+        return len(self.durable)
+
+    def open(self) -> None:
+        self._closing = False
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    # The world.
+
+    def _advance(self) -> bool:
+        """Take one step; False if there is none to take."""
+        if not self._pending or isinstance(self._pending[0], Gate):
+            return False
+        step = self._pending.popleft()
+        assert isinstance(step, v1.Event)
+        self._append(step)
+        return True
+
+    def _append(self, step: v1.Event) -> v1.Event:
+        event = v1.Event()
+        event.CopyFrom(step)
+        event.time.FromSeconds(1_750_000_000 + len(self._feed))
+        if event.WhichOneof("event") not in ("text_delta", "tool_output_delta"):
+            event.revision = self.revision + 1
+        if event.HasField("message_added"):
+            self._store(event.message_added)
+        if event.HasField("state_changed"):
+            self.conversation.state.CopyFrom(event.state_changed.state)
+        self._feed.append(event)
+        self._changed.notify_all()
+        return event
+
+    def _store(self, message: v1.Message) -> None:
+        message.sequence = sum(1 for event in self._feed if event.HasField("message_added")) + 1
+        message.name = message.name or f"{NAME}/messages/{message.sequence}"
+        message.request_cycle = message.request_cycle or self.conversation.state.run
+
+    def _partial(self) -> list[v1.Event.TextDelta]:
+        slots: dict[tuple[str, int, bool], str] = {}
+        for event in self._feed:
+            if event.HasField("text_delta"):
+                piece = event.text_delta
+                slot = (piece.llm_request_id, piece.attempt, piece.reasoning)
+                slots[slot] = slots.get(slot, "") + piece.text
+            elif event.HasField("message_added") or event.HasField("stream_discarded"):
+                closed = event.message_added if event.HasField("message_added") else event.stream_discarded
+                for reasoning in (False, True):
+                    slots.pop((closed.llm_request_id, closed.attempt, reasoning), None)
+        return [
+            v1.Event.TextDelta(llm_request_id=request, attempt=attempt, reasoning=reasoning, text=text)
+            for (request, attempt, reasoning), text in slots.items()
+        ]
+
+    # The calls.
+
+    def _enter(self, request: Message, context: grpc.ServicerContext) -> None:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        method = type(request).__name__.removesuffix("Request")
+        if waiting := self.refusals.get(method):
+            self._abort(context, waiting.popleft())
+        name = getattr(request, "name", "") or getattr(request, "parent", "")
+        if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG):
+            self._abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"there is no {name}"))
+
+    def _abort(self, context: grpc.ServicerContext, refusal: Refusal) -> None:
+        status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)
+        info = [error_details_pb2.ErrorInfo(reason=refusal.reason, domain="bedrock")] if refusal.reason else []
+        for detail in (*info, *refusal.details):
+            packed = Any()
+            packed.Pack(detail)
+            status.details.append(packed)
+        context.abort_with_status(rpc_status.to_status(status))
+
+    def CreateConversation(self, request, context):
+        self._enter(request, context)
+        self.conversation.working_directory = request.working_directory
+        return v1.CreateConversationResponse(conversation=self.conversation)
+
+    def GetConversation(self, request, context):
+        self._enter(request, context)
+        return v1.GetConversationResponse(conversation=self.conversation)
+
+    def ListConversations(self, request, context):
+        self._enter(request, context)
+        return v1.ListConversationsResponse(conversations=[self.conversation])
+
+    def UpdateConversation(self, request, context):
+        self._enter(request, context)
+        request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
+        return v1.UpdateConversationResponse(conversation=self.conversation)
+
+    def ArchiveConversation(self, request, context):
+        self._enter(request, context)
+        return v1.ArchiveConversationResponse(conversation=self.conversation)
+
+    def UnarchiveConversation(self, request, context):
+        self._enter(request, context)
+        return v1.UnarchiveConversationResponse(conversation=self.conversation)
+
+    def DeleteConversation(self, request, context):
+        self._enter(request, context)
+        with self._changed:
+            self.deleted = True
+            self._changed.notify_all()
+        return v1.DeleteConversationResponse()
+
+    def SetMode(self, request, context):
+        self._enter(request, context)
+        self.conversation.mode = request.mode
+        return v1.SetModeResponse(conversation=self.conversation)
+
+    def ContinueConversation(self, request, context):
+        self._enter(request, context)
+        return v1.ContinueConversationResponse(conversation=self.conversation)
+
+    def TriggerContinuation(self, request, context):
+        self._enter(request, context)
+        return v1.TriggerContinuationResponse(conversation=self.conversation)
+
+    def SendMessage(self, request, context):
+        self._enter(request, context)
+        with self._changed:
+            if request.request_id in self._accepted:
+                again = v1.SendMessageResponse()
+                again.CopyFrom(self._accepted[request.request_id])
+                again.disposition = v1.DISPOSITION_DUPLICATE
+                return again
+            busy = self.conversation.state.busy
+            if busy and request.delivery in (v1.DELIVERY_UNSPECIFIED, v1.DELIVERY_DIRECT):
+                self._abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
+            response = self._queue(request) if busy else self._start(request)
+            self._accepted[request.request_id] = response
+            return response
+
+    def _start(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
+        before = self.revision
+        self._runs += 1
+        run = f"{NAME}/requestCycles/{self._runs}"
+        added = stored("user", v1.ContentBlock(text=request.text))
+        added.message_added.request_cycle = run
+        message = self._append(added).message_added
+        self.conversation.state.run, self.conversation.state.busy = run, True
+        self._pending.extend(self.answers.popleft()(run))
+        return v1.SendMessageResponse(
+            message=message, disposition=v1.DISPOSITION_DIRECT, run=run, revision=before
+        )
+
+    def _queue(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
+        before = self.revision
+        follow_up = request.delivery == v1.DELIVERY_FOLLOW_UP
+        message = v1.Message(
+            name=f"{NAME}/messages/queued-{len(self._accepted)}",
+            role=v1.ROLE_USER,
+            delivery=request.delivery,
+            content=[v1.ContentBlock(text=request.text)],
+        )
+        queued = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
+        self._append(v1.Event(queue_changed=queued))
+        if follow_up:
+            self._pending.extend(self._promotion(message))
+        return v1.SendMessageResponse(
+            message=message,
+            disposition=v1.DISPOSITION_FOLLOW_UP_QUEUED if follow_up else v1.DISPOSITION_STEER_QUEUED,
+            run="" if follow_up else self.conversation.state.run,
+            revision=before,
+        )
+
+    def _promotion(self, message: v1.Message) -> list[Step]:
+        self._runs += 1
+        run = f"{NAME}/requestCycles/{self._runs}"
+        delivered = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_DELIVERED)
+        added = v1.Event(message_added=message)
+        added.message_added.request_cycle = run
+        return [v1.Event(queue_changed=delivered), added, *self.answers.popleft()(run)]
+
+    def CancelConversation(self, request, context):
+        self._enter(request, context)
+        with self._changed:
+            state_now = self.conversation.state
+            if not state_now.busy:
+                return v1.CancelConversationResponse(no_op=True, state=state_now)
+            run = state_now.run
+            self._pending.clear()
+            self._append(state("idle"))
+            self._append(stopped(run, "interrupted"))
+            return v1.CancelConversationResponse(run=run, state=self.conversation.state, revision=self.revision)
+
+    def ResolveApproval(self, request, context):
+        self._enter(request, context)
+        if not self.resolve(request.name, request.decision, request.note):
+            self._abort(context, Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already"))
+        return v1.ResolveApprovalResponse(conversation=self.conversation)
+
+    def ListMessages(self, request, context):
+        self._enter(request, context)
+        messages = [event.message_added for event in self._feed if event.HasField("message_added")]
+        messages = [message for message in messages if message.sequence > request.after_sequence]
+        if request.descending:
+            messages.reverse()
+        start = int(request.page_token or 0)
+        more = len(messages) > start + self.page_size
+        return v1.ListMessagesResponse(
+            messages=messages[start : start + self.page_size],
+            next_page_token=str(start + self.page_size) if more else "",
+            revision=self.revision,
+        )
+
+    def ListQueue(self, request, context):
+        self._enter(request, context)
+        return v1.ListQueueResponse()
+
+    def WithdrawMessage(self, request, context):
+        self._enter(request, context)
+        return v1.WithdrawMessageResponse(message=v1.Message(name=request.name))
+
+    def ListRequestCycles(self, request, context):
+        self._enter(request, context)
+        cycles = []
+        for event in self._feed:
+            if event.HasField("run_stopped"):
+                end = event.run_stopped
+                cycles.append(
+                    v1.RequestCycle(name=end.request_cycle, stop_reason=end.reason, stop_detail=end.detail)
+                )
+        return v1.ListRequestCyclesResponse(request_cycles=cycles)
+
+    def VerifyConversation(self, request, context):
+        self._enter(request, context)
+        return v1.VerifyConversationResponse(revision=self.revision)
+
+    def ExportConversation(self, request, context):
+        self._enter(request, context)
+        yield v1.ExportConversationResponse(line='{"kind": "conversation"}')
+
+    def ReplayConversation(self, request, context):
+        self._enter(request, context)
+        yield v1.ReplayConversationResponse(step=1, revision=1)
+
+    def DownloadAttachment(self, request, context):
+        self._enter(request, context)
+        yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=4, data=b"\x89P")
+        yield v1.DownloadAttachmentResponse(data=b"NG")
+
+    def SpawnSubAgents(self, request, context):
+        self._enter(request, context)
+        with self._changed:
+            started = self._start(v1.SendMessageRequest(text="\n".join(task.task for task in request.tasks)))
+        return v1.SpawnSubAgentsResponse(message=started.message, run=started.run, revision=started.revision)
+
+    def Subscribe(self, request, context):
+        self._enter(request, context)
+        resume = request.HasField("after_revision")
+        if resume and request.after_revision < self.oldest_revision:
+            self._abort(context, Refusal(grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD", "too old"))
+        context.add_callback(self._wake)
+        cut = self.cuts.popleft() if self.cuts else None
+        for sent, event in enumerate(self._watch(request, context)):
+            if cut is not None and sent >= cut:
+                for _ in range(self.skips.popleft() if self.skips else 0):
+                    with self._changed:
+                        self._advance()
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the wire was cut")
+            yield v1.SubscribeResponse(events=[event])
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _watch(self, request: v1.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[v1.Event]:
+        with self._changed:
+            position = len(self._feed)
+            self.conversation.revision = self.revision
+            recent = [event.message_added for event in self._feed if event.HasField("message_added")]
+            resume = request.HasField("after_revision")
+            snapshot = v1.Event.Snapshot(
+                conversation=self.conversation,
+                messages=[] if resume else recent,
+                partial=[] if request.omit_deltas else self._partial(),
+            )
+            missed = [event for event in self.durable if event.revision > request.after_revision] if resume else []
+            head = self.revision
+        yield v1.Event(snapshot=snapshot)
+        yield from missed
+        yield v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head))
+        while True:
+            with self._changed:
+                while position == len(self._feed) and not self._advance():
+                    if self.deleted or self._closing or not context.is_active():
+                        break
+                    if request.until_settled and (self._pending or not self.conversation.state.busy):
+                        return
+                    self._changed.wait(5)
+                if position == len(self._feed):
+                    break
+                fresh, position = self._feed[position:], len(self._feed)
+            for event in fresh:
+                passing = event.WhichOneof("event") in ("text_delta", "tool_output_delta")
+                if not (passing and request.omit_deltas):
+                    yield event
+        if self.deleted:
+            yield v1.Event(deleted=v1.Event.Deleted())
+        elif self._closing:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+
+    def WatchConversations(self, request, context):
+        self._enter(request, context)
+        yield v1.WatchConversationsResponse(conversation_changed=self.conversation)
+        yield v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp())
+
+    def ListModels(self, request, context):
+        self._enter(request, context)
+        return v1.ListModelsResponse(models=self.models)
+
+    def ListTools(self, request, context):
+        self._enter(request, context)
+        return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
+
+    def BrowseDirectory(self, request, context):
+        self._enter(request, context)
+        return v1.BrowseDirectoryResponse(path=request.path or "/root")
+
+    def GetServerInfo(self, request, context):
+        self._enter(request, context)
+        sandbox = v1.GetServerInfoResponse.Sandbox(
+            tier=v1.GetServerInfoResponse.Sandbox.TIER_B,
+            restricted_available=True,
+            reason="namespaces are forbidden",
+            landlock_abi=4,
+        )
+        return v1.GetServerInfoResponse(
+            version="0.1.0", sandbox=sandbox, default_model="models/demo", default_mode=v1.MODE_RESTRICTED
+        )
+
+
+class FakeServer:
+    """The servicer on a port of this machine."""
+
+    def __init__(self, fake: FakeBedrock, address: str = "127.0.0.1:0") -> None:
+        self.fake = fake
+        fake.open()
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=16))
+        v1.add_ConversationServiceServicer_to_server(fake, self._server)
+        v1.add_CatalogServiceServicer_to_server(fake, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self.fake.close()
+        self._server.stop(grace=None).wait(10)

@@ -1,0 +1,445 @@
+"""The blocking client against a scripted server: what it sends, what it shows, and how it survives broken streams."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+from bedrock import Client, Event, v1
+from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+
+from tests.unit.clients.fake_server import (
+    NAME,
+    SLUG,
+    FakeBedrock,
+    FakeServer,
+    Refusal,
+    delta,
+    discarded,
+    fails,
+    says,
+    state,
+    stopped,
+    text,
+    uses_tool,
+)
+
+
+def durable(events: list[Event]) -> list[int]:
+    return [event.revision for event in events if event.revision]
+
+
+def streamed(events: list[Event]) -> str:
+    return "".join(event.text for event in events if event.kind == "text_delta")
+
+
+def test_a_message_is_answered(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello, world"))
+    run = client.conversation(SLUG).send("Hi")
+    events = list(run)
+    assert streamed(events) == "Hello, world"
+    assert events[-1].kind == "run_stopped"
+    assert run.stop is not None
+    assert run.stop.reason == "completed"
+    assert durable(events) == list(range(1, fake.revision + 1))
+
+
+def test_the_token_goes_with_every_call(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("x"))
+    client.conversation(SLUG).send("Hi").wait()
+    client.models()
+    assert len(fake.metadata) == 3
+    assert {metadata.get("authorization") for metadata in fake.metadata} == {"Bearer secret"}
+
+
+def test_the_answer_of_a_run_is_what_the_agent_said_last(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a.txt", "There is a.txt."))
+    assert client.conversation("c1").send("Look").answer() == "There is a.txt."
+
+
+def test_an_answer_in_pieces_is_put_together(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(
+        lambda run: [*text("One, ", request="r1"), *text("two.", request="r2"), state("idle"), stopped(run)]
+    )
+    assert client.conversation("c1").send("Count").answer() == "One, two."
+
+
+def test_a_failed_run_has_no_answer(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(fails("auth", "The key is wrong; set another one."))
+    with pytest.raises(RunFailed, match="set another one") as caught:
+        client.conversation("c1").send("Hi").answer()
+    assert caught.value.reason == "AUTH"
+
+
+def test_a_cancelled_run_has_no_answer(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    conversation = client.conversation("c1")
+    run = conversation.send("Hi")
+    for event in run:
+        if event.approval:
+            assert conversation.cancel().run == run.name
+    with pytest.raises(RunInterrupted):
+        run.answer()
+
+
+def test_an_approval_is_answered_in_the_loop(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    conversation = client.conversation("c1")
+    asked = []
+    for event in conversation.send("Remove x"):
+        if event.approval:
+            asked.append(event.approval)
+            conversation.approve(event.approval)
+    assert [(approval.tool, approval.input) for approval in asked] == [("bash", {"command": "rm x"})]
+    assert fake.asked(v1.ResolveApprovalRequest)[0] == v1.ResolveApprovalRequest(
+        name=f"{NAME}/approvals/t1", decision=v1.APPROVAL_DECISION_APPROVE
+    )
+
+
+def test_a_denial_carries_its_note(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    conversation = client.conversation("c1")
+    run = conversation.send("Remove x")
+    with pytest.raises(ApprovalNeeded) as caught:
+        run.answer()
+    conversation.deny(caught.value.approval.id, "too dangerous")
+    assert run.answer() == "Then not."
+    request = fake.asked(v1.ResolveApprovalRequest)[0]
+    assert request == v1.ResolveApprovalRequest(
+        name="conversations/c1/approvals/t1", decision=v1.APPROVAL_DECISION_DENY, note="too dangerous"
+    )
+
+
+def test_a_busy_agent_refuses(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    client.conversation("c1").send("Hi")
+    with pytest.raises(AgentBusy, match="agent is busy") as caught:
+        client.conversation("c1").send("You there?")
+    assert (caught.value.reason, caught.value.code) == ("AGENT_BUSY", "FAILED_PRECONDITION")
+
+
+def test_a_follow_up_is_followed_through_the_run_before_it(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("First."), says("Second.")])
+    conversation = client.conversation("c1")
+    first = conversation.send("One")
+    second = conversation.send("Two", delivery="follow_up")
+    assert (second.disposition, second.name) == ("follow_up_queued", "")
+    stops = [event.run for event in second if event.kind == "run_stopped"]
+    assert stops == [first.name, second.name]
+    assert second.answer() == "Second."
+
+
+def test_a_steer_ends_with_the_run_it_goes_into(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "Yes.", ask=True))
+    conversation = client.conversation("c1")
+    first = conversation.send("One")
+    for event in first:
+        if event.approval:
+            break
+    steer = conversation.send("By the way", delivery="steer")
+    assert steer.name == first.name
+    conversation.approve("t1", always=True)
+    assert steer.wait() is not None
+
+
+def test_a_message_is_stored_once_although_the_first_answer_was_lost(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    fake.refuse("SendMessage", *[Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone")] * 2)
+    assert client.conversation("c1").send("Hi").answer() == "Hello"
+    ids = {request.request_id for request in fake.asked(v1.SendMessageRequest)}  # type: ignore[attr-defined]
+    assert len(fake.asked(v1.SendMessageRequest)) == 3
+    assert len(ids) == 1
+
+
+def test_a_repeated_request_id_shows_the_same_run(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    conversation = client.conversation("c1")
+    assert conversation.send("Hi", request_id="once").answer() == "Hello"
+    again = conversation.send("Hi", request_id="once")
+    assert again.disposition == "duplicate"
+    assert again.answer() == "Hello"
+
+
+def long_answer(run: str) -> list[object]:
+    return [
+        state("llm_requesting", run),
+        delta("Let me ", 0),
+        delta("think.", 0, reasoning=True),
+        discarded(),
+        delta("Whät ", 0, attempt=2),
+        delta("a 🌞 ", 5, attempt=2),
+        delta("day", 9, attempt=2),
+        *text("Whät a 🌞 day", attempt=2)[-1:],
+        delta("Bye", 0, request="r2"),
+        *text("Bye", request="r2")[-1:],
+        state("idle"),
+        stopped(run),
+    ]
+
+
+STEPS = len(long_answer("")) + 3  # with the user message, the snapshot and caught_up
+
+
+@pytest.mark.parametrize("skip", [0, 1, 3, STEPS])
+@pytest.mark.parametrize("cut", range(STEPS))
+def test_a_stream_cut_anywhere_shows_everything_once(client: Client, fake: FakeBedrock, cut: int, skip: int) -> None:
+    fake.answers.append(long_answer)  # type: ignore[arg-type]
+    fake.cuts.append(cut)
+    fake.skips.append(skip)
+    events = list(client.conversation("c1").send("Hi"))
+    assert durable(events) == list(range(1, fake.revision + 1))
+    assert_deltas_fit(events)
+    if not skip:
+        assert streamed(events) == "Let me Whät a 🌞 dayBye"
+
+
+def assert_deltas_fit(events: list[Event]) -> None:
+    """Every piece begins where the piece before it ended, and what was closed is not reopened."""
+    shown: dict[tuple[str, int, bool], str] = {}
+    closed = set()
+    for event in events:
+        if event.kind in ("text_delta", "reasoning_delta"):
+            piece = event.proto.text_delta
+            slot = (piece.llm_request_id, piece.attempt, piece.reasoning)
+            assert slot not in closed
+            assert piece.offset == len(shown.get(slot, ""))
+            shown[slot] = shown.get(slot, "") + piece.text
+        elif event.message is not None and event.kind == "message_added":
+            message = event.message.proto
+            slot = (message.llm_request_id, message.attempt, False)
+            assert event.message.text.startswith(shown.get(slot, ""))
+            closed.add(slot)
+
+
+def test_a_stream_that_is_cut_again_and_again(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(long_answer)  # type: ignore[arg-type]
+    fake.cuts.extend([0, 4, 1, 3, 4, 2, 6])
+    fake.skips.extend([0, 1, 0, 2])
+    events = list(client.conversation("c1").send("Hi"))
+    assert not fake.cuts
+    assert durable(events) == list(range(1, fake.revision + 1))
+    assert_deltas_fit(events)
+
+
+def test_watching_shows_the_snapshot_once(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    client.conversation("c1").send("Hi").wait()
+    fake.cuts.extend([1, 1])
+    events = list(client.conversation("c1").events(until_settled=True))
+    assert [event.kind for event in events] == ["snapshot", "caught_up"]
+    assert [message.text for message in events[0].messages] == ["Hi", "Hello"]
+    first, *later = fake.asked(v1.SubscribeRequest)[-3:]
+    assert first == v1.SubscribeRequest(name=NAME, until_settled=True)
+    assert later == [v1.SubscribeRequest(name=NAME, until_settled=True, after_revision=fake.revision)] * 2
+
+
+def test_text_that_is_being_written_is_shown_to_a_new_watcher(client: Client, fake: FakeBedrock) -> None:
+    fake.happen(delta("Half of", 0), delta(" it", 7), *text("Half of it")[-1:])
+    fake.move()
+    events = list(client.conversation("c1").events(until_settled=True))
+    assert [(event.kind, event.text) for event in events[2:]] == [
+        ("text_delta", "Half of"),
+        ("text_delta", " it"),
+        ("message_added", "Half of it"),
+    ]
+
+
+def test_events_can_be_read_again_after_a_revision(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    client.conversation("c1").send("Hi").wait()
+    events = list(client.conversation("c1").events(2, until_settled=True))
+    assert durable(events) == list(range(3, fake.revision + 1))
+    assert "snapshot" not in [event.kind for event in events]
+
+
+def test_a_revision_that_is_too_old_is_refused(client: Client, fake: FakeBedrock) -> None:
+    fake.oldest_revision = 5
+    with pytest.raises(RevisionTooOld):
+        list(client.conversation("c1").events(2))
+
+
+def test_a_gap_is_bridged_with_a_snapshot(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello", chunks=1))
+    fake.cuts.append(4)
+    fake.skips.append(STEPS)
+    conversation = client.conversation("c1")
+    run = conversation.send("Hi")
+    kinds = []
+    for event in run:
+        kinds.append(event.kind)
+        fake.oldest_revision = 100
+    assert kinds[-1] == "snapshot"
+    assert run.stop is not None
+    assert run.stop.reason == "completed"
+
+
+def test_the_end_of_a_deleted_conversation_is_the_end_of_the_loop(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    conversation = client.conversation("c1")
+    run = conversation.send("Hi")
+    for event in run:
+        if event.approval:
+            conversation.delete(force=True)
+    assert run.stop is not None
+    assert run.stop.reason == "deleted"
+
+
+def test_a_server_that_stays_away_is_given_up(fake: FakeBedrock) -> None:
+    server = FakeServer(fake)
+    lost: list[float] = []
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    with Client(server.address, reconnect_for=0.5, on_disconnect=lambda error, delay: lost.append(delay)) as client:
+        run = client.conversation("c1").send("Hi")
+        for event in run:
+            if event.approval:
+                break
+        server.stop()
+        with pytest.raises(Unavailable):
+            run.wait()
+    assert lost
+    assert all(0 < delay <= 6 for delay in lost)
+
+
+def test_a_restarted_server_is_found_again(fake: FakeBedrock) -> None:
+    servers = [FakeServer(fake)]
+    fake.answers.append(uses_tool("ls", "x", "Done.", ask=True))
+
+    def restart(error: Exception, delay: float) -> None:
+        if len(servers) == 1:
+            servers.append(FakeServer(fake, servers[0].address))
+            fake.resolve(f"{NAME}/approvals/t1", v1.APPROVAL_DECISION_APPROVE)
+
+    with Client(servers[0].address, on_disconnect=restart) as client:
+        events = []
+        for event in client.conversation("c1").send("Hi"):
+            events.append(event)
+            if event.approval:
+                servers[0].stop()
+    for server in servers[1:]:
+        server.stop()
+    assert durable(events) == list(range(1, fake.revision + 1))
+    assert events[-1].kind == "run_stopped"
+
+
+def test_closing_the_client_ends_a_loop_in_another_thread(fake: FakeBedrock) -> None:
+    server = FakeServer(fake)
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    client = Client(server.address)
+    waiting, raised = threading.Event(), []
+
+    def watch() -> None:
+        try:
+            for event in client.conversation("c1").send("Hi"):
+                if event.approval:
+                    waiting.set()
+        except Unavailable as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    assert waiting.wait(10)
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "closed" in str(raised[0])
+    server.stop()
+
+
+def test_leaving_the_loop_closes_the_stream(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    with client.conversation("c1").send("Hi") as run:
+        for event in run:
+            if event.approval:
+                break
+    assert list(run) == []
+    assert run.wait() is None
+
+
+def test_pages_are_walked(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a", "b"))
+    conversation = client.conversation("c1")
+    conversation.send("Look").wait()
+    assert [message.role for message in conversation.messages()] == ["user", "agent", "tool", "agent"]
+    assert [message.sequence for message in conversation.messages(newest_first=True)] == [4, 3, 2, 1]
+    assert [message.sequence for message in conversation.messages(after_sequence=3)] == [4]
+
+
+def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
+    created = client.create(tmp_path, model="big", mode="unrestricted", approval_policy="ask_writes", labels={"a": "b"})
+    assert created.name == NAME
+    request = fake.asked(v1.CreateConversationRequest)[0]
+    assert isinstance(request, v1.CreateConversationRequest)
+    assert request.working_directory == str(tmp_path)
+    assert request.model == "models/big"
+    assert request.mode == v1.MODE_UNRESTRICTED
+    assert request.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
+    assert request.labels == {"a": "b"}
+    assert len(request.request_id) == 36
+
+
+def test_a_name_that_does_not_exist_is_refused_before_the_call(client: Client, fake: FakeBedrock) -> None:
+    with pytest.raises(ValueError, match="choose one of: direct, steer, follow_up"):
+        client.conversation("c1").send("Hi", delivery="later")
+    assert not fake.requests
+
+
+def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> None:
+    updated = client.conversation("c1").update(title="New", always_approved_tools=[])
+    assert updated.title == "New"
+    request = fake.asked(v1.UpdateConversationRequest)[0]
+    assert isinstance(request, v1.UpdateConversationRequest)
+    assert list(request.update_mask.paths) == ["title", "always_approved_tools"]
+
+
+def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:
+    conversation = client.conversation("c1")
+    assert conversation.get().slug == SLUG
+    assert conversation.set_mode("unrestricted").mode == v1.MODE_UNRESTRICTED
+    conversation.archive()
+    conversation.unarchive()
+    conversation.trigger_continuation()
+    assert conversation.continue_().name == NAME
+    assert conversation.queue() == []
+    assert conversation.withdraw(f"{NAME}/messages/9").name == f"{NAME}/messages/9"
+    assert conversation.verify() == []
+    assert list(conversation.export()) == ['{"kind": "conversation"}']
+    assert [step.step for step in conversation.replay()] == [1]
+    assert conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
+    assert conversation.cancel().no_op
+    assert list(conversation.cycles(view="full")) == []
+    assert conversation.delete() == []
+    assert [found.slug for found in client.conversations()] == [SLUG]
+    assert [entry.WhichOneof("event") for entry in client.watch()] == ["conversation_changed", "caught_up"]
+    assert [model.name for model in client.models()] == ["models/demo", "models/big"]
+    assert [tool.name for tool in client.tools()] == ["tools/bash"]
+    assert client.server_info().version == "0.1.0"
+    assert client.browse("/tmp").path == "/tmp"
+
+
+def test_sub_agents_are_a_run(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("All done."))
+    assert client.conversation("c1").spawn_sub_agents(["a", "b"]).answer() == "All done."
+
+
+def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
+    fake.answers.append(says("A picture."))
+    picture = tmp_path / "x"
+    picture.write_bytes(b"\x89PNG....")
+    client.conversation("c1").send("See", images=[picture, b"RIFF....WEBP"]).wait()
+    request = fake.asked(v1.SendMessageRequest)[0]
+    assert isinstance(request, v1.SendMessageRequest)
+    assert [image.media_type for image in request.images] == ["image/png", "image/webp"]
+    with pytest.raises(ValueError, match="neither PNG"):
+        client.conversation("c1").send("See", images=[b"BM"])
+
+
+def test_every_order_of_two_cuts_keeps_the_durable_events(client: Client, fake: FakeBedrock) -> None:
+    for first, second in itertools.product((1, 3, 5), (1, 4, 9)):
+        fake.answers.append(long_answer)  # type: ignore[arg-type]
+        fake.cuts.extend([first, second])
+        before = fake.revision
+        events = list(client.conversation("c1").send("Hi"))
+        assert durable(events) == list(range(before + 1, fake.revision + 1))

@@ -1,0 +1,101 @@
+"""Asking a model in tests: requests, a sink that remembers, providers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from actors.core.content import Content, Text
+from actors.core.context import ToolGroup, ToolTraits
+from actors.core.history import Turn
+from actors.llm.catalog import Catalog
+from actors.llm.provider import ProviderConfig, Secret, Timeouts
+from actors.ports import CancelToken, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
+
+KEY = "sk-test-0123456789abcdef"
+QUICK = Timeouts(connect=5, first_byte=5, idle=5)
+
+
+class Sink:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.said: list[str] = []
+        self.thought: list[str] = []
+        self.heard = threading.Event()
+
+    def started(self) -> None:
+        self.begun += 1
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        (self.thought if reasoning else self.said).append(text)
+        self.heard.set()
+
+
+def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:
+    settings = {"api_key": Secret(KEY), "timeouts": QUICK, **settings}
+    return ProviderConfig(name="twin", protocol=protocol, base_url=url, **settings)
+
+
+def model(protocol: str, url: str, name: str = "claude-sonnet-4-5", **settings: Any) -> Model:
+    found = Catalog((provider(protocol, url, **settings),)).get(name)
+    assert found is not None
+    return found
+
+
+def tool(name: str, **properties: str) -> ToolSpec:
+    schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return ToolSpec(name, f"Runs {name}.", schema, ToolTraits(name, ToolGroup.OTHER))
+
+
+BASH = tool("bash", cmd="string")
+
+
+def user(*blocks: Content | str) -> Turn:
+    return Turn("user", tuple(Text(block) if isinstance(block, str) else block for block in blocks))
+
+
+def assistant(*blocks: Content | str) -> Turn:
+    return Turn("assistant", user(*blocks).content)
+
+
+def request(*turns: Turn, tools: tuple[ToolSpec, ...] = (BASH,), system: str = "Be brief.", attempt: int = 1) -> ModelRequest:
+    return ModelRequest("c1", "c1:r7", attempt, system, tools, turns or (user("Hello"),))
+
+
+def ask(asked: Model, *turns: Turn, sink: Sink | None = None, **settings: Any) -> ModelAnswer:
+    return asked.respond(request(*turns, **settings), sink or Sink(), CancelToken())
+
+
+def failure(asked: Model, *turns: Turn, sink: Sink | None = None) -> ModelFailed:
+    """The failure of a request that must fail."""
+    try:
+        answer = ask(asked, *turns, sink=sink)
+    except ModelFailed as failed:
+        return failed
+    raise AssertionError(f"it answered {answer}")
+
+
+class Asking(threading.Thread):
+    """Asks on a thread of its own, for tests that cancel."""
+
+    def __init__(self, asked: Model, cancel: CancelToken | None = None) -> None:
+        super().__init__(daemon=True)
+        self._model = asked
+        self.sink = Sink()
+        self.cancel = cancel or CancelToken()
+        self.outcome: ModelAnswer | BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome = self._model.respond(request(), self.sink, self.cancel)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.outcome = error
+
+    def cancelled(self) -> bool:
+        """Pull the token, wait for the end, and tell whether it ended as a cancel."""
+        self.cancel.cancel()
+        self.join(10)
+        return not self.is_alive() and isinstance(self.outcome, ModelAborted)

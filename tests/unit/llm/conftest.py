@@ -1,0 +1,50 @@
+"""Fixtures of the model adapters' tests."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1 with its key, in one PEM file."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
+        " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
+    return both
+
+
+@pytest.fixture
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+@pytest.fixture
+def no_leaked_fds() -> Iterator[None]:
+    """Fail if more file descriptors are open after the test than before."""
+    before = open_fds()
+    yield
+    pause = threading.Event()
+    for _ in range(200):
+        if open_fds() <= before:
+            return
+        pause.wait(0.01)
+    assert open_fds() <= before, [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))

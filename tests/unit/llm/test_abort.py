@@ -1,0 +1,206 @@
+"""A cancel ends a request in every phase, shows as a cancel, and leaves no descriptor behind."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.llm import connections
+from actors.llm.connections import Lifeline
+from actors.llm.provider import Timeouts
+from actors.ports import CancelToken, ModelAborted, ModelFailed
+from tests.unit.llm.asking import Asking, model
+from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, chunked, named, stream
+
+pytestmark = pytest.mark.usefixtures("no_leaked_fds")
+
+#: So long that only a cancel can end a request in time.
+PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
+
+_TEXT = named(
+    {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word "}},
+)
+
+
+def _before_headers(connection: Connection) -> None:
+    connection.read_request()
+    connection.reached.set()
+    connection.wait_for_close()
+
+
+def _inside_headers(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event")
+    connection.reached.set()
+    connection.wait_for_close()
+
+
+def _stalled(connection: Connection) -> None:
+    stream(_TEXT, then=lambda c: (c.reached.set(), c.wait_for_close())[-1])(connection)
+
+
+def _streaming(connection: Connection) -> None:
+    pause = threading.Event()
+
+    def dribble(connection: Connection) -> None:
+        connection.reached.set()
+        while not pause.wait(0.005):
+            connection.send(chunked(_TEXT[-1]))
+
+    stream(_TEXT, then=dribble)(connection)
+
+
+def _flooding(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(STREAM_HEAD + b"".join(map(chunked, _TEXT)))
+    connection.reached.set()
+    flood = chunked(_TEXT[-1]) * 1000
+    while True:
+        connection.send(flood)
+
+
+PHASES: dict[str, Script] = {
+    "before_headers": _before_headers,
+    "inside_headers": _inside_headers,
+    "stalled": _stalled,
+    "streaming": _streaming,
+    "flooding": _flooding,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_a_cancel_ends_a_request_that_has_been_sent(
+    phase: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    with ScriptedServer(PHASES[phase], tls=server_tls if secure else None) as server:
+        asking = Asking(model("anthropic", server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        assert server.reached.wait(10)
+        if phase not in {"before_headers", "inside_headers"}:
+            assert asking.sink.heard.wait(10)
+        assert asking.cancelled(), asking.outcome
+
+
+def test_a_cancel_ends_a_tls_handshake(certificate: Path) -> None:
+    def mute(connection: Connection) -> None:
+        assert connection.sock.recv(1)
+        connection.reached.set()
+        connection.wait_for_close()
+
+    with ScriptedServer(mute) as server:
+        url = server.url.replace("http:", "https:")
+        asking = Asking(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        assert server.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+
+
+def test_a_cancel_ends_a_connect_that_nobody_accepts() -> None:
+    with ExitStack() as stack:
+        port, waiting = _full_backlog(stack)
+        asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT))
+        assert _until(lambda: _connecting_to(port) > waiting)
+        assert asking.cancelled(), asking.outcome
+
+
+@pytest.mark.parametrize("step", ["resolve", "publish", "connect"])
+def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments in which there is no socket to shut yet, or one that is not connecting."""
+    with ExitStack() as stack:
+        port, _ = _full_backlog(stack)
+        cancel = CancelToken()
+        _after(monkeypatch, step, cancel.cancel)
+        asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
+        asking.join(10)
+        assert cancel.cancelled
+        assert isinstance(asking.outcome, ModelAborted), asking.outcome
+
+
+def test_a_cancel_before_the_request_sends_nothing() -> None:
+    with ScriptedServer(_before_headers) as server:
+        cancel = CancelToken()
+        cancel.cancel()
+        asking = Asking(model("anthropic", server.url, timeouts=PATIENT), cancel)
+        assert asking.cancelled()
+        assert not server.received
+
+
+def test_a_cancel_wins_over_an_answer_and_over_an_error_that_came_at_the_same_time() -> None:
+    for status in (200, 500):
+        cancel = CancelToken()
+
+        def play(connection: Connection, status: int = status, cancel: CancelToken = cancel) -> None:
+            connection.read_request()
+            body = b'{"content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn"}'
+            head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            connection.send(head.encode() + body[:-1])
+            cancel.cancel()
+            connection.send(body[-1:])
+
+        with ScriptedServer(play) as server:
+            asking = Asking(model("anthropic", server.url), cancel)
+            asking.join(10)
+            assert isinstance(asking.outcome, ModelAborted), asking.outcome
+
+
+def test_cancelling_after_the_end_does_nothing() -> None:
+    with ScriptedServer(stream(named({"type": "error", "error": {}}))) as server:
+        asking = Asking(model("anthropic", server.url))
+        asking.join(10)
+        outcome = asking.outcome
+        asking.cancel.cancel()
+        assert isinstance(outcome, ModelFailed)
+
+
+def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None]) -> None:
+    """Run `action` right after a step of connecting."""
+    owners: dict[str, tuple[Any, str]] = {
+        "resolve": (socket, "getaddrinfo"),
+        "publish": (Lifeline, "publish"),
+        "connect": (connections, "_begin_connect"),
+    }
+    owner, name = owners[step]
+    original = getattr(owner, name)
+
+    def stepped(*arguments: Any, **options: Any) -> Any:
+        result = original(*arguments, **options)
+        action()
+        return result
+
+    monkeypatch.setattr(owner, name, stepped)
+
+
+def _full_backlog(stack: ExitStack) -> tuple[int, int]:
+    """A port where the kernel drops further connections, and how many wait for it already."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    address = listener.getsockname()
+    for _ in range(3):
+        sock = stack.enter_context(socket.socket())
+        sock.setblocking(False)
+        sock.connect_ex(address)
+    assert _until(lambda: _connecting_to(address[1]) > 0)
+    return address[1], _connecting_to(address[1])
+
+
+def _connecting_to(port: int) -> int:
+    """How many sockets of this machine are in SYN_SENT towards `port`."""
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    return sum(row[3] == "02" and row[2].endswith(f":{port:04X}") for row in rows)
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    pause = threading.Event()
+    for _ in range(1000):
+        if condition():
+            return True
+        pause.wait(0.005)
+    return False

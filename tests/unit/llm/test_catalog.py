@@ -1,0 +1,125 @@
+"""Which models are served, by whom, and how much fits them (REQ-BED-012, REQ-BED-022)."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.core.content import Usage
+from actors.llm.catalog import Catalog
+from actors.llm.limits import known_limits, limits_of, smallest_limits
+from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.ports import ModelCatalog, ModelInfo
+
+ENV = providers_from_env({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
+
+
+def info(catalog: ModelCatalog, name: str) -> ModelInfo:
+    model = catalog.get(name)
+    assert model is not None
+    return model.info
+
+
+def local(**settings: object) -> ProviderConfig:
+    return provider_from_mapping("local", {"protocol": "openai-chat", "base_url": "http://127.0.0.1:1/v1", **settings})
+
+
+def test_without_providers_the_demo_is_the_default_and_all_there_is() -> None:
+    catalog = Catalog()
+    assert catalog.default == "demo"
+    assert [model.name for model in catalog.list()] == ["demo"]
+    assert catalog.get("claude-sonnet-5-5") is None
+    assert catalog.get("") is None
+
+
+def test_the_first_provider_gives_the_default_and_the_demo_is_always_served() -> None:
+    catalog = Catalog(ENV)
+    assert catalog.default == "claude-sonnet-5-5"
+    names = [model.name for model in catalog.list()]
+    assert names[0] == "claude-sonnet-5-5"
+    assert names[-1] == "demo"
+    assert "gpt-5.2" in names
+    assert len(set(names)) == len(names)
+    assert Catalog(ENV, default="gpt-5").default == "gpt-5"
+
+
+def test_a_model_that_nobody_serves_is_refused_and_never_replaced() -> None:
+    catalog = Catalog(ENV)
+    assert catalog.get("llama-9") is None
+    assert catalog.get("demo-2") is None
+    with pytest.raises(ValueError, match="llama-9"):
+        Catalog(ENV, default="llama-9")
+
+
+def test_two_providers_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="same name"):
+        Catalog((local(), local()))
+
+
+def test_the_closest_setting_decides_who_serves_a_name() -> None:
+    catalog = Catalog((*ENV, local(models=["*", "claude-sonnet-4-5"], default_model="mine")))
+    assert info(catalog, "claude-opus-5").provider == "anthropic"
+    assert info(catalog, "gpt-5").provider == "openai"
+    assert info(catalog, "claude-sonnet-4-5").provider == "local"
+    assert info(catalog, "mine").provider == "local"
+    assert info(catalog, "anything").provider == "local"
+    assert info(catalog, "claude-opus-5").protocol == "anthropic"
+
+
+def test_listed_are_the_names_that_settings_spell_out() -> None:
+    names = [model.name for model in Catalog((local(models=["a", "b", "*"], default_model="c"),)).list()]
+    assert names == ["c", "a", "b", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "usable"),
+    [
+        ("claude-sonnet-5-5", 1_000_000, 968_000),
+        ("claude-opus-4-5-20251101", 200_000, 168_000),
+        ("gpt-5", 400_000, 272_000),
+        ("gpt-5-2025-08-07", 400_000, 272_000),
+        ("gpt-6.1-sol", 1_050_000, 922_000),
+        ("gpt-4o-mini", 128_000, 111_616),
+        ("anthropic/Claude-Haiku-4-5", 200_000, 168_000),
+    ],
+)
+def test_known_windows(name: str, window: int, usable: int) -> None:
+    served = info(Catalog((local(),)), name)
+    assert (served.context_window, served.usable_window, served.known) == (window, usable, True)
+
+
+def test_an_unknown_model_gets_the_smallest_known_window() -> None:
+    served = info(Catalog((local(),)), "my-finetune:latest")
+    assert not served.known
+    assert served.context_window == min(row.window for row in known_limits().values()) == 8192
+    assert served.usable_window == smallest_limits().usable_window
+
+
+def test_a_prefix_ends_where_a_word_ends() -> None:
+    assert limits_of("gpt-5.2-pro") is known_limits()["gpt-5.2"]
+    assert limits_of("gpt-5.21") is known_limits()["gpt-5"]
+    assert limits_of("gpt-50") is None
+    assert limits_of("claude-opus-4-80") is None
+
+
+def test_settings_override_the_table() -> None:
+    served = info(Catalog((local(context_window=32_768, max_output=4_096),)), "my-finetune")
+    assert (served.context_window, served.max_output, served.usable_window, served.known) == (32_768, 4_096, 28_672, True)
+    small = info(Catalog((local(context_window=4_096),)), "gpt-5")
+    assert (small.context_window, small.usable_window) == (4_096, 3_072)
+
+
+@pytest.mark.parametrize("prefix", known_limits())
+def test_every_row_leaves_room_for_a_conversation(prefix: str) -> None:
+    row = known_limits()[prefix]
+    assert row.window // 2 <= row.usable_window < row.window
+    assert row.usable_window + row.reserved_output <= row.window
+    assert prefix == prefix.lower()
+    assert limits_of(prefix) is row
+    assert not row.protocol or row.name
+
+
+def test_costs_are_in_micro_dollars() -> None:
+    row = limits_of("claude-sonnet-5-5")
+    assert row is not None
+    assert row.cost_micros(Usage(1_000_000, 100_000, 2_000_000, 1_000)) == 2_000_000 + 1_000_000 + 200_000 + 2_500
+    assert smallest_limits().cost_micros(Usage(1000, 1000)) == 0

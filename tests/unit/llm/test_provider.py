@@ -1,0 +1,134 @@
+"""Provider settings: from the environment, from plain data, and never showing a secret."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from actors.llm.provider import ProviderConfig, Secret, Timeouts, provider_from_mapping, providers_from_env
+
+MINIMAL = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:8080/v1"}
+
+
+def test_a_secret_shows_itself_to_nobody() -> None:
+    secret = Secret("hunter22")
+    assert "hunter22" not in f"{secret!r} {secret} {secret:>20} {[secret]}"
+    assert secret.reveal() == "hunter22"
+    assert bool(secret)
+    assert not Secret()
+    assert secret == Secret("hunter22") != Secret("other")
+    for serialise in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError):
+            serialise(secret)
+
+
+def test_the_repr_of_a_provider_holds_no_secret() -> None:
+    config = provider_from_mapping(
+        "p", {**MINIMAL, "api_key": "hunter22", "proxy": "http://u:hunter22@h:1", "headers": {"x-team": "hunter22"}}
+    )
+    assert "hunter22" not in repr(config)
+    assert config.secrets == ("hunter22", "http://u:hunter22@h:1", "hunter22")
+
+
+def test_no_environment_no_provider() -> None:
+    assert providers_from_env({"PATH": "/bin", "ANTHROPIC_API_KEY": ""}) == ()
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (
+            {"ANTHROPIC_API_KEY": "k"},
+            {"base_url": "https://api.anthropic.com", "bearer": False, "models": ("claude-*",), "key_source": "ANTHROPIC_API_KEY"},
+        ),
+        ({"ANTHROPIC_AUTH_TOKEN": "k"}, {"bearer": True, "key_source": "ANTHROPIC_AUTH_TOKEN"}),
+        ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t"}, {"bearer": False, "api_key": Secret("k")}),
+        (
+            {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_MODEL": "m"},
+            {"base_url": "http://127.0.0.1:1", "models": ("*",), "default_model": "m", "api_key": Secret()},
+        ),
+        (
+            {"OPENAI_API_KEY": "k"},
+            {"base_url": "https://api.openai.com/v1", "max_tokens_field": "max_completion_tokens"},
+        ),
+        (
+            {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
+            {"models": ("*",), "default_model": "default", "max_tokens_field": "max_tokens"},
+        ),
+    ],
+)
+def test_providers_of_the_environment(env: dict[str, str], expected: dict[str, Any]) -> None:
+    (provider,) = providers_from_env(env)
+    assert {key: getattr(provider, key) for key in expected} == expected
+
+
+def test_anthropic_comes_first() -> None:
+    both = providers_from_env({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
+    assert [provider.name for provider in both] == ["anthropic", "openai"]
+
+
+def test_all_settings_can_be_given_as_plain_data() -> None:
+    config = provider_from_mapping(
+        "local",
+        {
+            **MINIMAL, "api_key": "k", "models": ["a", "b*"], "default_model": "a", "context_window": 8192,
+            "timeouts": {"connect": 1, "idle": 2.5}, "headers": {"X-Team": "blue"}, "max_output": 512,
+        },
+    )  # fmt: skip
+    assert config == ProviderConfig(
+        name="local", protocol="openai-chat", base_url="http://127.0.0.1:8080/v1", api_key=Secret("k"),
+        models=("a", "b*"), default_model="a", context_window=8192, max_output=512,
+        timeouts=Timeouts(connect=1, idle=2.5), headers={"X-Team": Secret("blue")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"protocol": "gopher"}, "protocol"),
+        ({"protocol": 7}, "protocol"),
+        ({"base_url": "ftp://host"}, "base_url"),
+        ({"base_url": "host:80"}, "base_url"),
+        ({"base_url": "http://"}, "base_url"),
+        ({"base_url": "http://host:99999"}, "base_url"),
+        ({"base_url": "http://user:hunter22@host"}, "base_url"),
+        ({"base_url": "http://host/v1?key=hunter22"}, "base_url"),
+        ({"proxy": "socks5://hunter22"}, "proxy"),
+        ({"api_key": 5}, "api_key"),
+        ({"headers": {"x": 1}}, "headers"),
+        ({"models": "hunter22"}, "models"),
+        ({"timeouts": {"idle": -1}}, "timeouts"),
+        ({"timeouts": {"ilde": 1}}, "timeouts"),
+        ({"name": "other"}, "name"),
+        ({"colour": "hunter22"}, "colour"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_not_quoted(change: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValueError, match=rf"^providers\.p\.{key}: ") as error:
+        provider_from_mapping("p", {**MINIMAL, **change})
+    assert "hunter22" not in str(error.value)
+
+
+@pytest.mark.parametrize("missing", MINIMAL)
+def test_a_missing_setting_is_named(missing: str) -> None:
+    with pytest.raises(ValueError, match=rf"providers\.p\.{missing}: is missing"):
+        provider_from_mapping("p", {key: value for key, value in MINIMAL.items() if key != missing})
+
+
+def test_credentials_go_where_the_protocol_wants_them() -> None:
+    settings = {"base_url": "http://h", "api_key": "k", "headers": {"X-Team": "blue"}}
+    anthropic = provider_from_mapping("p", {**settings, "protocol": "anthropic"}).request_headers()
+    assert anthropic["x-api-key"] == "k"
+    assert "authorization" not in anthropic
+    assert anthropic["anthropic-version"] == "2026-10-21"
+    token = provider_from_mapping("p", {**settings, "protocol": "anthropic", "bearer": True}).request_headers()
+    assert token["authorization"] == "Bearer k"
+    assert "x-api-key" not in token
+    openai = provider_from_mapping("p", {**settings, "protocol": "openai-chat"}).request_headers()
+    assert openai["authorization"] == "Bearer k"
+    assert openai["x-team"] == "blue"
+    keyless = provider_from_mapping("p", MINIMAL).request_headers()
+    assert not {"authorization", "x-api-key"} & keyless.keys()
