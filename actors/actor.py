@@ -25,13 +25,22 @@ class Asked(Generic[Request]):
         """Monotonic seconds; past it the request is dropped unapplied."""
         self.urgent = urgent
         self.answer: Future[Any] = Future()
+        self._wanted: bool | None = None
+
+    def claim(self) -> bool:
+        """Begin to answer: nobody can withdraw the request any more. False if that has happened already."""
+        if self._wanted is None:
+            self._wanted = self.answer.set_running_or_notify_cancel()
+        return self._wanted
 
     def succeed(self, value: object) -> None:
-        if self.answer.set_running_or_notify_cancel():
+        """Answer. Only the first answer counts, and none to somebody who has given up."""
+        if self.claim() and not self.answer.done():
             self.answer.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        if self.answer.set_running_or_notify_cancel():
+        """Answer with an error; see succeed."""
+        if self.claim() and not self.answer.done():
             self.answer.set_exception(error)
 
 
@@ -68,18 +77,31 @@ class Actor(pykka.ThreadingActor):
         try:
             self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must end in a report, never in a dead actor
-            self.on_fault(message, error)
+            self._report(message, error)
 
-    def leave(self) -> None:
-        """Stop after this message (actor's thread): what still waits is refused."""
+    def _report(self, message: Any, error: BaseException) -> None:
+        try:
+            self.on_fault(message, error)
+        except BaseException:
+            log.critical("%s cannot deal with its own fault and leaves", type(self).__name__, exc_info=True)
+            self.leave()
+
+    @property
+    def gone(self) -> bool:
+        """It takes no message any more (any thread)."""
+        return self.actor_inbox.closed or self.actor_stopped.is_set()
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
+        self.actor_stopped.set()
         for envelope in self.actor_inbox.close():
             if isinstance(envelope.message, Asked):
-                envelope.message.fail(ActorDeadError("the actor has stopped"))
+                envelope.message.fail(refusal or ActorDeadError("the actor has stopped"))
             elif envelope.reply_to is not None:
                 envelope.reply_to.set(None)
-        self.actor_stopped.set()
 
     def on_stop(self) -> None:
+        """pykka's stop message has come, in its turn."""
         self.leave()
 
 

@@ -6,17 +6,18 @@ waits. The actor never waits for the network, a process or another actor; its on
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors import settings
-from actors.actor import Actor, Asked
-from actors.core.content import Delivery, MessageType, ToolCancelled
+from actors import answers, settings
+from actors.actor import Actor, Asked, tell
+from actors.backlog import Backlog
+from actors.core.content import Delivery
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
@@ -27,16 +28,17 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import Fate, MessageAdded, QueueChanged, ToolTreeReaped
+from actors.core.notifications import ToolTreeReaped
 from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval, ContextExhausted
-from actors.core.summary import run_id, summarize
-from actors.effect_executor import Admission, EffectExecutor
+from actors.core.tool_run import Receipt
+from actors.effect_executor import Admission, EffectExecutor, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
-from actors.machine import Draft, Machine
+from actors.machine import Draft, Machine, taken_over
 from actors.ports import (
     CommandExists,
     CommandRecord,
+    Commit,
     ConversationRecord,
     Fenced,
     SlugTaken,
@@ -64,22 +66,30 @@ from actors.requests import (
     etag_of,
 )
 from actors.runtime import Runtime
-from actors.tool_runner import Reaped
+from actors.tool_runner import RunnerLeft
 
 if TYPE_CHECKING:
     from actors.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
-COMMIT_BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Between attempts to commit an outcome while the store fails; the last one repeats."""
+SLUG_TRIES = 10
+"""How many generated slugs may turn out to be taken."""
 
 
 @dataclass(frozen=True)
 class IdleCheck:
-    """Leave if nothing happened since revision `step`."""
+    """Leave if nothing has happened for a while."""
 
-    step: int
+
+@dataclass(frozen=True)
+class Retry:
+    """The store may take now what it did not take before."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A commit failed, and it is not certain that the store has nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -100,91 +110,122 @@ class ConversationActor(Actor):
         self._supervisor = supervisor
         self._machine: Machine | None = None
         self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.notify_parent)
+        self._backlog: Backlog[Outcome | TextWaiting | Receipt | Doubt] = Backlog(
+            conversation_id, self._settle, functools.partial(self._remind, Retry())
+        )
+        self._touched = runtime.clock.monotonic()
+        self._idle_check_due = False
+        self._ending: Future[None] | None = None
 
     # --- what others may see (any thread) ---------------------------------------------------------------------
 
     @property
-    def quiet(self) -> bool:
-        """Nothing is under way."""
+    def settled(self) -> bool:
+        """Nothing is under way that would end without anybody's help."""
         machine = self._machine
-        return machine is None or isinstance(machine.state, QUIET)
+        return not self._backlog and (machine is None or isinstance(machine.state, (*QUIET, AwaitingToolApproval)))
 
-    def pull(self, run: str) -> None:
-        """Stop what is under way without waiting for the mailbox; a cancel is already in it (any thread)."""
+    def under_way(self, run: str) -> Work | None:
+        """The work that a cancel of this run, or of any if it is "", would stop now; to be pulled once the cancel
+        is in the mailbox (any thread)."""
         work = self._executor.work
-        if work is not None and run in ("", work.run):
-            work.token.cancel()
+        return work if work is not None and run in ("", work.run) else None
+
+    def pull(self, work: Work) -> None:
+        """Stop it without waiting for the mailbox (any thread)."""
+        self._executor.pull(work)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     def receive(self, message: Any) -> None:
+        if not isinstance(message, IdleCheck):
+            self._touched = self._runtime.clock.monotonic()
         match message:
             case Asked():
                 self._answer(message)
-            case Outcome(event=event):
-                self._outcome(event)
-            case TextWaiting(source=source):
-                for chunk in source.take():
-                    self._outcome(chunk)
-            case Reaped():
-                self._receipt(message)
-            case IdleCheck(step=step):
-                self._passivate(step)
+            case Outcome() | TextWaiting() | Receipt():
+                self._backlog.add(message)
+                self._backlog.settle()
+            case Retry():
+                self._backlog.retry()
+            case RunnerLeft(runner=runner):
+                self._executor.runner_left(runner)
+            case IdleCheck():
+                self._check_idle()
             case Shutdown(done=done):
                 self._shut_down(done)
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
+        self._rest()
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """A bug, or a store that fails: nothing of the message happened, or all of it did."""
         if isinstance(message, Asked) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
-        else:
-            super().on_fault(message, error)
+        super().on_fault(message, error)
         if isinstance(error, Fenced):
-            self._forget()
+            self._start_over()
         elif not isinstance(error, StoreError):
-            self._contain(error)
+            self._contain()
+        self._rest()
 
-    def _contain(self, error: BaseException) -> None:
-        """End the run as an error; if even that fails, forget everything: the store knows the truth."""
-        log.error("conversation %s met an internal fault: %s", self.conversation_id, type(error).__name__)
+    def _contain(self) -> None:
+        """End the run as an error (SEMANTICS §2.12); if even that fails, trust the store only."""
+        self._executor.stop_everything()
+        if self._machine is None:
+            return
+        fault = InternalFault(self._now(), "Bedrock itself failed; its log tells more.")
         try:
-            if self._machine is not None:
-                self._executor.stop_everything()
-                self._advance(InternalFault(self._now(), "Bedrock itself failed; its log tells more."))
+            self._advance(fault)
+        except StoreUnavailable:
+            self._backlog.put_off(Outcome(fault), first=True)
         except BaseException:
-            log.exception("conversation %s could not record the fault", self.conversation_id)
-            self._forget()
+            log.exception("conversation %s could not record its fault", self.conversation_id)
+            self._start_over()
 
-    def _forget(self) -> None:
+    def _start_over(self) -> None:
+        """Memory is not the truth any more: rest what the store has, unless it has another owner by now."""
+        ours = self._machine.record.epoch if self._machine else 0
         self._executor.stop_everything()
         self._machine = None
+        self._backlog.clear()
+        try:
+            record = self._runtime.store.load(self.conversation_id)
+            if record is not None and record.epoch <= ours:
+                self._load()
+        except Exception:
+            log.exception("conversation %s is not at rest; its next message brings it there", self.conversation_id)
 
     # --- commands ---------------------------------------------------------------------------------------------
 
     def _answer(self, asked: Asked[Any]) -> None:
+        """Carry a command out. One that nobody waits for any more is dropped, but a cancel: it has struck already."""
+        if not asked.claim() and not asked.urgent:
+            return
         if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
             asked.fail(Expired())
             return
         try:
             asked.succeed(self._dispatch(asked.request))
-        except (Rejected, NotFound, NotExhausted, Invalid, Expired, EtagMismatch) as refusal:
+        except (Rejected, NotFound, NotExhausted, Invalid, EtagMismatch) as refusal:
             asked.fail(refusal)
         except SlugTaken:
             asked.fail(Rejected(Reason.SLUG_TAKEN))
-        finally:
-            self._rest()
+        except StoreUnavailable:
+            asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            self._backlog.put_off(Doubt())
 
     def _dispatch(self, request: Create | Request) -> object:
+        if isinstance(request, Cancel):
+            return self._cancel(request)
+        if not self._backlog.settle():
+            raise Rejected(Reason.STORE_UNAVAILABLE)
         if isinstance(request, Create):
             return self._create(request)
         machine = self._load()
         match request:
             case Send():
                 return self._send(machine, request)
-            case Cancel():
-                return self._cancel(machine, request)
             case Resolve():
                 return self._resolve(machine, request)
             case Trigger():
@@ -201,23 +242,22 @@ class ConversationActor(Actor):
                 return self._delete(machine, force)
 
     def _create(self, request: Create) -> ConversationRecord:
-        known = self._known_create(request)
-        if known is not None:
-            return known
-        try:
-            record, commit = settings.creation(self._runtime, self.conversation_id, request, self._now())
-            self._runtime.store.commit(commit)
-        except CommandExists:
+        for _ in range(SLUG_TRIES):
             known = self._known_create(request)
-            if known is None:
-                raise
-            return known
-        except SlugTaken:
-            if request.slug:
-                raise
-            return self._create(request)
-        self._machine = Machine(self._runtime, record)
-        return record
+            if known is not None:
+                return known
+            record, commit = settings.creation(self._runtime, self.conversation_id, request, self._now())
+            try:
+                self._runtime.store.commit(commit)
+            except CommandExists:
+                continue
+            except SlugTaken:
+                if request.slug:
+                    raise
+                continue
+            self._machine = Machine(self._runtime, record)
+            return record
+        raise SlugTaken
 
     def _known_create(self, request: Create) -> ConversationRecord | None:
         if not request.request_id:
@@ -236,20 +276,24 @@ class ConversationActor(Actor):
         if known is not None:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=Sent), duplicate=True)
         self._refuse_archived(machine)
-        message_id = self._runtime.ids.message()
         event = UserMessage(
             at=self._now(),
-            message_id=message_id,
+            message_id=self._runtime.ids.message(),
             text=request.text,
             images=request.images,
             delivery=Delivery(request.delivery),
             expected_run=request.expected_run,
         )
-        answer = self._advance(event, request.request_id, request.body_hash, lambda d: _sent(d, message_id))
-        assert isinstance(answer, Sent)  # noqa: S101 -- _sent made it
+        draft = machine.draft()
+        draft.run(event)
+        answer = answers.sent(draft, event.message_id)
+        command = _remembered(request, msgspec.json.encode(answer), event.at)
+        self._perform(machine, draft, command=command)
         return answer
 
-    def _cancel(self, machine: Machine, request: Cancel) -> Cancelled:
+    def _cancel(self, request: Cancel) -> Cancelled:
+        """Stop it. What is under way has been stopped already: should the store fail now, the cancel still comes
+        before everything else."""
         event = UserCancel(
             self._now(),
             run_id=request.run_id,
@@ -257,9 +301,12 @@ class ConversationActor(Actor):
             kill_jobs=request.kill_jobs,
             reason=request.reason,
         )
-        answer = self._advance(event, answer=_cancelled)
-        assert isinstance(answer, Cancelled)  # noqa: S101 -- _cancelled made it
-        return answer
+        try:
+            return answers.cancelled(self._advance(event))
+        except StoreUnavailable:
+            if not any(_covers(entry, event) for entry in self._backlog):
+                self._backlog.put_off(Outcome(event), first=True)
+            raise
 
     def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
         draft = machine.draft()
@@ -288,17 +335,27 @@ class ConversationActor(Actor):
         return machine.record
 
     def _continue(self, machine: Machine, request: Continue) -> ConversationRecord:
-        if machine.record.continued_by:
-            successor = self._runtime.store.load(machine.record.continued_by)
-            if successor is not None:
-                return successor
+        known = self._known(request.request_id, request.body_hash)
+        linked = known.answer.decode() if known is not None else machine.record.continued_by
+        successor = self._runtime.store.load(linked) if linked else None
+        if successor is not None:
+            return successor
+        if known is not None:
+            raise NotFound("the conversation that this request_id created has been deleted")
         if not isinstance(machine.state, ContextExhausted):
             raise NotExhausted("its context is not used up: send it a message instead")
-        draft = machine.draft()
-        successor, commit = settings.succession(self._runtime, draft, request, machine.state.summary, self._now())
-        self._runtime.store.commit(draft.commit(None), commit)
-        machine.adopt(draft)
-        return successor
+        return self._succeed(machine, request, machine.state.summary)
+
+    def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:
+        for _ in range(SLUG_TRIES):
+            draft, at = machine.draft(), self._now()
+            successor, commit = settings.succession(self._runtime, draft, request, summary, at)
+            try:
+                self._perform(machine, draft, commit, command=_remembered(request, successor.id.encode(), at))
+            except SlugTaken:
+                continue
+            return successor
+        raise SlugTaken
 
     def _delete(self, machine: Machine, force: bool) -> tuple[str, ...]:
         if not isinstance(machine.state, QUIET):
@@ -309,85 +366,7 @@ class ConversationActor(Actor):
         self._runtime.store.delete(self.conversation_id)
         self._runtime.bus.deleted(self.conversation_id)
         self._machine = None
-        self._supervisor.released(self)
-        self.leave()
         return ()
-
-    # --- outcomes ---------------------------------------------------------------------------------------------
-
-    def _outcome(self, event: Event) -> None:
-        self._load()
-        self._insist(lambda: self._advance(event))
-        self._rest()
-
-    def _receipt(self, reaped: Reaped) -> None:
-        machine = self._load()
-        at = self._now()
-        notice = ToolTreeReaped(reaped.tool_use_id, reaped.pids, reaped.milliseconds, reaped.leaked)
-
-        def record() -> None:
-            draft = machine.draft()
-            draft.change(TreeReaped(at, reaped.tool_use_id), at, (notice,))
-            self._perform(machine, draft)
-
-        self._insist(record)
-
-    def _insist(self, change: Callable[[], object]) -> None:
-        """An outcome is committed again until the store takes it, or is closed (C36)."""
-        for attempt in range(1_000_000):
-            try:
-                change()
-            except StoreUnavailable:
-                if self._supervisor.closing:
-                    raise
-                pause = COMMIT_BACKOFF_SECONDS[min(attempt, len(COMMIT_BACKOFF_SECONDS) - 1)]
-                log.error("conversation %s: the store fails; trying again in %s s", self.conversation_id, pause)
-                self._supervisor.pause(pause)
-            else:
-                return
-
-    # --- the road ---------------------------------------------------------------------------------------------
-
-    def _advance(
-        self,
-        event: Event,
-        request_id: str = "",
-        body_hash: str = "",
-        answer: Callable[[Draft], msgspec.Struct] | None = None,
-    ) -> msgspec.Struct | None:
-        """Run an event, commit, publish, act. Returns what `answer` makes of the draft.
-
-        Raises Rejected, and then nothing has changed.
-        """
-        machine = self._load()
-        draft = machine.draft()
-        draft.run(event)
-        reply = answer(draft) if answer else None
-        command = None
-        if request_id:
-            command = CommandRecord(request_id, body_hash, msgspec.json.encode(reply), event.at)
-        self._perform(machine, draft, command, urgent=isinstance(event, UserCancel))
-        return reply
-
-    def _perform(
-        self, machine: Machine, draft: Draft, command: CommandRecord | None = None, *, urgent: bool = False
-    ) -> None:
-        for effect in machine.apply(draft, command, urgent=urgent):
-            self._executor.perform(effect, machine.record, machine.context)
-
-    def _load(self) -> Machine:
-        """The machine, restored from the store if need be (C35: what was under way is brought to rest)."""
-        if self._machine is None:
-            record = self._runtime.store.load(self.conversation_id)
-            if record is None:
-                self._supervisor.released(self)
-                self.leave()
-                raise NotFound("there is no such conversation")
-            record = msgspec.structs.replace(record, epoch=record.epoch + 1, node=self._runtime.node)
-            self._machine = Machine(self._runtime, record)
-            if needs_rest(record):
-                self._advance(Restart(self._now()))
-        return self._machine
 
     def _known(self, request_id: str, body_hash: str) -> CommandRecord | None:
         if not request_id:
@@ -401,49 +380,137 @@ class ConversationActor(Actor):
         if machine.record.archived_at is not None:
             raise Rejected(Reason.ARCHIVED)
 
+    # --- outcomes ---------------------------------------------------------------------------------------------
+
+    def _settle(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
+        """Apply what came from outside; nobody waits for a verdict. Raises StoreError."""
+        try:
+            match entry:
+                case Outcome(event=event):
+                    self._advance(event)
+                case TextWaiting(source=source):
+                    for chunk in source.take():
+                        self._advance(chunk)
+                case Receipt():
+                    self._record(entry)
+                case Doubt():
+                    self._look_again()
+        except NotFound:
+            log.info("conversation %s is gone; nobody cares about %s", self.conversation_id, type(entry).__name__)
+
+    def _record(self, receipt: Receipt) -> None:
+        machine, at = self._load(), self._now()
+        reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
+        draft = machine.draft()
+        draft.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
+        self._perform(machine, draft)
+
+    def _look_again(self) -> None:
+        """If the store has more than memory, what a command was told had failed has happened after all."""
+        stored = self._runtime.store.load(self.conversation_id)
+        if self._machine is not None and stored is not None and stored.step != self._machine.record.step:
+            self._start_over()
+
+    # --- the road ---------------------------------------------------------------------------------------------
+
+    def _advance(self, event: Event) -> Draft:
+        """Run an event, commit, publish, act; returns what changed.
+
+        Raises Rejected or StoreError, and then nothing has changed.
+        """
+        machine = self._load()
+        draft = machine.draft()
+        draft.run(event)
+        self._perform(machine, draft, urgent=isinstance(event, UserCancel))
+        return draft
+
+    def _perform(
+        self,
+        machine: Machine,
+        draft: Draft,
+        *others: Commit,
+        command: CommandRecord | None = None,
+        urgent: bool = False,
+    ) -> None:
+        for effect in machine.apply(draft, *others, command=command, urgent=urgent):
+            self._executor.perform(effect, machine.record, machine.context)
+
+    def _load(self) -> Machine:
+        """The machine, restored from the store if need be (C35: what was under way is brought to rest).
+
+        Raises NotFound or StoreError.
+        """
+        if self._machine is None:
+            record = self._runtime.store.load(self.conversation_id)
+            if record is None:
+                raise NotFound("there is no such conversation")
+            machine = Machine(self._runtime, taken_over(record, self._runtime.node))
+            if needs_rest(record):
+                draft = machine.draft()
+                draft.run(Restart(self._now()))
+                self._perform(machine, draft)
+            self._machine = machine
+        return self._machine
+
     def _now(self) -> int:
         return self._runtime.clock.now_ms()
 
     # --- rest and end -----------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """End this actor; requests that still wait go to its successor, which will know better."""
-        waiting = [e.message for e in self.actor_inbox.close() if isinstance(e.message, Asked)]
-        super().leave()
-        for asked in waiting:
-            self._supervisor.forward(self.conversation_id, asked)
-
     def _rest(self) -> None:
-        """Nothing under way: let the tool runner go, and leave after a while."""
+        """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
+        if self.gone or self._backlog:
+            return
         machine = self._machine
-        if machine is not None and isinstance(machine.state, QUIET):
-            self._executor.work = None
-            self._executor.retire()
-            self._supervisor.rested()
-            check = IdleCheck(machine.record.step)
-            delay = 0 if isinstance(machine.state, TERMINAL) else int(self._runtime.idle_seconds * 1000)
-            self._runtime.timers.after(delay, lambda: self._supervisor.remind(self, check))
+        if machine is not None and not isinstance(machine.state, QUIET):
+            return
+        self._executor.rest()
+        self._supervisor.rested()
+        if not self._executor.tools_gone:
+            return
+        if self._ending is not None:
+            self.leave()
+        elif machine is None or isinstance(machine.state, TERMINAL):
+            self._leave_if_unwanted()
+        elif not self._idle_check_due:
+            self._idle_check_due = True
+            self._remind(IdleCheck(), round(self._runtime.idle_seconds * 1000))
 
-    def _passivate(self, step: int) -> None:
-        machine = self._machine
-        idle = machine is None or (machine.record.step == step and isinstance(machine.state, QUIET))
-        if idle and self.actor_inbox.close_if_empty():
-            self._supervisor.released(self)
+    def _check_idle(self) -> None:
+        self._idle_check_due = False
+        idle = self._runtime.clock.monotonic() - self._touched
+        quiet = self._machine is None or isinstance(self._machine.state, QUIET)
+        if quiet and not self._backlog and self._executor.tools_gone and idle >= self._runtime.idle_seconds:
+            self._leave_if_unwanted()
+
+    def _leave_if_unwanted(self) -> None:
+        if self.actor_inbox.close_if_empty():
             self.leave()
 
     def _shut_down(self, done: Future[None]) -> None:
+        self._ending = done
+        self._executor.stop_everything()
+        self._backlog.clear()
         try:
-            self._executor.stop_everything()
             if self._machine is not None and needs_rest(self._machine.record):
-                draft = self._machine.draft()
-                draft.run(Restart(self._now()))
-                self._machine.apply(draft)
+                self._advance(Restart(self._now()))
         except StoreError:
             log.error("conversation %s is brought to rest at the next start", self.conversation_id)
+            self._machine = None
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        """End this actor, and whatever it still has under way (actor's thread)."""
+        try:
+            self._executor.stop_everything()
         finally:
+            super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
             self._supervisor.released(self)
-            self.leave()
-            done.set_result(None)
+            if self._ending is not None:
+                self._ending.set_result(None)
+
+    def _remind(self, message: object, milliseconds: int) -> None:
+        """Send this actor a message later; the timer does not keep the actor alive."""
+        self._runtime.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
 
 
 def needs_rest(record: ConversationRecord) -> bool:
@@ -458,40 +525,16 @@ def _same_body(known: CommandRecord, body_hash: str) -> None:
         raise Rejected(Reason.REQUEST_ID_REUSED)
 
 
-def _sent(draft: Draft, message_id: str) -> Sent:
-    """How a message was taken: stored as the root of a run, or queued."""
-    after, before = draft.record, draft.before
-    run = run_id(after.id, after.state.ledger.run)
-    for added in draft.find(MessageAdded):
-        if added.message.id == message_id:
-            return Sent(message_id, "direct", run, before.last_seq, message=added.message)
-    queued = next(q for q in draft.find(QueueChanged) if q.input.message_id == message_id)
-    steer = queued.delivery == "steer"
-    disposition = "steer_queued" if steer else "follow_up_queued"
-    return Sent(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+def _remembered(request: Send | Continue, answer: bytes, at: int) -> CommandRecord | None:
+    """What is kept of an accepted command that has a request id."""
+    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 
-def _cancelled(draft: Draft) -> Cancelled:
-    """The receipt of a cancel, read off what it changed."""
-    summary = summarize(draft.record.state, draft.context)
-    if draft.empty:
-        return Cancelled(no_op=True, state=summary, revision=draft.record.last_seq)
-    before = summarize(draft.before.state, draft.context)
-    fates = draft.find(QueueChanged)
-    return Cancelled(
-        no_op=False,
-        state=summary,
-        run=before.run,
-        revision=draft.record.last_seq,
-        llm_request_id=before.request_id,
-        tool_use_ids=tuple(
-            result.tool_use_id
-            for added in draft.find(MessageAdded)
-            if added.message.type is MessageType.TOOL
-            for result in added.message.content
-            if isinstance(result, ToolCancelled)
-        ),
-        sub_agents=before.pending_agents,
-        returned=tuple(q.input for q in fates if q.fate is Fate.RETURNED),
-        discarded=tuple(q.input for q in fates if q.fate is Fate.DISCARDED),
+def _covers(entry: object, cancel: UserCancel) -> bool:
+    """Whether `entry` is a cancel that already does all that `cancel` would."""
+    return (
+        isinstance(entry, Outcome)
+        and isinstance(entry.event, UserCancel)
+        and entry.event.discard_queued >= cancel.discard_queued
+        and entry.event.kill_jobs >= cancel.kill_jobs
     )

@@ -1,15 +1,15 @@
 """Performs effects: the only place where the machine's wishes meet the ports.
 
-Every effect ends in an outcome. One that cannot be performed reports its failure; silence would hold the
-conversation for ever.
+Every effect ends in an outcome. One that cannot be performed reports its failure, and one that raises is a fault of
+the conversation, which ends its run (SEMANTICS §2.12): silence would hold the conversation for ever.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pykka import ActorRef
@@ -38,13 +38,15 @@ from actors.core.events import (
     RetryTimeout,
     SubAgentResult,
     ToolRetryTimeout,
+    ToolTransient,
 )
 from actors.core.history import provider_view, summary_view
-from actors.core.states import AgentFailed
+from actors.core.states import AgentFailed, AgentOutcome
+from actors.core.summary import run_id
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
-from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest
+from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
 from actors.runtime import Runtime
-from actors.tool_runner import Abort, Retire, Run, ToolRunner
+from actors.tool_runner import Retire, Run, ToolRunner
 
 
 @dataclass(frozen=True)
@@ -52,34 +54,34 @@ class Work:
     """What is under way, for a cancel that does not wait for the mailbox."""
 
     run: str
+    """The run it belongs to; "" for a summary by request."""
     token: CancelToken
 
 
-@dataclass
 class Admission:
     """How many model requests are in flight in the whole process. Any thread."""
 
-    limit: int
-    _tickets: itertools.count[int] = field(default_factory=itertools.count)
-    _open: dict[int, None] = field(default_factory=dict)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._places = threading.BoundedSemaphore(limit)
 
-    def enter(self) -> int | None:
-        """A ticket to give back with `leave`, or None if the house is full."""
-        if len(self._open) >= self.limit:
-            return None
-        ticket = next(self._tickets)
-        self._open[ticket] = None
-        return ticket
+    def enter(self) -> bool:
+        """Take a place, to be given back with `leave`; False if the house is full."""
+        return self._places.acquire(blocking=False)
 
-    def leave(self, ticket: int) -> None:
-        self._open.pop(ticket, None)
+    def leave(self) -> None:
+        self._places.release()
 
 
 class EffectExecutor:
-    """The effects of one conversation. Actor's thread only, but for `work`, which anybody may read."""
+    """The effects of one conversation. Actor's thread only, but for `work` and `pull`."""
 
     def __init__(
-        self, runtime: Runtime, admission: Admission, owner: ActorRef[Any], notify_parent: Callable[..., None]
+        self,
+        runtime: Runtime,
+        admission: Admission,
+        owner: ActorRef[Any],
+        notify_parent: Callable[[ConversationRecord, AgentOutcome], None],
     ) -> None:
         self._runtime = runtime
         self._admission = admission
@@ -87,7 +89,19 @@ class EffectExecutor:
         self._notify_parent = notify_parent
         self._tools: ActorRef[ToolRunner] | None = None
         self._llm: LlmRequest | None = None
+        self._pulled_run = ""
         self.work: Work | None = None
+        """What was started last; any thread."""
+
+    @property
+    def tools_gone(self) -> bool:
+        """No tool runs, and nothing of a killed one is left that anybody still waits for."""
+        return self._tools is None
+
+    def pull(self, work: Work) -> None:
+        """Stop `work`, and whatever its run would still begin before its cancel is carried out (any thread)."""
+        self._pulled_run = work.run or self._pulled_run
+        work.token.cancel()
 
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         """Start, stop or schedule; never blocks."""
@@ -100,9 +114,9 @@ class EffectExecutor:
                 self._abort_llm()
             case ExecuteTool():
                 self._execute(effect, record, context)
-            case AbortTool(tool_use_id=tool_use_id, execution_id=execution_id):
+            case AbortTool():
                 if self._tools is not None:
-                    tell(self._tools, Abort(tool_use_id, execution_id))
+                    tell(self._tools, effect)
             case ScheduleRetry():
                 self._schedule(effect)
             case StartTimer(delay_ms=delay_ms, run_id=run_id):
@@ -116,19 +130,30 @@ class EffectExecutor:
                 self._notify_parent(record, result)
         self._runtime.faults.hit(f"effect.after.{point}")
 
+    def rest(self) -> None:
+        """Nothing is under way: let the tool runner end once its last process tree is gone. Idempotent."""
+        self.work = self._llm = None
+        if self._tools is not None:
+            tell(self._tools, Retire())
+
     def stop_everything(self) -> None:
         """Abandon the model request and kill the running tool; idempotent."""
         self._abort_llm()
         if self.work is not None:
             self.work.token.cancel()
-            self.work = None
-        self.retire()
+        self.rest()
 
-    def retire(self) -> None:
-        """Let the tool runner end once its last process tree is gone."""
-        if self._tools is not None:
-            tell(self._tools, Retire())
+    def runner_left(self, runner: ActorRef[Any]) -> None:
+        """A tool runner has ended."""
+        if runner is self._tools:
             self._tools = None
+
+    def _begin(self, record: ConversationRecord) -> CancelToken:
+        """A token for new work; pulled already if the run is being cancelled."""
+        self.work = Work(_run_of(record), CancelToken())
+        if self.work.run and self.work.run == self._pulled_run:
+            self.work.token.cancel()
+        return self.work.token
 
     def _request(self, effect: RequestLlm | RequestContinuation, record: ConversationRecord) -> None:
         model = self._runtime.models.get(effect.model)
@@ -136,16 +161,18 @@ class EffectExecutor:
             text = f"The model {effect.model!r} is not available on this server: choose another one."
             self._refuse(effect, LlmFailure(ErrorKind.INVALID_REQUEST, text))
             return
-        ticket = self._admission.enter()
-        if ticket is None:
+        if not self._admission.enter():
             text = f"{self._admission.limit} model requests are in flight on this server."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
             return
         build = functools.partial(_model_request, self._runtime, record, model, effect)
-        self._llm = LlmRequest(effect.request_id, effect.attempt, model, build)
-        self.work = Work(_run_of(record), self._llm.cancel)
-        ended = functools.partial(self._admission.leave, ticket)
-        LlmRunner(self._llm, self._owner, self._runtime.clock, ended).launch()
+        self._llm = LlmRequest(effect.request_id, effect.attempt, model, build, self._begin(record))
+        runner = LlmRunner(self._llm, self._owner, self._runtime.clock, self._admission.leave)
+        try:
+            runner.launch()
+        except RuntimeError:  # the machine has no thread left
+            self._admission.leave()
+            self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, "This server has no room for another request."))
 
     def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
         self._tell(LlmError(self._now(), effect.request_id, effect.attempt, failure))
@@ -156,11 +183,16 @@ class EffectExecutor:
             self._llm = None
 
     def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
-        cancel = CancelToken()
-        self.work = Work(_run_of(record), cancel)
-        if self._tools is None:
+        run = Run(effect, context, self._begin(record))
+        if self._tools is not None and tell(self._tools, run):
+            return
+        try:
             self._tools = ToolRunner(self._runtime, self._owner).launch().actor_ref
-        tell(self._tools, Run(effect, context, cancel))
+        except RuntimeError as error:  # the machine has no thread left
+            identity = effect.tool_use_id, effect.execution_id
+            self._tell(ToolTransient(self._now(), *identity, str(error), begun=False))
+            return
+        tell(self._tools, run)
 
     def _schedule(self, effect: ScheduleRetry) -> None:
         attempt = effect.attempt
@@ -182,22 +214,26 @@ class EffectExecutor:
 
 def _run_of(record: ConversationRecord) -> str:
     ledger = record.state.ledger
-    return f"{record.id}:{ledger.run}" if ledger.live else ""
+    return run_id(record.id, ledger.run) if ledger.live else ""
 
 
 def _model_request(
     runtime: Runtime, record: ConversationRecord, model: Model, effect: RequestLlm | RequestContinuation
 ) -> ModelRequest:
+    """The request as the model sees it (runner's thread). Raises StoreError."""
     messages = runtime.store.history(record.id, effect.through_sequence)
-    summary = isinstance(effect, RequestContinuation)
-    info = model.info
+    tools: tuple[ToolSpec, ...] = ()
+    if isinstance(effect, RequestContinuation):
+        turns = summary_view(messages, effect.through_sequence, effect.rejected)
+    else:
+        protocol, name = model.info.protocol, model.info.name
+        tools = runtime.toolbox.specs(sub_agent=not record.user_initiated)
+        turns = provider_view(messages, effect.through_sequence, protocol=protocol, model=name)
     return ModelRequest(
         conversation_id=record.id,
         request_id=effect.request_id,
         attempt=effect.attempt,
         system=record.system_prompt,
-        tools=() if summary else runtime.toolbox.specs(sub_agent=not record.user_initiated),
-        turns=summary_view(messages, effect.through_sequence, effect.rejected)
-        if isinstance(effect, RequestContinuation)
-        else provider_view(messages, effect.through_sequence, protocol=info.protocol, model=info.name),
+        tools=tools,
+        turns=turns,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pykka import ActorRef
@@ -43,7 +43,7 @@ class LlmRequest:
     model: Model
     build: Callable[[], ModelRequest]
     """Reads the history; called on the runner's thread. Raises StoreError."""
-    cancel: CancelToken = field(default_factory=CancelToken)
+    cancel: CancelToken
 
 
 class StreamedText:
@@ -87,6 +87,7 @@ class LlmRunner(Actor):
         self._clock = clock
         self._ended = ended
         self._text = StreamedText(request.request_id, request.attempt, clock)
+        self._streaming = False
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then end."""
@@ -98,11 +99,16 @@ class LlmRunner(Actor):
 
     def started(self) -> None:
         """Port ModelSink: the answer's stream has begun."""
-        self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
+        if not self._streaming:
+            self._streaming = True
+            self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Port ModelSink: the next piece of text."""
-        if text and self._text.put(text, reasoning=reasoning):
+        """Port ModelSink: the next piece of text. The start always comes first: it is journalled, text is not."""
+        if not text:
+            return
+        self.started()
+        if self._text.put(text, reasoning=reasoning):
             tell(self._reply_to, TextWaiting(self._text))
 
     def _report(self, event: LlmOutcome) -> None:
@@ -114,6 +120,8 @@ class LlmRunner(Actor):
 
     def _outcome(self) -> LlmOutcome:
         request = self._request
+        if request.cancel.cancelled:
+            return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
         try:
             answer = request.model.respond(request.build(), self, request.cancel)
         except ModelAborted:

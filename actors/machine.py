@@ -7,6 +7,7 @@ a draft that fails to commit leaves no trace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -27,8 +28,10 @@ from actors.core.events import Event
 from actors.core.notifications import Durable, MessageAdded, Token
 from actors.core.states import State
 from actors.core.transition import run_chain
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, StoredEvent
+from actors.ports import CommandRecord, Commit, ConversationRecord, Fenced, LogEntry, StoredEvent
 from actors.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 Found = TypeVar("Found", bound=Struct)
@@ -75,7 +78,7 @@ class Draft:
         """Later events of this draft see this context."""
         self.context = context
 
-    def commit(self, command: CommandRecord | None, **options: Any) -> Commit:
+    def commit(self, command: CommandRecord | None = None) -> Commit:
         """The whole draft as one commit."""
         return Commit(
             record=self.record,
@@ -83,7 +86,6 @@ class Draft:
             messages=tuple(self.messages),
             log=tuple(self.entries),
             command=command,
-            **options,
         )
 
     def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State) -> None:
@@ -150,27 +152,47 @@ class Machine:
         """An empty draft over the present."""
         return Draft(self.record, self.context, log_context=not self._context_logged)
 
-    def apply(self, draft: Draft, command: CommandRecord | None = None, **options: Any) -> tuple[ActEffect, ...]:
-        """Commit, then publish; returns the effects to act on.
+    def apply(
+        self, draft: Draft, *others: Commit, command: CommandRecord | None = None, urgent: bool = False
+    ) -> tuple[ActEffect, ...]:
+        """Commit, together with `others`, then publish; returns the effects to act on.
 
-        Raises StoreError, and then nothing has changed.
+        Raises StoreError, and then nothing has changed here. Once the store has the draft, so has this machine.
         """
+        faults = self._runtime.faults
         if not draft.empty:
-            faults = self._runtime.faults
             faults.hit("commit.before")
-            self._runtime.store.commit(draft.commit(command), **options)
-            faults.hit("commit.after")
-        return self.adopt(draft)
-
-    def adopt(self, draft: Draft) -> tuple[ActEffect, ...]:
-        """Take a committed draft for the present and publish it."""
+            self._commit(draft, others, command, urgent=urgent)
+            self._context_logged = True
         self.record, self.context = draft.record, draft.context
         if not draft.empty:
-            self._context_logged = True
-            events = draft.stored_events()
-            if events:
-                self._runtime.bus.publish(self.record.id, events)
+            faults.hit("commit.after")
+        self._publish(draft)
+        return tuple(draft.effects)
+
+    def _commit(self, draft: Draft, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool) -> None:
+        try:
+            self._runtime.store.commit(draft.commit(command), *others, urgent=urgent)
+        except Fenced:
+            if not self._is_stored(draft):
+                raise
+            log.warning("conversation %s: the store had taken a commit that it reported as failed", self.record.id)
+
+    def _is_stored(self, draft: Draft) -> bool:
+        """Whether an earlier attempt to commit this very draft succeeded, though it looked like a failure."""
+        rows = self._runtime.store.journal(draft.record.id, after_step=draft.before.step, limit=len(draft.entries) + 1)
+        stored = [(row.step, row.epoch, row.event) for row in rows]
+        return stored == [(entry.step, draft.record.epoch, entry.event) for entry in draft.entries]
+
+    def _publish(self, draft: Draft) -> None:
+        events = draft.stored_events()
+        if events:
+            self._runtime.bus.publish(self.record.id, events)
             self._runtime.faults.hit("publish.after")
         for token in draft.tokens:
             self._runtime.bus.token(self.record.id, token)
-        return tuple(draft.effects)
+
+
+def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
+    """A stored record as its next owner holds it: what the owner before writes from now on is fenced off."""
+    return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)

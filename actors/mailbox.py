@@ -16,7 +16,7 @@ from pykka._envelope import Envelope
 
 
 class Mailbox:
-    """pykka's ActorInbox with two lanes. `put` from any thread, `get` from the actor's only."""
+    """pykka's ActorInbox with two lanes. `put` from any thread; `get` and closing from the actor's only."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

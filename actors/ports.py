@@ -6,6 +6,7 @@ bounded; nothing here knows gRPC, SQL or HTTP.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from actors.core.errors import LlmFailure
 from actors.core.history import Turn
 from actors.core.notifications import Durable, Token
 from actors.core.states import State
+
+log = logging.getLogger(__name__)
 
 # --- time, ids, faults ------------------------------------------------------------------------------------------
 
@@ -72,14 +75,18 @@ class CancelToken:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Runs the callbacks on the caller's thread; they must not block and must not raise."""
+        """Run the callbacks on the caller's thread. They must not block, and should not raise: that is logged, and
+        the others still run."""
         with self._lock:
             if self._cancelled.is_set():
                 return
             self._cancelled.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                log.exception("a piece of work could not be stopped")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Run `callback` when cancelled; at once if that has happened already."""

@@ -38,6 +38,7 @@ class Supervisor:
         self._live: dict[str, ConversationActor] = {}
         self._stop = threading.Event()
         self._refusing = False
+        self._hurried = False
 
     @property
     def closing(self) -> bool:
@@ -84,7 +85,10 @@ class Supervisor:
             self._refusing = True
         deadline = self._runtime.clock.monotonic() + drain_seconds
         with self._changed:
-            self._changed.wait_for(self._all_quiet, timeout=max(0.0, deadline - self._runtime.clock.monotonic()))
+            self._changed.wait_for(
+                lambda: self._hurried or self._all_quiet(),
+                timeout=max(0.0, deadline - self._runtime.clock.monotonic()),
+            )
             self._stop.set()
             actors = tuple(self._live.values())
         endings: list[Future[None]] = []
@@ -95,6 +99,12 @@ class Supervisor:
         late = wait(endings, timeout=SHUTDOWN_SECONDS).not_done
         if late:
             log.error("%d conversations did not come to rest in time; the next start brings them there", len(late))
+
+    def hurry(self) -> None:
+        """Cut the drain of a `stop` short that is under way, or is yet to come. Any thread."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
 
     # --- for the actors ---------------------------------------------------------------------------------------
 

@@ -7,12 +7,8 @@ import time
 from pathlib import Path
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-_ADJECTIVES = (
-    "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
-)
-_NOUNS = (
-    "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
-)
+_ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
+_NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
 
 
 class SystemClock:

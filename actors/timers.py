@@ -28,11 +28,13 @@ class Timers:
     def after(self, milliseconds: int, callback: Callable[[], None]) -> None:
         """Run `callback` once, `milliseconds` from now; never after close()."""
         with self._changed:
+            if self._closed:
+                return
             heapq.heappush(self._due, (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback))
             self._changed.notify()
 
     def close(self) -> None:
-        """Forget every timer and end the thread; idempotent."""
+        """Forget every timer, wait for a callback that runs, and end the thread; idempotent. Not from a callback."""
         with self._changed:
             self._closed = True
             self._due.clear()
@@ -43,7 +45,7 @@ class Timers:
         while (callback := self._next()) is not None:
             try:
                 callback()
-            except Exception:
+            except BaseException:  # whatever one callback does, all others still have to run
                 log.exception("a timer's callback failed")
 
     def _next(self) -> Callable[[], None] | None:

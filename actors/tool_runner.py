@@ -1,31 +1,45 @@
 """The tool runner of a conversation: starts one tool at a time, kills it when told to, gives the receipt.
 
-The runner never blocks: the tool runs on a thread of its own, which ends with the tool.
+The runner never blocks: the tool runs on a thread of its own, which ends with the tool. Whatever happens to a tool
+ends in an outcome; silence would hold the conversation for ever.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pykka import ActorRef
 
 from actors.actor import Actor, tell
-from actors.core import tool_run
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
-from actors.core.effects import ExecuteTool
+from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
-from actors.core.tool_run import Call
+from actors.core.tool_run import (
+    QUIESCE_MS,
+    Kill,
+    Output,
+    QuiesceTimeout,
+    Quiescing,
+    Ready,
+    Receipt,
+    ReportOutcome,
+    ReportReceipt,
+    Running,
+    Start,
+    ToolEnded,
+    ToolRun,
+    advance,
+)
 from actors.llm_runner import Outcome
 from actors.ports import (
     CancelToken,
     RunningProcess,
     SandboxUnavailable,
-    Tool,
     ToolContext,
     ToolInputInvalid,
     ToolTransientError,
@@ -37,65 +51,44 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """Start this tool."""
+    """To a runner: start this tool."""
 
     effect: ExecuteTool
     context: ConvContext
     cancel: CancelToken
 
-    @property
-    def call(self) -> Call:
-        return Call(self.effect.tool_use_id, self.effect.execution_id)
-
-
-@dataclass(frozen=True)
-class Abort:
-    """Kill this tool."""
-
-    tool_use_id: str
-    execution_id: int
-
 
 @dataclass(frozen=True)
 class Retire:
-    """End once nothing runs and nothing dies any more."""
+    """To a runner: end once nothing runs and nothing dies any more, unless another tool comes first."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """From the tool's thread: this is how it ended."""
+class RunnerLeft:
+    """To the conversation: this runner has ended, and all of its tools before it."""
 
-    call: Call
-    outcome: ToolOutcomeEvent
-
-
-@dataclass(frozen=True)
-class QuiesceTimeout:
-    """The bound for a killed tool's death is over."""
-
-    call: Call
+    runner: ActorRef[Any]
 
 
-@dataclass(frozen=True)
-class Reaped:
-    """To the conversation: the cancel receipt."""
-
-    tool_use_id: str
-    pids: tuple[int, ...]
-    milliseconds: int
-    leaked: bool
+Identity = tuple[str, int]
 
 
 @dataclass
 class Execution:
-    """A tool that runs, or waits to."""
+    """A tool that runs, dies, or waits to run."""
 
     run: Run
-    aborted_at: float = 0.0
+    killed_at: float | None = None
     """Monotonic seconds."""
-    processes: list[RunningProcess] = field(default_factory=list)
     pids: set[int] = field(default_factory=set)
-    outcome: ToolOutcomeEvent | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return self.run.effect.tool_use_id, self.run.effect.execution_id
+
+    def receipt(self, now: float, *, leaked: bool = False) -> Receipt:
+        took = 0.0 if self.killed_at is None else now - self.killed_at
+        return Receipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
 
 
 class ToolRunner(Actor):
@@ -105,100 +98,118 @@ class ToolRunner(Actor):
         super().__init__()
         self._runtime = runtime
         self._owner = owner
-        self._state: tool_run.RunState = tool_run.Ready()
-        self._executions: dict[Call, Execution] = {}
+        self._run: ToolRun = Ready()
+        self._executions: dict[Identity, Execution] = {}
         self._retiring = False
 
     def receive(self, message: Any) -> None:
         match message:
-            case Run():
-                self._executions[message.call] = Execution(message)
-                self._step(tool_run.Execute(message.call))
-            case Abort(tool_use_id=tool_use_id, execution_id=execution_id):
-                self._step(tool_run.Abort(Call(tool_use_id, execution_id)))
-            case Ended(call=call, outcome=outcome):
-                if call in self._executions:
-                    self._executions[call].outcome = outcome
-                self._step(tool_run.Ended(call))
-            case QuiesceTimeout(call=call):
-                self._step(tool_run.QuiesceTimeout(call))
+            case Run(effect=effect):
+                self._retiring = False
+                execution = Execution(message)
+                self._executions[execution.identity] = execution
+                self._advance(effect)
+            case AbortTool() | ToolEnded() | QuiesceTimeout():
+                self._advance(message)
             case Retire():
                 self._retiring = True
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
-        if self._retiring and isinstance(self._state, tool_run.Ready):
+        if self._retiring and isinstance(self._run, Ready) and self.actor_inbox.close_if_empty():
             self.leave()
 
-    def _step(self, event: tool_run.RunInput) -> None:
-        self._state, outputs = tool_run.step(self._state, event)
-        for output in outputs:
+    def on_fault(self, message: Any, error: BaseException) -> None:
+        """A bug here: whatever runs is killed, and the conversation hears of it."""
+        super().on_fault(message, error)
+        for execution in self._executions.values():
+            execution.run.cancel.cancel()
+            failed = ToolError(execution.identity[0], _INTERNAL)
+            tell(self._owner, Outcome(ToolComplete(self._runtime.clock.now_ms(), *execution.identity, failed)))
+        self._executions.clear()
+        self._run = Ready()
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        super().leave(refusal)
+        tell(self._owner, RunnerLeft(self.actor_ref))
+
+    def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
+        step = advance(self._run, event)
+        self._run = step.run
+        for output in step.outputs:
             self._perform(output)
         self._forget_others()
 
-    def _perform(self, output: tool_run.RunOutput) -> None:
-        execution = self._executions[output.call]
+    def _perform(self, output: Output) -> None:
         match output:
-            case tool_run.Start():
-                name = f"bedrock-tool-{execution.run.effect.name}"
-                threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
-            case tool_run.Kill(call=call):
-                execution.aborted_at = self._runtime.clock.monotonic()
+            case Start(call=call):
+                self._start(self._executions[call.tool_use_id, call.execution_id])
+            case Kill(tool_use_id=tool_use_id, execution_id=execution_id):
+                execution = self._executions[tool_use_id, execution_id]
                 execution.run.cancel.cancel()
-                self._runtime.timers.after(tool_run.QUIESCE_MS, self._quiesce_timeout(call))
-            case tool_run.ReportOutcome():
-                assert execution.outcome is not None  # noqa: S101 -- Ended put it there
-                tell(self._owner, Outcome(execution.outcome))
-            case tool_run.ReportReceipt(leaked=leaked):
-                self._receipt(execution, leaked)
+                self._runtime.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
+            case ReportOutcome(outcome=outcome):
+                tell(self._owner, Outcome(outcome))
+            case ReportReceipt(receipt=receipt):
+                if receipt.leaked:
+                    log.error("the processes of tool call %s outlived their kill", receipt.tool_use_id)
+                tell(self._owner, receipt)
 
-    def _quiesce_timeout(self, call: Call) -> Callable[[], None]:
-        def fire() -> None:
-            tell(self.actor_ref, QuiesceTimeout(call))
+    def _start(self, execution: Execution) -> None:
+        name = f"bedrock-tool-{execution.run.effect.name}"
+        try:
+            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread left
+            outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, str(error), begun=False)
+            tell(self.actor_ref, ToolEnded(outcome, Receipt(*execution.identity)))
 
-        return fire
-
-    def _receipt(self, execution: Execution, leaked: bool) -> None:
-        took = round((self._runtime.clock.monotonic() - execution.aborted_at) * 1000)
-        if leaked:
-            log.error("the processes of tool call %s outlived their kill", execution.run.call.tool_use_id)
-        reaped = Reaped(execution.run.call.tool_use_id, tuple(sorted(execution.pids)), took, leaked)
-        tell(self._owner, reaped)
+    def _give_up(self, execution: Execution) -> None:
+        """The bound for this tool's death is over (timer thread)."""
+        tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._runtime.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
-        match self._state:
-            case tool_run.Ready():
-                kept: set[Call] = set()
-            case tool_run.Running(call=call):
-                kept = {call}
-            case tool_run.Quiescing(call=call, waiting=waiting):
-                kept = {call} | ({waiting} if waiting else set())
-        for call in self._executions.keys() - kept:
-            del self._executions[call]
+        match self._run:
+            case Ready():
+                kept = []
+            case Running(call=call):
+                kept = [call]
+            case Quiescing(call=call, waiting=waiting):
+                kept = [call, waiting] if waiting else [call]
+        identities = {(call.tool_use_id, call.execution_id) for call in kept}
+        for identity in self._executions.keys() - identities:
+            del self._executions[identity]
 
     # --- the tool's own thread --------------------------------------------------------------------------------
 
     def _work(self, execution: Execution) -> None:
-        tell(self.actor_ref, Ended(execution.run.call, self._outcome(execution)))
+        def killed() -> None:
+            execution.killed_at = self._runtime.clock.monotonic()
+
+        execution.run.cancel.on_cancel(killed)
+        outcome = self._outcome(execution)
+        tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._runtime.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
-        run, now = execution.run, self._runtime.clock.now_ms
-        identity = run.effect.tool_use_id, run.effect.execution_id
-        if run.cancel.cancelled:
-            return ToolAborted(now(), *identity)
-        self._runtime.faults.hit("tool.before")
+        """How the tool ended. Once it is cancelled it was aborted, whatever it says itself."""
+        cancel = execution.run.cancel
+        outcome = None if cancel.cancelled else self._try(execution)
+        if outcome is None or cancel.cancelled:
+            return ToolAborted(self._runtime.clock.now_ms(), *execution.identity)
+        return outcome
+
+    def _try(self, execution: Execution) -> ToolOutcomeEvent:
+        tool_use_id, now = execution.identity[0], self._runtime.clock.now_ms
         try:
+            self._runtime.faults.hit("tool.before")
             result = self._result(execution)
+            self._runtime.faults.hit("tool.after")
         except ToolTransientError as failed:
-            return ToolTransient(now(), *identity, str(failed), failed.begun)
+            return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
         except SandboxUnavailable as refused:
-            result = ToolError(identity[0], f"Not run: {refused}")
+            result = ToolError(tool_use_id, f"Not run: {refused}")
         except BaseException:
-            log.exception("fault in tool %s, call %s", run.effect.name, identity[0])
-            result = ToolError(identity[0], "The tool failed because of an internal error.")
-        if run.cancel.cancelled:
-            return ToolAborted(now(), *identity)
-        self._runtime.faults.hit("tool.after")
-        return ToolComplete(now(), *identity, result)
+            log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
+            result = ToolError(tool_use_id, _INTERNAL)
+        return ToolComplete(now(), *execution.identity, result)
 
     def _result(self, execution: Execution) -> ToolResult:
         effect, started = execution.run.effect, self._runtime.clock.monotonic()
@@ -209,13 +220,13 @@ class ToolRunner(Actor):
             return ToolError(effect.tool_use_id, str(invalid))
         if tool is None:
             return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
-        output = tool.run(arguments, self._context(execution, tool))
+        output = tool.run(arguments, self._context(execution))
         took = round((self._runtime.clock.monotonic() - started) * 1000)
         if output.is_error:
             return ToolError(effect.tool_use_id, output.text, duration_ms=took, display=output.display)
         return ToolSuccess(effect.tool_use_id, output.text, output.images, output.display, took)
 
-    def _context(self, execution: Execution, tool: Tool) -> ToolContext:
+    def _context(self, execution: Execution) -> ToolContext:
         context, run = execution.run.context, execution.run
 
         def track(process: RunningProcess) -> None:
@@ -239,3 +250,6 @@ class ToolRunner(Actor):
             track=track,
             reaped=reaped,
         )
+
+
+_INTERNAL = "The tool failed because of an internal error."

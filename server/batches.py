@@ -26,6 +26,14 @@ def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[
         yield group
 
 
+def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
+    """The index of the first event of the last commit, of which more may follow."""
+    index = len(events)
+    while index and events[index - 1].at == events[-1].at:
+        index -= 1
+    return index
+
+
 class Outbox:
     """What waits for one watcher. Event loop only.
 

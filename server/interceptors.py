@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from server.auth import TokenAuth, caller
 from server.checks import check
-from server.status import Malformed, Unauthenticated, Unimplemented, status_of
+from server.status import Malformed, Unauthenticated, status_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _guard(method: str, handler: Handler) -> Handler:
     async def serve(raw: bytes, context: Context) -> Any:
         began = time.monotonic()
         try:
-            response = await _call(name, behaviour, decode, raw, context)
+            response = await _call(behaviour, decode, raw, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, the client gets a status
@@ -113,16 +113,11 @@ def _guard(method: str, handler: Handler) -> Handler:
     return _like(handler, serve)
 
 
-async def _call(
-    name: str, behaviour: Callable[..., Any], decode: Callable[[bytes], Message], raw: bytes, context: Context
-) -> Any:
+async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message], raw: bytes, context: Context) -> Any:
     try:
         request = decode(raw)
     except DecodeError:
         raise Malformed(("", "the request is no message of the contract")) from None
     check(request)
-    try:
-        answer = behaviour(request, context)
-    except NotImplementedError:
-        raise Unimplemented(f"this version of the server has no {name} yet") from None
+    answer = behaviour(request, context)
     return await answer if inspect.isawaitable(answer) else answer

@@ -82,6 +82,15 @@ class Missing(Exception):
         self.name = name
 
 
+class Within(Exception):
+    """A refusal of something inside a field of the request."""
+
+    def __init__(self, field: str, refusal: Rejected | Invalid) -> None:
+        super().__init__(str(refusal))
+        self.field = field
+        self.refusal = refusal
+
+
 class Unauthenticated(Exception):
     """The call brought no token, or an unknown one."""
 
@@ -91,6 +100,16 @@ class Unauthenticated(Exception):
 
 class Unimplemented(Exception):
     """The contract has this call, this version of the server does not."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"this version of the server does not have {call} yet")
+
+
+class Unanswered(Exception):
+    """The actor did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
 
 
 class Stalled(Exception):
@@ -105,6 +124,10 @@ def status_of(error: BaseException) -> Status:
     match error:
         case Rejected(reason=reason):
             return _refusal(reason, str(error))
+        case Within(field=field, refusal=Rejected(reason=reason)):
+            return _refusal(reason, str(error), f"{field}.")
+        case Within(field=field, refusal=Invalid(field=inner)):
+            return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
         case Malformed(violations=violations):
             return _malformed(violations, str(error))
         case Invalid(field=field):
@@ -131,6 +154,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     EtagMismatch: _Code.ABORTED,
     NotExhausted: _Code.FAILED_PRECONDITION,
     Expired: _Code.DEADLINE_EXCEEDED,
+    Unanswered: _Code.DEADLINE_EXCEEDED,
     CancelledError: _Code.CANCELLED,
     asyncio.CancelledError: _Code.CANCELLED,
 }
@@ -159,11 +183,11 @@ def _internal(error: BaseException) -> Status:
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
 
 
-def _refusal(reason: Reason, text: str) -> Status:
+def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
     text = text or str(Rejected(reason))
     more: list[Message] = []
     if reason in FIELDS:
-        more.append(_bad_request(((FIELDS[reason], text),)))
+        more.append(_bad_request(((prefix + FIELDS[reason], text),)))
     if reason is Reason.STORE_UNAVAILABLE:
         more.append(details.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
     return make(CODES[reason], text, reason.value, None, *more)

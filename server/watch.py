@@ -12,6 +12,7 @@ therefore find a delta slot closed while the hub still holds its text; such text
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import MessageAdded, StreamDiscarded
 from actors.event_hub import Batch, EventHub
 from actors.ports import Store, StoredEvent
-from server.batches import Outbox, commits
+from server.batches import Outbox, commits, start_of_last_commit
 from server.frames import Frames
 from server.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
 from server.openings import Opening, open_stream
@@ -31,6 +32,8 @@ from server.reads import Reads
 from server.settled import Settled
 from server.wakeups import Wakeups
 from server.wire.facts import Facts
+
+log = logging.getLogger(__name__)
 
 CLOSED_SLOTS = 64
 """Ends of delta slots that a watcher remembers: more than one commit can bring."""
@@ -66,6 +69,8 @@ class Watchers:
         self.closing = False
         self._sources = sources
         self._streams: set[Watcher] = set()
+        self._empty = asyncio.Event()
+        """While closing: no stream is left."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -88,12 +93,24 @@ class Watchers:
         finally:
             watcher.close()
             self._streams.discard(watcher)
+            if self.closing and not self._streams:
+                self._empty.set()
 
     def shut_down(self) -> None:
         """Have every watcher send what there is and then end with SHUTTING_DOWN."""
         self.closing = True
         for watcher in tuple(self._streams):
             watcher.wake()
+        if not self._streams:
+            self._empty.set()
+
+    async def ended(self, seconds: float) -> None:
+        """After `shut_down`: wait until all streams have ended, `seconds` at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            log.warning("%d watchers did not take the end of their streams", len(self._streams))
 
 
 class Watcher:
@@ -196,8 +213,7 @@ class Watcher:
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
         full = len(events) == limit
         if full:
-            whole = [event for event in events if event.at != events[-1].at]
-            events = tuple(whole) or events
+            events = events[: start_of_last_commit(events)] or events
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: Batch) -> None:

@@ -41,15 +41,13 @@ class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
     ended: Receipt | None = None
-    """Of the execution that ended last."""
+    """Of the execution that ended last, until somebody asked for it."""
 
 
 class Running(Struct, frozen=True, tag="running"):
     """One tool runs."""
 
     call: ExecuteTool
-    reaped: Receipt | None = None
-    """Its processes are dead already, though it has not ended yet."""
 
 
 class Quiescing(Struct, frozen=True, tag="quiescing"):
@@ -67,39 +65,32 @@ ToolRun: TypeAlias = Ready | Running | Quiescing
 
 
 class ToolEnded(Struct, frozen=True, tag="tool_ended"):
-    """The tool's worker returned; every process of the call is gone."""
+    """The tool returned; every process of the call is gone."""
 
     outcome: ToolOutcomeEvent
     receipt: Receipt
 
 
-class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
-    """Every process of the call is dead; its worker may still be returning."""
+class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
+    """The processes of the call did not die in time; the receipt says what is known."""
 
     receipt: Receipt
 
 
-class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
-    """The processes of the call did not die in time."""
-
-    tool_use_id: str
-    execution_id: int
-
-
-Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | TreeReaped | QuiesceTimeout
+Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------
 
 
 class Start(Struct, frozen=True, tag="start"):
-    """Start this call's worker."""
+    """Start this call."""
 
     call: ExecuteTool
 
 
 class Kill(Struct, frozen=True, tag="kill"):
-    """Kill this call's processes, and send QuiesceTimeout with its identity after `QUIESCE_MS`."""
+    """Kill this call's processes, and send QuiesceTimeout for it after `QUIESCE_MS`."""
 
     tool_use_id: str
     execution_id: int
@@ -143,32 +134,23 @@ def _when_ready(run: Ready, event: Input) -> RunStep:
         case ExecuteTool():
             return RunStep(Running(event), (Start(event),))
         case AbortTool():
-            if run.ended is None or _identity(run.ended) != _identity(event):
+            if run.ended is None or not _same(run.ended, event):
                 return RunStep(run)
             return RunStep(Ready(), (ReportReceipt(run.ended),))
-        case ToolEnded() | TreeReaped() | QuiesceTimeout():
+        case ToolEnded() | QuiesceTimeout():
             return RunStep(run)
 
 
 def _when_running(run: Running, event: Input) -> RunStep:
+    """A second tool while one runs means that the conversation has given the first one up without a word."""
     match event:
         case ExecuteTool():
             return RunStep(Quiescing(run.call, event), (_kill(run.call),))
-        case AbortTool():
-            if _identity(run.call) != _identity(event):
-                return RunStep(run)
-            if run.reaped:
-                return RunStep(Ready(), (ReportReceipt(run.reaped),))
+        case AbortTool() if _same(run.call, event):
             return RunStep(Quiescing(run.call), (_kill(run.call),))
-        case ToolEnded():
-            if _identity(run.call) != _identity(event.receipt):
-                return RunStep(run)
-            return RunStep(Ready(run.reaped or event.receipt), (ReportOutcome(event.outcome),))
-        case TreeReaped():
-            if _identity(run.call) != _identity(event.receipt):
-                return RunStep(run)
-            return RunStep(replace(run, reaped=event.receipt))
-        case QuiesceTimeout():
+        case ToolEnded(receipt=receipt) if _same(run.call, receipt):
+            return RunStep(Ready(receipt), (ReportOutcome(event.outcome),))
+        case AbortTool() | ToolEnded() | QuiesceTimeout():
             return RunStep(run)
 
 
@@ -177,19 +159,15 @@ def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
         case ExecuteTool():
             return RunStep(replace(run, waiting=event))
         case AbortTool():
-            if run.waiting is None or _identity(run.waiting) != _identity(event):
+            if run.waiting is None or not _same(run.waiting, event):
                 return RunStep(run)
             return RunStep(replace(run, waiting=None))
-        case ToolEnded() | TreeReaped():
-            return _quiesced(run, event.receipt)
-        case QuiesceTimeout():
-            return _quiesced(run, Receipt(event.tool_use_id, event.execution_id, leaked=True))
+        case ToolEnded(receipt=receipt) | QuiesceTimeout(receipt=receipt):
+            return _quiesced(run, receipt) if _same(run.call, receipt) else RunStep(run)
 
 
 def _quiesced(run: Quiescing, receipt: Receipt) -> RunStep:
     """The wait is over: report it, and start what waited."""
-    if _identity(run.call) != _identity(receipt):
-        return RunStep(run)
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
     return RunStep(Running(run.waiting), (ReportReceipt(receipt), Start(run.waiting)))
@@ -199,5 +177,6 @@ def _kill(call: ExecuteTool) -> Kill:
     return Kill(call.tool_use_id, call.execution_id)
 
 
-def _identity(one: ExecuteTool | AbortTool | Receipt) -> tuple[str, int]:
-    return one.tool_use_id, one.execution_id
+def _same(one: ExecuteTool | Receipt, other: AbortTool | Receipt) -> bool:
+    """Whether both are about the same execution."""
+    return (one.tool_use_id, one.execution_id) == (other.tool_use_id, other.execution_id)

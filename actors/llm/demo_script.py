@@ -117,7 +117,7 @@ def _count(_: re.Match[str], __: ModelRequest) -> Scene:
 
 
 def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
-    seconds = min(int(found[1] or 60), 600)
+    seconds = min(int(found[1] or 25), 600)
     text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
     return _using("bash", _command(request, f"sleep {seconds}"), text, request)
 

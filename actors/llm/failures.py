@@ -12,6 +12,7 @@ everything masked that looks like a key or is a piece of ours.
 from __future__ import annotations
 
 import email.utils
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -57,7 +58,8 @@ _NAMED = {
 _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
-_WORD = re.compile(r"[\w\-.+/=~*]{8,}")
+_PIECE = 8
+_SHORTEST_SECRET = 4
 
 
 class Complaint(Struct, frozen=True):
@@ -190,8 +192,18 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
     """`text` on one line, without control characters, keys, or pieces of `secrets` of 8 characters or more."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
+    line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))
+    for secret in secrets:
+        if _SHORTEST_SECRET <= len(secret) < _PIECE:
             line = line.replace(secret, _MASK)
-    line = _KEY_LIKE.sub(_MASK, line)
-    return _WORD.sub(lambda word: _MASK if any(word[0] in secret for secret in secrets) else word[0], line)
+    return line
+
+
+def _without_pieces(line: str, secrets: tuple[str, ...]) -> str:
+    pieces = {secret[i : i + _PIECE] for secret in secrets for i in range(len(secret) - _PIECE + 1)}
+    hidden = [False] * len(line)
+    for i in range(len(line) - _PIECE + 1):
+        if line[i : i + _PIECE] in pieces:
+            hidden[i : i + _PIECE] = [True] * _PIECE
+    runs = itertools.groupby(zip(line, hidden, strict=True), key=lambda pair: pair[1])
+    return "".join(_MASK if masked else "".join(c for c, _ in run) for masked, run in runs)

@@ -55,7 +55,7 @@ class Reply:
         try:
             piece: bytes = self._raw.read1(_PIECE_BYTES, decode_content=True)
         except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
-            raise TransportFailed(ErrorKind.TIMED_OUT, f"nothing arrived for {seconds:.0f} s") from None
+            raise TransportFailed(ErrorKind.TIMED_OUT, f"nothing arrived for {seconds:g} s") from None
         except (urllib3.exceptions.HTTPError, OSError):
             raise TransportFailed(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
         self._received += len(piece)
@@ -122,13 +122,22 @@ class Transport:
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             text = "the base_url, the api_key or a header contains characters that cannot be sent"
             raise TransportFailed(ErrorKind.INVALID_REQUEST, text) from None
-        except requests.exceptions.ReadTimeout:
-            text = f"no answer began within {timeouts.first_byte:.0f} s"
-            raise TransportFailed(ErrorKind.TIMED_OUT, text) from None
         except requests.exceptions.ProxyError:
             raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError):
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            if _timed_out(error):
+                text = f"no answer began within {timeouts.first_byte:g} s"
+                raise TransportFailed(ErrorKind.TIMED_OUT, text) from None
             raise TransportFailed(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
+
+
+def _timed_out(error: BaseException | None) -> bool:
+    """Whether a time-out of the socket is what `error` is about: in sending, `requests` calls it a broken connection."""
+    while error is not None:
+        if isinstance(error, TimeoutError):
+            return True
+        error = error.__context__
+    return False
 
 
 class _Adapter(HTTPAdapter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -24,10 +25,12 @@ def unique(calls: Iterable[ToolUse], request: ModelRequest) -> tuple[ToolUse, ..
     seen = {block.id for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
     result = []
     for index, call in enumerate(calls):
-        if call.id in seen or not _ID.fullmatch(call.id):
-            call = ToolUse(made_id(request.request_id, index), call.name, call.input)  # noqa: PLW2901 - replaced
-        seen.add(call.id)
-        result.append(call)
+        identity = call.id
+        numbers = itertools.count(index)
+        while identity in seen or not _ID.fullmatch(identity):
+            identity = made_id(request.request_id, next(numbers))
+        seen.add(identity)
+        result.append(ToolUse(identity, call.name, call.input))
     return tuple(result)
 
 

@@ -6,35 +6,13 @@ inside a savepoint of its own. What it raises is what the caller gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from actors.ports import Attachment, CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreError
-from actors.store import rows
+from actors.store import rows, statements
 from actors.store.engine import sqlite3
-from actors.store.journal import LogRow, check_shape, next_revision, seal
-
-COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at")
-"""Columns of a command."""
-
-
-def insert(table: str, columns: Sequence[str], count: int = 1) -> str:
-    """The statement that inserts `count` rows."""
-    row = f"({', '.join('?' * len(columns))})"
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * count)}"  # noqa: S608 -- our names
-
-
-_INSERT_CONVERSATION = insert("conversations", (*rows.FIXED, *rows.CHANGING, "slug", "log_hash"))
-_UPDATE_CONVERSATION = (
-    f"UPDATE conversations SET {', '.join(f'{name} = ?' for name in rows.CHANGING)}, log_hash = ? "  # noqa: S608
-    "WHERE id = ? AND step = ? AND epoch <= ?"
-)
-_INSERT_MESSAGE = insert("messages", rows.MESSAGE)
-_INSERT_LOG = insert("log", LogRow._fields)
-_INSERT_COMMAND = insert("commands", COMMAND)
-_HEADS = (
-    "SELECT id, epoch, step, last_seq, log_hash, slug FROM conversations WHERE id IN (SELECT value FROM json_each(?))"
-)
+from actors.store.journal import check_shape, next_revision, seal
 
 
 class Change(Protocol):
@@ -53,13 +31,12 @@ class Head(NamedTuple):
     step: int
     last_seq: int
     log_hash: str
-    slug: str | None
+    slug: str
 
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
     """Where these conversations stand; those that are gone are left out."""
-    found = connection.execute(_HEADS, (rows.names(ids),))
-    return {row[0]: Head(*row) for row in found}
+    return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (rows.names(ids),))}
 
 
 class Part:
@@ -73,7 +50,7 @@ class Part:
         self.changing = rows.changing_values(record)
         self.messages = [rows.message_values(record.id, message) for message in commit.messages]
         self.command = None if commit.command is None else _command_values(commit, commit.command)
-        self._slug = record.slug or None
+        self._slug = record.slug
         self._epoch = record.epoch
         self._expected_step = commit.expected_step
         self._next_revision = next_revision(commit)
@@ -81,55 +58,56 @@ class Part:
         self._prompt = record.system_prompt if commit.create else ""
         self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
 
-    def fits(self, head: Head | None) -> bool:
-        """Whether nothing but the rows of a plain update is to be written, and they surely follow `head`."""
+    def fits(self, head: Head) -> bool:
+        """Whether it is a plain update, and what it expects is what there is."""
         return (
-            head is not None
-            and self._fixed is None
+            self._fixed is None
             and head.step == self._expected_step
             and head.epoch <= self._epoch
             and head.last_seq + 1 == self._next_revision
             and head.slug == self._slug
         )
 
-    def links(self, log_hash: str) -> tuple[list[LogRow], str]:
+    def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
         """The log's rows after the one with this hash, and the hash of their last."""
-        linked: list[LogRow] = []
+        linked: list[rows.Row] = []
         for sealed in self._log:
-            linked.append(sealed.after(log_hash))
-            log_hash = linked[-1].hash
+            log_hash, row = sealed.after(log_hash)
+            linked.append(row)
         return linked, log_hash
 
     def write(self, connection: sqlite3.Connection) -> None:
-        if self._fixed is not None:
-            links, log_hash = self.links("")
-            connection.execute(_INSERT_CONVERSATION, (*self._fixed, *self.changing, self._slug, log_hash))
-            if self._prompt:
-                connection.execute("INSERT INTO prompts VALUES (?, ?)", (self.id, self._prompt))
-        else:
-            links = self._update(connection)
+        """Write it alone. Raises Fenced, or what SQLite raises."""
+        log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
         if self.messages:
-            connection.executemany(_INSERT_MESSAGE, self.messages)
-        if links:
-            connection.executemany(_INSERT_LOG, links)
+            connection.executemany(statements.INSERT_MESSAGE, self.messages)
+        if log:
+            connection.executemany(statements.INSERT_LOG, log)
         if self.command is not None:
-            connection.execute(_INSERT_COMMAND, self.command)
+            connection.execute(statements.INSERT_COMMAND, self.command)
 
-    def _update(self, connection: sqlite3.Connection) -> list[LogRow]:
+    def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
+        log, log_hash = self.links("")
+        connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self._slug, log_hash))
+        if self._prompt:
+            connection.execute(statements.INSERT_PROMPT, (self.id, self._prompt))
+        return log
+
+    def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
         head = heads(connection, (self.id,)).get(self.id)
         if head is None:
             raise Fenced(f"{self.id} is gone")
-        links, log_hash = self.links(head.log_hash)
+        log, log_hash = self.links(head.log_hash)
         fence = (self.id, self._expected_step, self._epoch)
-        updated = connection.execute(_UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
+        updated = connection.execute(statements.UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
         if updated != 1 or head.last_seq + 1 != self._next_revision:
             raise Fenced(
                 f"{self.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
                 f"not at step {self._expected_step}, revision {self._next_revision - 1}, epoch {self._epoch}"
             )
         if self._slug != head.slug:
-            connection.execute("UPDATE conversations SET slug = ? WHERE id = ?", (self._slug, self.id))
-        return links
+            connection.execute(statements.UPDATE_SLUG, (self._slug, self.id))
+        return log
 
 
 def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
@@ -150,6 +128,7 @@ class Transition:
         return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
+        """Raises Fenced, SlugTaken or CommandExists."""
         try:
             for part in self._parts:
                 part.write(connection)
@@ -164,22 +143,19 @@ class Deletion:
         self._id = conversation_id
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM conversations WHERE id = ?", (self._id,))
+        """Nothing happens if it is gone."""
+        connection.execute(statements.DELETE_CONVERSATION, (self._id,))
 
 
 class Pruning:
     """The log's rows whose events all lie before a revision; the row of the latest event stays."""
 
     def __init__(self, conversation_id: str, before_revision: int) -> None:
-        self._id = conversation_id
-        self._before = before_revision
+        self._bounds = {"id": conversation_id, "before": before_revision}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "DELETE FROM log WHERE conversation_id = :id AND first_revision + count <= "
-            "min(:before, (SELECT last_seq FROM conversations WHERE id = :id))",
-            {"id": self._id, "before": self._before},
-        )
+        """Nothing happens if there are none."""
+        connection.execute(statements.PRUNE_LOG, self._bounds)
 
 
 class NewAttachment:
@@ -192,8 +168,9 @@ class NewAttachment:
         )  # fmt: skip
 
     def apply(self, connection: sqlite3.Connection) -> None:
+        """Raises Fenced if the conversation is gone."""
         try:
-            connection.execute("INSERT INTO attachments VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", self._row)
+            connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:
             raise _refusal(error) from error
 

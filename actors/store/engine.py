@@ -6,6 +6,7 @@ here: the one that peewee has chosen, the newer of the standard library's and py
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 else:
     from peewee import sqlite3
 
-__all__ = ["FILE", "MIGRATIONS", "migrate", "open_reader", "open_writer", "sqlite3"]
+__all__ = ["FILE", "MIGRATIONS", "migrate", "open_reader", "open_writer", "raw", "sqlite3", "wal_reset_race"]
+
+_log = logging.getLogger(__name__)
 
 FILE = "bedrock.db"
 """Name of the database inside the data directory."""
@@ -30,12 +33,29 @@ _BUSY_SECONDS = 5
 _MEBIBYTE = 1 << 20
 
 
+def wal_reset_race(version: tuple[int, int, int]) -> bool:
+    """Whether this SQLite can corrupt a database when one connection commits while another checkpoints.
+
+    Bedrock has only one that does either, so it is safe with any version; other programs on the file are not.
+    """
+    fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
+    return version < (3, 51, 3) if fixed is None else version[2] < fixed
+
+
+def raw(database: SqliteDatabase) -> sqlite3.Connection:
+    """Peewee's own connection, for fixed SQL; opens it if it is closed."""
+    connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
+    return connection
+
+
 def open_writer(path: Path) -> SqliteDatabase:
     """Open the one connection that writes and checkpoints; it may move between threads, one at a time.
 
     Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files
     the same rights. Raises StoreUnusable.
     """
+    if wal_reset_race(sqlite3.sqlite_version_info):
+        _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
     database = SqliteDatabase(
         str(path),
         pragmas={

@@ -20,15 +20,22 @@ _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _encode = json.Encoder().encode
 
 
+LOG = (
+    "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
+    "event", "context",
+)  # fmt: skip
+"""Columns of the log."""
+
+
 class LogRow(NamedTuple):
-    """A row of `log`, in the order of its columns."""
+    """A row of `log` as it is read."""
 
     conversation_id: str
     step: int
     epoch: int
     at: int
     first_revision: int
-    count: int
+    event_count: int
     prev_hash: str
     hash: str
     notifications: str
@@ -39,29 +46,35 @@ class LogRow(NamedTuple):
 class Sealed(NamedTuple):
     """A row that waits for the hash of the row before it."""
 
-    row: LogRow
+    numbers: tuple[str, int, int, int, int, int]
+    """LOG up to the count."""
+    texts: tuple[str, str, str]
+    """LOG from the notifications on; no context is an empty text."""
     digest: hashlib._Hash
 
-    def after(self, prev_hash: str) -> LogRow:
-        """The row as the next link of the chain."""
-        return self.row._replace(prev_hash=prev_hash, hash=_link(self.digest, prev_hash))
+    def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
+        """Its hash as the next link of the chain, and the whole row."""
+        link = _link(self.digest, prev_hash)
+        return link, (*self.numbers, prev_hash, link, *self.texts)
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
     """Encode and digest a transition (the thread that commits)."""
-    row = LogRow(
-        conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications), "", "",
-        _encode(entry.notifications).decode(), entry.event.decode(),
-        None if entry.context is None else entry.context.decode(),
-    )  # fmt: skip
-    return Sealed(row, _digest(row))
+    numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
+    notifications = _encode(entry.notifications)
+    context = entry.context or b""
+    texts = (notifications.decode(), entry.event.decode(), context.decode())
+    return Sealed(numbers, texts, _digest(numbers, notifications, entry.event, context))
 
 
-def _digest(row: LogRow) -> hashlib._Hash:
+def _digest(numbers: tuple[str, int, int, int, int, int], *texts: bytes) -> hashlib._Hash:
     """Every column but the hashes, one a line: JSON has no raw line breaks, so no two rows read alike."""
-    numbers = (row.step, row.epoch, row.at, row.first_revision, row.count)
-    lines = (row.conversation_id, *map(str, numbers), row.notifications, row.event, row.context or "")
-    return hashlib.sha256("\n".join(lines).encode())
+    head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- takes the tuple as it is
+    return hashlib.sha256(b"\n".join((head.encode(), *texts)))
+
+
+def _digest_of(row: LogRow) -> hashlib._Hash:
+    return _digest(row[:6], row.notifications.encode(), row.event.encode(), (row.context or "").encode())
 
 
 def _link(digest: hashlib._Hash, prev_hash: str) -> str:
@@ -128,17 +141,17 @@ def violations(record: ConversationRecord, rows: Iterable[LogRow], messages: Ite
                 told[notification.message.sequence] = notification.message
         before = row
     if before is not None:
-        ends = (before.step, before.first_revision + before.count - 1, before.hash)
+        ends = (before.step, before.first_revision + before.event_count - 1, before.hash)
         if ends != (record.step, record.last_seq, record.log_hash):
             yield f"the log ends at step {before.step}, which is not where the conversation stands"
     yield from _broken_messages(messages, told)
 
 
 def _broken_links(before: LogRow | None, row: LogRow) -> Iterator[str]:
-    if _link(_digest(row), row.prev_hash) != row.hash:
+    if _link(_digest_of(row), row.prev_hash) != row.hash:
         yield f"step {row.step} is not what was written"
-    if len(notifications_of(row)) != row.count:
-        yield f"step {row.step} counts {row.count} events but has others"
+    if len(notifications_of(row)) != row.event_count:
+        yield f"step {row.step} counts {row.event_count} events but has others"
     if before is None:
         if row.step == 1 and (row.prev_hash or row.first_revision != 1):
             yield "the log does not begin at the beginning"
@@ -147,7 +160,7 @@ def _broken_links(before: LogRow | None, row: LogRow) -> Iterator[str]:
         yield f"steps are missing between {before.step} and {row.step}"
     elif row.prev_hash != before.hash:
         yield f"step {row.step} does not follow step {before.step}"
-    if row.first_revision != before.first_revision + before.count:
+    if row.first_revision != before.first_revision + before.event_count:
         yield f"revisions are missing before {row.first_revision}"
 
 

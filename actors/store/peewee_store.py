@@ -29,35 +29,27 @@ from actors.ports import (
 )
 from actors.store import changes, rows, schema
 from actors.store.data_directory import DataDirectory
-from actors.store.engine import FILE, migrate, open_writer, sqlite3
-from actors.store.journal import LogRow, events_of, journal_row, violations
+from actors.store.engine import FILE, migrate, open_writer, raw, sqlite3
+from actors.store.faults import NoFaults
+from actors.store.journal import LOG, LogRow, events_of, journal_row, violations
 from actors.store.readers import Readers
 from actors.store.writer import Writer
 
 _log = logging.getLogger(__name__)
 
 _RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
-_LOAD = (
-    f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
-)
+_LOAD = f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
 _MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
-WHERE conversation_id = :id AND first_revision + count > :next AND first_revision >= coalesce(
+WHERE conversation_id = :id AND count > 0 AND first_revision + count > :next AND first_revision >= coalesce(
     (SELECT first_revision FROM log WHERE conversation_id = :id AND first_revision <= :next
     ORDER BY first_revision DESC LIMIT 1), 0)
 ORDER BY first_revision LIMIT :limit
 """
-_LOG = f"SELECT {', '.join(LogRow._fields)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY step LIMIT ?"  # noqa: S608
+_LOG = f"SELECT {', '.join(LOG)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY first_revision, step LIMIT ?"  # noqa: S608
 _ALL = -1
 """SQLite's LIMIT for no limit."""
-
-
-class NoFaults:
-    """Production: nothing fails on purpose."""
-
-    def hit(self, point: str) -> None:
-        """Pass `point`."""
 
 
 class PeeweeStore:
@@ -118,12 +110,15 @@ class PeeweeStore:
             .order_by(table.updated_at.desc(), table.id.desc())
             .limit(limit)
         )
-        query = query.where(SQL("parent_conversation_id IS NULL") if parent is None else table.parent_conversation == parent)
+        if parent is None:
+            query = query.where(SQL("parent_conversation_id IS NULL"))
+        else:
+            query = query.where(table.parent_conversation == parent)
         if before is not None:
             query = query.where(SQL("(updated_at, id) < (?, ?)", before))
         with self._readers.lend() as database:
             found = list(query.tuples().execute(database))
-            return tuple(self._record(database.connection(), row) for row in found)
+            return tuple(self._record(raw(database), row) for row in found)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
         table = schema.Conversation
@@ -216,7 +211,7 @@ class PeeweeStore:
     def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection; everything read from it `at_one_moment` if asked for."""
         with self._readers.lend() as database:
-            connection: sqlite3.Connection = database.connection()
+            connection = raw(database)
             if not at_one_moment:
                 yield connection
                 return

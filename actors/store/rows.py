@@ -78,10 +78,15 @@ def names(values: Iterable[str]) -> str:
     return _encode(list(values)).decode()
 
 
+def _or_empty(value: int | str | None) -> int | str:
+    """For a column that may be NULL: see `statements.NULLABLE`."""
+    return "" if value is None else value
+
+
 def fixed_values(record: ConversationRecord) -> Row:
     """The values of FIXED."""
     return (
-        record.id, record.cwd, record.parent_conversation_id, int(record.user_initiated), record.created_at,
+        record.id, record.cwd, _or_empty(record.parent_conversation_id), int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
     )  # fmt: skip
 
@@ -90,8 +95,8 @@ def changing_values(record: ConversationRecord) -> Row:
     """The values of CHANGING."""
     return (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
-        record.updated_at, int(record.archived_at is not None), record.archived_at, record.mode.value, record.model,
-        record.title, _encode(record.labels).decode(), record.approval_policy.value,
+        record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
+        record.model, record.title, _encode(record.labels).decode(), record.approval_policy.value,
         _encode(record.always_approved).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
         record.continued_by, record.node, record.epoch, record.step, record.last_seq,
     )  # fmt: skip
@@ -182,7 +187,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
     return (
         f"{conversation_id}/{message.id}", conversation_id, message.sequence, message.type.value,
         _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
-        None if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
+        "" if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,
     )  # fmt: skip
 

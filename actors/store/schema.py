@@ -129,7 +129,11 @@ class Message(Model):
 
 
 class Log(Model):
-    """One row per transition: events, journal and audit in one, each row hashed over the one before."""
+    """One row per transition: events, journal and audit in one, each row hashed over the one before.
+
+    Revisions grow with the steps, so one index serves both orders; a transition without events shares its first
+    revision with the next one.
+    """
 
     conversation = _owner()
     step = BigIntegerField()
@@ -145,8 +149,7 @@ class Log(Model):
 
     class Meta:
         table_name = "log"
-        primary_key = CompositeKey("conversation", "step")
-        indexes = ((("conversation", "first_revision"), False),)
+        primary_key = CompositeKey("conversation", "first_revision", "step")
 
 
 class Command(Model):

@@ -16,14 +16,14 @@ import peewee
 
 from actors.ports import Faults, StoreUnavailable
 from actors.store.changes import Change
-from actors.store.engine import sqlite3
+from actors.store.engine import raw, sqlite3
 from actors.store.together import write_together
 
 _log = logging.getLogger(__name__)
 
 MAX_TOGETHER = 128
 """Changes in one transaction: bounds how long a change waits for the one under way."""
-CHECKPOINT_EVERY = 2_000
+CHECKPOINT_EVERY = 1_000
 """Changes between checkpoints."""
 WAL_PAGES = 32_768
 """A write-ahead log longer than this is cut, waiting for readers if need be."""
@@ -82,7 +82,7 @@ class Writer:
             while batch := self._take():
                 self._serve(batch)
                 self._checkpoint_if_due(len(batch))
-        except BaseException:  # whatever ended this thread, nobody may wait for it
+        except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         finally:
             self._abandon()
@@ -123,9 +123,7 @@ class Writer:
 
     def _transact(self, batch: list[_Ticket]) -> None:
         self._faults.hit("store.before_begin")
-        if self._database.is_closed():
-            self._database.connect()
-        connection: sqlite3.Connection = self._database.connection()
+        connection = raw(self._database)
         connection.execute("BEGIN IMMEDIATE")
         admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
         for change in write_together(connection, list(admitted)):
@@ -155,7 +153,7 @@ class Writer:
     def _roll_back(self) -> None:
         """Leave no transaction open. SQLite often has ended it itself: rolling back once more would raise."""
         try:
-            connection: sqlite3.Connection = self._database.connection()
+            connection = raw(self._database)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except (sqlite3.Error, peewee.PeeweeException):
@@ -167,7 +165,7 @@ class Writer:
         if self._since_checkpoint < CHECKPOINT_EVERY or self._database.is_closed():
             return
         self._since_checkpoint = 0
-        connection: sqlite3.Connection = self._database.connection()
+        connection = raw(self._database)
         try:
             _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if pages > WAL_PAGES:

@@ -78,12 +78,13 @@ def _no_constant(constant: str) -> NoReturn:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by their own names; an alias beside its own name stays, to be refused."""
     aliases = ALIASES.get(name, {})
-    known = {argument for argument in arguments if argument not in aliases}
-    return {
-        argument if aliases.get(argument, argument) in known else aliases.get(argument, argument): value
-        for argument, value in arguments.items()
-    }
+    renamed: dict[str, Any] = {}
+    for argument, value in arguments.items():
+        target = aliases.get(argument, argument)
+        renamed[argument if target in arguments else target] = value
+    return renamed
 
 
 def _fault_text(fault: ValidationError) -> str:

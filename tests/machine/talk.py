@@ -47,9 +47,9 @@ class Talk:
 
     # --- what people and runners say ---
 
-    def say(self, text: str, delivery: Delivery = Delivery.REJECT, **fields: str) -> tuple[Step, ...]:
+    def say(self, text: str, delivery: Delivery = Delivery.REJECT, expected_run: str = "") -> tuple[Step, ...]:
         """A message whose id is its text."""
-        return self.tell(UserMessage(self.at(), text, text, delivery=delivery, **fields))
+        return self.tell(UserMessage(self.at(), text, text, delivery=delivery, expected_run=expected_run))
 
     def start(self, task: str = "the task") -> tuple[Step, ...]:
         """A sub-agent's task."""
@@ -79,9 +79,9 @@ class Talk:
         """The model ends its turn with a text."""
         return self.answer(Text(text))
 
-    def call(self, *calls: ToolUse, **fields: int) -> tuple[Step, ...]:
+    def call(self, *calls: ToolUse, used: int | None = None) -> tuple[Step, ...]:
         """The model calls tools."""
-        return self.answer(*calls, end_turn=False, used=fields.get("used"))
+        return self.answer(*calls, end_turn=False, used=used)
 
     def result(self, result: ToolResult) -> tuple[Step, ...]:
         """The tool under way answers."""

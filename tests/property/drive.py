@@ -13,7 +13,6 @@ from actors.core.content import (
     Reasoning,
     Text,
     ToolError,
-    ToolResult,
     ToolSuccess,
     ToolUse,
     Usage,
@@ -142,7 +141,7 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
     if kind in ("empty", "blank"):
         content = tape.pick(((), (Text(" "),), (Reasoning("hm"),)))
     elif kind in ("tools", "cut"):
-        content = (*content[: tape.pick((1, 0))], *some_calls(world, tag, tape))
+        content = (*content[: tape.pick((1, 0))], *some_calls_of(world.context, tag, tape))
     elif kind == "submit":
         content = submissions(tag, tape)
     if tape.one_in(4):
@@ -160,8 +159,9 @@ _ANSWERS = ("text", "tools", "tools", "tools", "tools", "unfinished", "empty", "
 _SUB_AGENT_ANSWERS = ("tools", "tools", "tools", "submit", "text", "submit", "unfinished", "empty", "blank", "cut")
 
 
-def some_calls(world: World, tag: str, tape: Tape) -> tuple[ToolUse, ...]:
-    names = (*(traits.name for traits in world.context.tools), "unheard_of", "spawn_sub_agent")
+def some_calls_of(context: ConvContext, tag: str, tape: Tape) -> tuple[ToolUse, ...]:
+    """Calls of offered tools, and of one that is not."""
+    names = (*(traits.name for traits in context.tools), "unheard_of", "spawn_sub_agent")
     count = tape.pick((1, 2, 3, 2))
     return tuple(ToolUse(f"t-{tag}-{index}", tape.pick(names), '{"x":1}') for index in range(count))
 
@@ -224,7 +224,7 @@ def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
         case "aborted":
             return ToolAborted(at, *identity)
         case _:
-            result: ToolResult = ToolSuccess(tool.tool_use_id, f"out {at}")
+            result = ToolSuccess(tool.tool_use_id, f"out {at}")
             return ToolComplete(at, *identity, result)
 
 
@@ -406,7 +406,9 @@ def command(world: World, tape: Tape) -> None:
 
 def disaster(world: World, tape: Tape) -> None:
     if tape.pick((False, False, True)):
-        world.apply(tape.pick((Restart(world.now), Restart(world.now), InternalFault(world.now, "see the log"))))
+        fault = InternalFault(world.now, "see the log")
+        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault)
+        world.apply(tape.pick(disasters))
     else:
         progress(world, tape)
 

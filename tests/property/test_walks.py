@@ -56,7 +56,7 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     seen: Counter[str] = Counter()
 
     @profile()
-    @given(tapes(150, 450))
+    @given(tapes(120, 320))
     def live(tape: Tape) -> None:
         walk(World(a_context(tape), seen), tape)
 
@@ -91,7 +91,7 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     assert expected <= seen.keys(), f"never reached: {expected - seen.keys()}"
 
 
-@profile(600)
+@profile(500)
 @given(tapes(80, 240))
 def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
     world = World(a_context(tape, sub_agent=tape.one_in(4)))

@@ -328,7 +328,7 @@ class World:
         if not isinstance(self.state, Cancelling):
             return
         late = [SubAgentTimeout(0, agent.agent_id) for agent in self.state.pending_agents]
-        timeout = next(timer for timer in self.timers if isinstance(timer, CancelTimeout))
+        timeout = next(timer for timer in reversed(self.timers) if isinstance(timer, CancelTimeout))
         twin = self.fork()
         twin.apply(replace(timeout, at=twin.now))
         check("I7 two seconds are enough", not isinstance(twin.state, Cancelling), twin.state)

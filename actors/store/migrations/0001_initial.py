@@ -87,11 +87,10 @@ SCHEMA = (
         notifications TEXT NOT NULL,
         event TEXT NOT NULL,
         context TEXT,
-        PRIMARY KEY (conversation_id, step),
+        PRIMARY KEY (conversation_id, first_revision, step),
         FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
     )
     """,
-    "CREATE INDEX log_revision ON log (conversation_id, first_revision)",
     """
     CREATE TABLE commands (
         conversation_id TEXT,
@@ -131,4 +130,4 @@ SCHEMA = (
 def up(_migrator: object, db: Database) -> None:
     """Create every table and index."""
     for statement in SCHEMA:
-        db.execute_sql(statement)
+        db.execute_sql(statement)  # type: ignore[no-untyped-call]

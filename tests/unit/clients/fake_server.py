@@ -1,8 +1,8 @@
 """A Bedrock server in a box: the real contract over real gRPC, with scripted answers and scripted faults.
 
-It serves one conversation, ``conversations/c1`` (slug ``brave-otter``). What a message causes is a list of steps: events
-in order, and gates at which the world waits for an approval or a cancel. The world moves on only when a watcher has
-seen all there is, so that a test decides at which step a connection breaks:
+It serves one conversation, ``conversations/c1`` (slug ``brave-otter``). What a message causes is a list of steps:
+events in order, and gates at which the world waits for an approval or a cancel. The world moves on only when a watcher
+has seen all there is, so that a test decides at which step a connection breaks:
 
 * ``cuts``: the n-th stream breaks after so many events;
 * ``skips``: after the n-th break the world moves on by so many steps while nobody watches.
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import grpc
 from bedrock import v1
@@ -23,6 +24,8 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+Context = grpc.ServicerContext
 
 NAME = "conversations/c1"
 SLUG = "brave-otter"
@@ -62,9 +65,7 @@ def text(said: str, *, chunks: int = 2, request: str = "r1", attempt: int = 1) -
     return steps
 
 
-def delta(
-    piece: str, offset: int, *, request: str = "r1", attempt: int = 1, reasoning: bool = False
-) -> v1.Event:
+def delta(piece: str, offset: int, *, request: str = "r1", attempt: int = 1, reasoning: bool = False) -> v1.Event:
     return v1.Event(
         text_delta=v1.Event.TextDelta(
             llm_request_id=request, attempt=attempt, offset=offset, text=piece, reasoning=reasoning
@@ -73,9 +74,7 @@ def delta(
 
 
 def output(piece: str, offset: int, *, call: str = "t1") -> v1.Event:
-    return v1.Event(
-        tool_output_delta=v1.Event.ToolOutputDelta(tool_use_id=call, attempt=1, offset=offset, text=piece)
-    )
+    return v1.Event(tool_output_delta=v1.Event.ToolOutputDelta(tool_use_id=call, attempt=1, offset=offset, text=piece))
 
 
 def stored(role: str, *blocks: v1.ContentBlock, request: str = "", attempt: int = 0) -> v1.Event:
@@ -86,13 +85,13 @@ def stored(role: str, *blocks: v1.ContentBlock, request: str = "", attempt: int 
     )
 
 
-def call(tool: str, given: dict[str, object], *, id: str = "t1") -> v1.ContentBlock:
+def call(tool: str, given: dict[str, str], *, id: str = "t1") -> v1.ContentBlock:
     struct = Struct()
     struct.update(given)
     return v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id=id, tool=tool, input=struct))
 
 
-def result(said: str, *, id: str = "t1", outcome: v1.ToolOutcome = v1.TOOL_OUTCOME_OK) -> v1.ContentBlock:
+def result(said: str, *, id: str = "t1", outcome: v1.ToolOutcome.ValueType = v1.TOOL_OUTCOME_OK) -> v1.ContentBlock:
     return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=id, outcome=outcome, output=said))
 
 
@@ -214,7 +213,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             self._pending.extend(steps)
             self._changed.notify_all()
 
-    def resolve(self, name: str, decision: v1.ApprovalDecision, note: str = "") -> bool:
+    def resolve(self, name: str, decision: v1.ApprovalDecision.ValueType, note: str = "") -> bool:
         """Answer the approval at which the world waits; False if it waits for no such thing."""
         with self._changed:
             gate = self._pending[0] if self._pending else None
@@ -300,7 +299,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 
     # The calls.
 
-    def _enter(self, request: Message, context: grpc.ServicerContext) -> None:
+    def _enter(self, request: Message, context: Context) -> None:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         method = type(request).__name__.removesuffix("Request")
@@ -310,7 +309,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG):
             self._abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"there is no {name}"))
 
-    def _abort(self, context: grpc.ServicerContext, refusal: Refusal) -> None:
+    def _abort(self, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)
         info = [error_details_pb2.ErrorInfo(reason=refusal.reason, domain="bedrock")] if refusal.reason else []
         for detail in (*info, *refusal.details):
@@ -318,54 +317,73 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             packed.Pack(detail)
             status.details.append(packed)
         context.abort_with_status(rpc_status.to_status(status))
+        raise AssertionError("abort returned")
 
-    def CreateConversation(self, request, context):
+    def CreateConversation(
+        self, request: v1.CreateConversationRequest, context: grpc.ServicerContext
+    ) -> v1.CreateConversationResponse:
         self._enter(request, context)
         self.conversation.working_directory = request.working_directory
         return v1.CreateConversationResponse(conversation=self.conversation)
 
-    def GetConversation(self, request, context):
+    def GetConversation(
+        self, request: v1.GetConversationRequest, context: grpc.ServicerContext
+    ) -> v1.GetConversationResponse:
         self._enter(request, context)
         return v1.GetConversationResponse(conversation=self.conversation)
 
-    def ListConversations(self, request, context):
+    def ListConversations(
+        self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
+    ) -> v1.ListConversationsResponse:
         self._enter(request, context)
         return v1.ListConversationsResponse(conversations=[self.conversation])
 
-    def UpdateConversation(self, request, context):
+    def UpdateConversation(
+        self, request: v1.UpdateConversationRequest, context: grpc.ServicerContext
+    ) -> v1.UpdateConversationResponse:
         self._enter(request, context)
         request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
         return v1.UpdateConversationResponse(conversation=self.conversation)
 
-    def ArchiveConversation(self, request, context):
+    def ArchiveConversation(
+        self, request: v1.ArchiveConversationRequest, context: grpc.ServicerContext
+    ) -> v1.ArchiveConversationResponse:
         self._enter(request, context)
         return v1.ArchiveConversationResponse(conversation=self.conversation)
 
-    def UnarchiveConversation(self, request, context):
+    def UnarchiveConversation(
+        self, request: v1.UnarchiveConversationRequest, context: grpc.ServicerContext
+    ) -> v1.UnarchiveConversationResponse:
         self._enter(request, context)
         return v1.UnarchiveConversationResponse(conversation=self.conversation)
 
-    def DeleteConversation(self, request, context):
+    def DeleteConversation(
+        self, request: v1.DeleteConversationRequest, context: grpc.ServicerContext
+    ) -> v1.DeleteConversationResponse:
         self._enter(request, context)
         with self._changed:
             self.deleted = True
             self._changed.notify_all()
         return v1.DeleteConversationResponse()
 
-    def SetMode(self, request, context):
+    def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         self._enter(request, context)
         self.conversation.mode = request.mode
         return v1.SetModeResponse(conversation=self.conversation)
 
-    def ContinueConversation(self, request, context):
+    def ContinueConversation(
+        self, request: v1.ContinueConversationRequest, context: grpc.ServicerContext
+    ) -> v1.ContinueConversationResponse:
         self._enter(request, context)
         return v1.ContinueConversationResponse(conversation=self.conversation)
 
-    def TriggerContinuation(self, request, context):
+    def TriggerContinuation(
+        self, request: v1.TriggerContinuationRequest, context: grpc.ServicerContext
+    ) -> v1.TriggerContinuationResponse:
         self._enter(request, context)
         return v1.TriggerContinuationResponse(conversation=self.conversation)
 
-    def SendMessage(self, request, context):
+    def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
         self._enter(request, context)
         with self._changed:
             if request.request_id in self._accepted:
@@ -389,9 +407,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         message = self._append(added).message_added
         self.conversation.state.run, self.conversation.state.busy = run, True
         self._pending.extend(self.answers.popleft()(run))
-        return v1.SendMessageResponse(
-            message=message, disposition=v1.DISPOSITION_DIRECT, run=run, revision=before
-        )
+        return v1.SendMessageResponse(message=message, disposition=v1.DISPOSITION_DIRECT, run=run, revision=before)
 
     def _queue(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
         before = self.revision
@@ -421,7 +437,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         added.message_added.request_cycle = run
         return [v1.Event(queue_changed=delivered), added, *self.answers.popleft()(run)]
 
-    def CancelConversation(self, request, context):
+    def CancelConversation(
+        self, request: v1.CancelConversationRequest, context: grpc.ServicerContext
+    ) -> v1.CancelConversationResponse:
         self._enter(request, context)
         with self._changed:
             state_now = self.conversation.state
@@ -433,13 +451,15 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             self._append(stopped(run, "interrupted"))
             return v1.CancelConversationResponse(run=run, state=self.conversation.state, revision=self.revision)
 
-    def ResolveApproval(self, request, context):
+    def ResolveApproval(
+        self, request: v1.ResolveApprovalRequest, context: grpc.ServicerContext
+    ) -> v1.ResolveApprovalResponse:
         self._enter(request, context)
         if not self.resolve(request.name, request.decision, request.note):
             self._abort(context, Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already"))
         return v1.ResolveApprovalResponse(conversation=self.conversation)
 
-    def ListMessages(self, request, context):
+    def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:
         self._enter(request, context)
         messages = [event.message_added for event in self._feed if event.HasField("message_added")]
         messages = [message for message in messages if message.sequence > request.after_sequence]
@@ -453,49 +473,61 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             revision=self.revision,
         )
 
-    def ListQueue(self, request, context):
+    def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
         self._enter(request, context)
         return v1.ListQueueResponse()
 
-    def WithdrawMessage(self, request, context):
+    def WithdrawMessage(
+        self, request: v1.WithdrawMessageRequest, context: grpc.ServicerContext
+    ) -> v1.WithdrawMessageResponse:
         self._enter(request, context)
         return v1.WithdrawMessageResponse(message=v1.Message(name=request.name))
 
-    def ListRequestCycles(self, request, context):
+    def ListRequestCycles(
+        self, request: v1.ListRequestCyclesRequest, context: grpc.ServicerContext
+    ) -> v1.ListRequestCyclesResponse:
         self._enter(request, context)
         cycles = []
         for event in self._feed:
             if event.HasField("run_stopped"):
                 end = event.run_stopped
-                cycles.append(
-                    v1.RequestCycle(name=end.request_cycle, stop_reason=end.reason, stop_detail=end.detail)
-                )
+                cycles.append(v1.RequestCycle(name=end.request_cycle, stop_reason=end.reason, stop_detail=end.detail))
         return v1.ListRequestCyclesResponse(request_cycles=cycles)
 
-    def VerifyConversation(self, request, context):
+    def VerifyConversation(
+        self, request: v1.VerifyConversationRequest, context: grpc.ServicerContext
+    ) -> v1.VerifyConversationResponse:
         self._enter(request, context)
         return v1.VerifyConversationResponse(revision=self.revision)
 
-    def ExportConversation(self, request, context):
+    def ExportConversation(
+        self, request: v1.ExportConversationRequest, context: grpc.ServicerContext
+    ) -> Iterator[v1.ExportConversationResponse]:
         self._enter(request, context)
         yield v1.ExportConversationResponse(line='{"kind": "conversation"}')
 
-    def ReplayConversation(self, request, context):
+    def ReplayConversation(
+        self, request: v1.ReplayConversationRequest, context: grpc.ServicerContext
+    ) -> Iterator[v1.ReplayConversationResponse]:
         self._enter(request, context)
         yield v1.ReplayConversationResponse(step=1, revision=1)
 
-    def DownloadAttachment(self, request, context):
+    def DownloadAttachment(
+        self, request: v1.DownloadAttachmentRequest, context: grpc.ServicerContext
+    ) -> Iterator[v1.DownloadAttachmentResponse]:
         self._enter(request, context)
         yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=4, data=b"\x89P")
         yield v1.DownloadAttachmentResponse(data=b"NG")
 
-    def SpawnSubAgents(self, request, context):
+    def SpawnSubAgents(
+        self, request: v1.SpawnSubAgentsRequest, context: grpc.ServicerContext
+    ) -> v1.SpawnSubAgentsResponse:
         self._enter(request, context)
         with self._changed:
             started = self._start(v1.SendMessageRequest(text="\n".join(task.task for task in request.tasks)))
         return v1.SpawnSubAgentsResponse(message=started.message, run=started.run, revision=started.revision)
 
-    def Subscribe(self, request, context):
+    def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> Iterator[v1.SubscribeResponse]:
         self._enter(request, context)
         resume = request.HasField("after_revision")
         if resume and request.after_revision < self.oldest_revision:
@@ -514,7 +546,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         with self._changed:
             self._changed.notify_all()
 
-    def _watch(self, request: v1.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[v1.Event]:
+    def _watch(self, request: v1.SubscribeRequest, context: Context) -> Iterator[v1.Event]:
         with self._changed:
             position = len(self._feed)
             self.conversation.revision = self.revision
@@ -550,24 +582,30 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         elif self._closing:
             context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
 
-    def WatchConversations(self, request, context):
+    def WatchConversations(
+        self, request: v1.WatchConversationsRequest, context: grpc.ServicerContext
+    ) -> Iterator[v1.WatchConversationsResponse]:
         self._enter(request, context)
         yield v1.WatchConversationsResponse(conversation_changed=self.conversation)
         yield v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp())
 
-    def ListModels(self, request, context):
+    def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
         self._enter(request, context)
         return v1.ListModelsResponse(models=self.models)
 
-    def ListTools(self, request, context):
+    def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
         self._enter(request, context)
         return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
 
-    def BrowseDirectory(self, request, context):
+    def BrowseDirectory(
+        self, request: v1.BrowseDirectoryRequest, context: grpc.ServicerContext
+    ) -> v1.BrowseDirectoryResponse:
         self._enter(request, context)
         return v1.BrowseDirectoryResponse(path=request.path or "/root")
 
-    def GetServerInfo(self, request, context):
+    def GetServerInfo(
+        self, request: v1.GetServerInfoRequest, context: grpc.ServicerContext
+    ) -> v1.GetServerInfoResponse:
         self._enter(request, context)
         sandbox = v1.GetServerInfoResponse.Sandbox(
             tier=v1.GetServerInfoResponse.Sandbox.TIER_B,

@@ -17,6 +17,7 @@ from tests.unit.clients.fake_server import (
     FakeBedrock,
     FakeServer,
     Refusal,
+    Step,
     delta,
     discarded,
     fails,
@@ -163,7 +164,7 @@ def test_a_repeated_request_id_shows_the_same_run(client: Client, fake: FakeBedr
     assert again.answer() == "Hello"
 
 
-def long_answer(run: str) -> list[object]:
+def long_answer(run: str) -> list[Step]:
     return [
         state("llm_requesting", run),
         delta("Let me ", 0),
@@ -186,7 +187,7 @@ STEPS = len(long_answer("")) + 3  # with the user message, the snapshot and caug
 @pytest.mark.parametrize("skip", [0, 1, 3, STEPS])
 @pytest.mark.parametrize("cut", range(STEPS))
 def test_a_stream_cut_anywhere_shows_everything_once(client: Client, fake: FakeBedrock, cut: int, skip: int) -> None:
-    fake.answers.append(long_answer)  # type: ignore[arg-type]
+    fake.answers.append(long_answer)
     fake.cuts.append(cut)
     fake.skips.append(skip)
     events = list(client.conversation("c1").send("Hi"))
@@ -215,7 +216,7 @@ def assert_deltas_fit(events: list[Event]) -> None:
 
 
 def test_a_stream_that_is_cut_again_and_again(client: Client, fake: FakeBedrock) -> None:
-    fake.answers.append(long_answer)  # type: ignore[arg-type]
+    fake.answers.append(long_answer)
     fake.cuts.extend([0, 4, 1, 3, 4, 2, 6])
     fake.skips.extend([0, 1, 0, 2])
     events = list(client.conversation("c1").send("Hi"))
@@ -438,7 +439,7 @@ def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_p
 
 def test_every_order_of_two_cuts_keeps_the_durable_events(client: Client, fake: FakeBedrock) -> None:
     for first, second in itertools.product((1, 3, 5), (1, 4, 9)):
-        fake.answers.append(long_answer)  # type: ignore[arg-type]
+        fake.answers.append(long_answer)
         fake.cuts.extend([first, second])
         before = fake.revision
         events = list(client.conversation("c1").send("Hi"))

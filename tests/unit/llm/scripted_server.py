@@ -23,7 +23,7 @@ class Connection:
         self._received = received
 
     def read_request(self) -> Received:
-        data = b""
+        data = bytearray()
         while b"\r\n\r\n" not in data:
             data += self._recv()
         head, _, body = data.partition(b"\r\n\r\n")
@@ -31,7 +31,7 @@ class Connection:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         while len(body) < int(headers.get("content-length", "0")):
             body += self._recv()
-        request = Received(first.split()[1], headers, body)
+        request = Received(first.split()[1], headers, bytes(body))
         self._received.append(request)
         return request
 

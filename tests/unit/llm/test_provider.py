@@ -15,7 +15,7 @@ MINIMAL = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:8080/v1"}
 
 def test_a_secret_shows_itself_to_nobody() -> None:
     secret = Secret("hunter22")
-    assert "hunter22" not in f"{secret!r} {secret} {secret:>20} {[secret]}"
+    assert "hunter22" not in f"{secret!r} {secret} {[secret]}"
     assert secret.reveal() == "hunter22"
     assert bool(secret)
     assert not Secret()

@@ -1,0 +1,94 @@
+"""What happened to a conversation and is not stored yet, because the store takes nothing now (SEMANTICS C36).
+
+The actor does not wait for the store: commands get their refusal at once, a cancel is tried at once, and a shutdown
+comes through. What the backlog holds is tried again with growing pauses, oldest first, and before any new command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from actors.ports import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+PAUSES_MS = (50, 100, 200, 500, 1_000)
+"""Between attempts; the last one repeats."""
+
+Entry = TypeVar("Entry")
+
+
+class Backlog(Generic[Entry]):
+    """Actor's thread only.
+
+    Args:
+        name: Whose it is, for the log.
+        apply: Commits one entry; raises StoreUnavailable if the store does not take it now.
+        later: Has `retry` called on the actor's thread after so many milliseconds.
+    """
+
+    def __init__(self, name: str, apply: Callable[[Entry], None], later: Callable[[int], None]) -> None:
+        self._name = name
+        self._apply = apply
+        self._later = later
+        self._waiting: deque[Entry] = deque()
+        self._failures = 0
+        self._retry_due = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._waiting)
+
+    def add(self, entry: Entry) -> None:
+        """Let it wait its turn; `settle` is to follow."""
+        self._waiting.append(entry)
+
+    def put_off(self, entry: Entry, *, first: bool = False) -> None:
+        """The store refused it just now: try it again soon, as the last, or before everything else."""
+        if first:
+            self._waiting.appendleft(entry)
+        else:
+            self._waiting.append(entry)
+        self._retry_later()
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def settle(self) -> bool:
+        """Apply all that waits; False if the store refused and the rest has to wait.
+
+        Raises what applying an entry raises; that entry is given up, the others are tried again soon.
+        """
+        while self._waiting:
+            entry = self._waiting.popleft()
+            try:
+                self._apply(entry)
+            except StoreUnavailable:
+                self._waiting.appendleft(entry)
+                self._retry_later()
+                return False
+            except BaseException:
+                self._retry_later()
+                raise
+        self._failures = 0
+        return True
+
+    def retry(self) -> None:
+        """The pause is over."""
+        self._retry_due = False
+        self.settle()
+
+    def _retry_later(self) -> None:
+        if self._retry_due or not self._waiting:
+            return
+        pause = PAUSES_MS[min(self._failures, len(PAUSES_MS) - 1)]
+        level = logging.CRITICAL if self._failures == len(PAUSES_MS) else logging.WARNING
+        log.log(level, "conversation %s: not stored yet; trying again in %d ms", self._name, pause)
+        self._failures += 1
+        self._retry_due = True
+        self._later(pause)

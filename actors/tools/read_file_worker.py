@@ -1,0 +1,161 @@
+"""Read part of a text file: `python -I -S read_file_worker.py PATH OFFSET LIMIT` (the standard library only).
+
+Runs as a tool's program, so that a huge file, a slow disk or a hung mount can be killed. Prints "ok" or "error" on a
+line of its own, then the text for the model. Memory stays bounded whatever the file is.
+"""
+
+import os
+import stat
+import sys
+
+BLOCK = 1 << 18
+#: Bytes read at once.
+
+SNIFFED = 8 * 1024
+#: Bytes at the start of a file that must not contain NUL.
+
+MAX_LINE = 2000
+#: Characters shown of a line.
+
+MAX_TEXT = 126 * 1024
+#: Bytes of all lines shown; what is above counts as not shown.
+
+MAX_READ = 1 << 28
+#: Bytes read in all: lines beyond are neither shown nor counted.
+
+
+class Unreadable(Exception):
+    """The file cannot be shown; the text says why."""
+
+
+class Window:
+    """Takes a file block by block and keeps the lines from `offset` on, `limit` at most."""
+
+    def __init__(self, offset: int, limit: int) -> None:
+        self.first = offset
+        self.end = offset + limit
+        self.shown: list[bytes] = []
+        self.size = 0
+        self.number = 1
+        #: Of the line that is being taken.
+        self.kept = b""
+        #: Its beginning, if it is in the window.
+        self.length = 0
+        #: Bytes of it so far.
+
+    def feed(self, block: bytes) -> None:
+        position = 0
+        while position < len(block):
+            if self.number >= self.end:
+                self.skip(block[position:])
+                return
+            newline = block.find(b"\n", position)
+            end = len(block) if newline < 0 else newline
+            self.extend(block, position, end)
+            if newline >= 0:
+                self.close_line()
+            position = end + 1
+
+    def extend(self, block: bytes, start: int, end: int) -> None:
+        if self.number >= self.first:
+            room = 4 * MAX_LINE + 4 - len(self.kept)
+            self.kept += block[start : min(end, start + max(0, room))]
+        self.length += end - start
+
+    def skip(self, block: bytes) -> None:
+        """Count what is behind the window."""
+        lines = block.count(b"\n")
+        self.number += lines
+        self.length = len(block) - block.rfind(b"\n") - 1 if lines else self.length + len(block)
+
+    def close_line(self) -> None:
+        if self.first <= self.number < self.end:
+            self.show()
+        self.number += 1
+        self.kept, self.length = b"", 0
+
+    def show(self) -> None:
+        line = f"{self.number:6d}\t{self.line()}\n".encode()
+        if self.size + len(line) > MAX_TEXT:
+            self.end = self.number
+            return
+        self.shown.append(line)
+        self.size += len(line)
+
+    def line(self) -> str:
+        whole = len(self.kept) == self.length
+        try:
+            text = self.kept.decode()
+        except UnicodeDecodeError as error:
+            if whole or error.reason != "unexpected end of data":
+                raise Unreadable(f"line {self.number} is not UTF-8 text") from None
+            text = self.kept[: error.start].decode()
+        if whole and len(text) <= MAX_LINE:
+            return text
+        return f"{text[:MAX_LINE]}… [line cut: {self.length} bytes in all]"
+
+    def finish(self) -> int:
+        """Take a last line without a newline; returns how many lines there are."""
+        if self.length:
+            self.close_line()
+        return self.number - 1
+
+
+def open_regular(path: str) -> int:
+    """Open a regular file without ever waiting for anybody; raises OSError or Unreadable."""
+    check_regular(os.stat(path))
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    check_regular(os.fstat(file))
+    return file
+
+
+def check_regular(found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise Unreadable("it is a directory; list it with bash")
+    if not stat.S_ISREG(found.st_mode):
+        raise Unreadable("it is not a regular file")
+
+
+def read(path: str, offset: int, limit: int) -> bytes:
+    """The numbered lines and what is not shown of the file; raises OSError or Unreadable."""
+    file = open_regular(path)
+    window = Window(offset, limit)
+    taken = 0
+    while block := os.read(file, BLOCK):
+        if taken == 0 and b"\0" in block[:SNIFFED]:
+            raise Unreadable("it appears to be a binary file")
+        window.feed(block)
+        taken += len(block)
+        if taken >= MAX_READ:
+            break
+    if not taken:
+        return b"(empty file)"
+    total = window.finish()
+    return b"".join(window.shown) + remark(window, total, taken >= MAX_READ)
+
+
+def remark(window: Window, total: int, more: bool) -> bytes:
+    """What follows the lines."""
+    at_least = "at least " if more else ""
+    if window.first > total:
+        raise Unreadable(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
+    hidden = total - (window.first - 1) - len(window.shown)
+    if not hidden and not more:
+        return b""
+    return f"[{at_least}{hidden} more lines not shown (total: {at_least}{total} lines)]\n".encode()
+
+
+def main() -> None:
+    path, offset, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    try:
+        verdict, text = b"ok\n", read(path, offset, limit)
+    except Unreadable as error:
+        verdict, text = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        verdict, text = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
+    sys.stdout.buffer.write(verdict + text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The program `bedrock`: chat, ask and look after conversations in a terminal.
+
+Needs the extra `cli` of the client's distribution. Commands that belong to the server (`serve`, …) come from its own
+distribution, by the entry point group "bedrock.commands".
+"""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the program with the arguments of the process. Always ends with SystemExit."""
+    # What gRPC logs about lost connections is said better by us.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        import click  # noqa: F401, PLC0415 -- an extra, and the package is imported without it
+    except ImportError:
+        sys.exit("bedrock needs some libraries for the terminal: pip install 'phoenix-bedrock-client[cli]'")
+    from bedrock.cli.app import bedrock  # noqa: PLC0415
+
+    bedrock.main(prog_name="bedrock")

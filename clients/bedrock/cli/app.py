@@ -1,0 +1,120 @@
+"""The command group: finds commands when they are asked for, and turns errors into texts and exit codes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+
+import click
+
+from bedrock.cli import exits
+from bedrock.errors import BedrockError
+
+#: Where each command lives; imported when it is used, or when all are listed.
+OURS = {
+    "chat": "bedrock.cli.chat:chat",
+    "ask": "bedrock.cli.ask:ask",
+    "list": "bedrock.cli.looking:list_",
+    "show": "bedrock.cli.looking:show",
+    "cycles": "bedrock.cli.looking:cycles",
+    "watch": "bedrock.cli.looking:watch",
+    "models": "bedrock.cli.looking:models",
+    "tools": "bedrock.cli.looking:tools",
+    "approve": "bedrock.cli.directing:approve",
+    "deny": "bedrock.cli.directing:deny",
+    "cancel": "bedrock.cli.directing:cancel",
+    "mode": "bedrock.cli.directing:mode",
+    "continue": "bedrock.cli.directing:continue_",
+    "rename": "bedrock.cli.directing:rename",
+    "archive": "bedrock.cli.directing:archive",
+    "rm": "bedrock.cli.directing:rm",
+    "verify": "bedrock.cli.auditing:verify",
+    "replay": "bedrock.cli.auditing:replay",
+    "export": "bedrock.cli.auditing:export",
+    "doctor": "bedrock.cli.doctor:doctor",
+    "completion": "bedrock.cli.completion:completion",
+}
+
+#: Commands that the server's distribution brings, so that their absence can be explained.
+SERVERS = ("serve", "backup", "restore")
+
+GROUP = "bedrock.commands"
+
+
+class Commands(click.Group):
+    """The commands of this package and those that are plugged in. Ours win if names clash."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order in which a newcomer meets them."""
+        plugged = sorted(name for name in _plugged() if name not in OURS)
+        return [*OURS, *plugged]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command.
+
+        Raises:
+            Failure: It belongs to the server, which is not installed.
+        """
+        if cmd_name in OURS:
+            module, _, attribute = OURS[cmd_name].partition(":")
+            command = getattr(import_module(module), attribute)
+            return command if isinstance(command, click.Command) else None
+        if plugged := _plugged().get(cmd_name):
+            loaded = plugged.load()
+            return loaded if isinstance(loaded, click.Command) else None
+        if cmd_name in SERVERS:
+            raise exits.Failure(
+                f"`bedrock {cmd_name}` belongs to the server, which is not installed here",
+                "Install it with `pip install phoenix-bedrock`, or use a server elsewhere: set BEDROCK_ADDRESS.",
+                exits.USAGE,
+            )
+        return None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; no error of ours gets through as a traceback."""
+        try:
+            return super().invoke(ctx)
+        except exits.Failure as failure:
+            ended = failure
+        except BedrockError as error:
+            ended = exits.Failure.of(error)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(exits.CANCELLED) from None
+        ended.show()
+        raise click.exceptions.Exit(ended.exit_code)
+
+
+def _plugged() -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=GROUP)}
+
+
+def _version() -> str:
+    for distribution in ("phoenix-bedrock-client", "phoenix-bedrock"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"bedrock {_version()}")
+        ctx.exit()
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--address", metavar="HOST:PORT", help="The server; https://… for TLS. [default: the local one]")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.pass_context
+def bedrock(ctx: click.Context, address: str | None) -> None:
+    """Chat with LLM agents, and look after their conversations, on a Bedrock server.
+
+    New here? `bedrock chat --spawn` starts a server of its own and needs no key.
+
+    A conversation is named by its slug or its id. The server is found by --address, BEDROCK_ADDRESS, or on this
+    machine; the token by BEDROCK_TOKEN or on this machine.
+    """
+    ctx.obj = address

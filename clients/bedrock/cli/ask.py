@@ -1,0 +1,145 @@
+"""`bedrock ask`: one question, one answer; for scripts as well as for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from google.protobuf import json_format
+
+from bedrock import Conversation, Event, Run
+from bedrock.cli import exits
+from bedrock.cli.connection import connect
+from bedrock.cli.opening import open_conversation, opening_options
+from bedrock.cli.paint import Paint, harmless
+from bedrock.cli.transcript import Transcript
+from bedrock.errors import RunEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went."""
+
+    exit_code: int
+    text: str = ""
+    error: str = ""
+    needs_approval: str = ""
+    """The tool call that waits for a person."""
+
+
+@click.command()
+@click.argument("prompt", nargs=-1)
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "stream-json"]),
+    default="text",
+    help="The answer as text, as one JSON object, or every event as a line of JSON.",
+)
+@click.option(
+    "--approve",
+    type=click.Choice(["all", "none"]),
+    default="none",
+    help="Approve every tool call that asks, or end with exit code 3 at the first one (the default).",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
+@opening_options
+@click.pass_context
+def ask(ctx: click.Context, prompt: tuple[str, ...], output: str, approve: str, quiet: bool, **opening: Any) -> None:
+    """Ask and print the answer. The prompt is taken from the arguments and from standard input.
+
+    The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
+    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run).
+    """
+    text = _prompt(prompt)
+    client = connect(ctx)
+    conversation = open_conversation(client, **opening)
+    run = conversation.send(text)
+    try:
+        outcome = _follow(conversation, run, approve=approve == "all", stream=output == "stream-json", quiet=quiet)
+    except KeyboardInterrupt:
+        conversation.cancel(run=run.name, reason="Ctrl-C")
+        outcome = Outcome(exits.CANCELLED, error="cancelled")
+    finally:
+        run.close()
+    _report(conversation, run, outcome, output)
+    ctx.exit(outcome.exit_code)
+
+
+def _prompt(arguments: tuple[str, ...]) -> str:
+    given = " ".join(arguments)
+    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    text = "\n\n".join(part for part in (given, piped) if part)
+    if not text:
+        raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
+    return text
+
+
+def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool) -> Outcome:
+    """Watch the run to its end, or to the approval that nobody is there to give."""
+    progress = Transcript(Paint.for_stream(sys.stderr), lambda line: click.echo(line, err=True))
+    for event in run:
+        if stream:
+            click.echo(json.dumps(_as_json(event)))
+        if not quiet and not _is_last_word(event):
+            progress.show(event)
+        if event.approval is not None:
+            if not approve:
+                return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
+            conversation.approve(event.approval)
+    return _outcome(run)
+
+
+def _is_last_word(event: Event) -> bool:
+    """Whether an event is what was asked, or the answer, which is printed in its own way."""
+    message = event.message if event.kind == "message_added" else None
+    return message is not None and (message.role == "user" or (message.role == "agent" and not message.tool_calls))
+
+
+def _outcome(run: Run) -> Outcome:
+    try:
+        return Outcome(exits.OK, text=run.answer())
+    except RunEnded as error:
+        interrupted = run.stop is not None and run.stop.reason == "interrupted" and not run.stop.detail
+        return Outcome(exits.CANCELLED if interrupted else exits.FAILED, error=error.message)
+
+
+def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str) -> None:
+    if output == "text":
+        if outcome.exit_code == exits.OK:
+            click.echo(harmless(outcome.text) if sys.stdout.isatty() else outcome.text)
+    else:
+        result = _result(conversation, run, outcome)
+        click.echo(json.dumps(result if output == "json" else {"kind": "result", "result": result}))
+    if outcome.error:
+        click.echo(f"error: {outcome.error}", err=True)
+    if outcome.needs_approval:
+        slug = conversation.get().slug
+        click.echo(
+            f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`, then `bedrock show {slug}`."
+            "\nTo approve everything that asks: --approve all",
+            err=True,
+        )
+
+
+def _result(conversation: Conversation, run: Run, outcome: Outcome) -> dict[str, Any]:
+    latest = conversation.get()
+    return {
+        "conversation": latest.name,
+        "slug": latest.slug,
+        "run": run.name,
+        "stop_reason": run.stop.reason if run.stop else None,
+        "stop_detail": run.stop.detail if run.stop else None,
+        "text": outcome.text,
+        "error": outcome.error or None,
+        "needs_approval": outcome.needs_approval or None,
+        "exit_code": outcome.exit_code,
+        "usage": json_format.MessageToDict(latest.total_usage, preserving_proto_field_name=True),
+    }
+
+
+def _as_json(event: Event) -> dict[str, Any]:
+    plain: dict[str, Any] = json_format.MessageToDict(event.proto, preserving_proto_field_name=True)
+    return {"kind": event.kind, **plain}

@@ -1,0 +1,148 @@
+"""Commands that change a conversation: approve, deny, cancel, mode, continue, rename, archive, rm."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from bedrock import Conversation, v1
+from bedrock._names import enum_name
+from bedrock.cli import exits
+from bedrock.cli.connection import connect
+from bedrock.cli.paint import one_line
+from bedrock.messages import Approval, Message
+
+
+@click.command()
+@click.argument("name")
+@click.argument("call", required=False)
+@click.option("--always", is_flag=True, help="Ask no more for this tool in this conversation.")
+@click.option("--all", "everything", is_flag=True, help="Approve all that is open.")
+@click.pass_context
+def approve(ctx: click.Context, name: str, call: str | None, always: bool, everything: bool) -> None:
+    """Let a tool call run that waits for it. CALL is needed if several wait."""
+    conversation = connect(ctx).conversation(name)
+    for approval in _waiting(conversation, call, everything):
+        conversation.approve(approval, always=always)
+        click.echo(f"approved {approval.tool} ({approval.id})")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("call", required=False)
+@click.option("--note", default="", help="Why; the agent reads it.")
+@click.pass_context
+def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
+    """Refuse a tool call that waits. None of the calls asked for with it will run; the agent is told."""
+    conversation = connect(ctx).conversation(name)
+    (approval,) = _waiting(conversation, call, everything=False)
+    conversation.deny(approval, note)
+    click.echo(f"denied {approval.tool} ({approval.id})")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups as well.")
+@click.option("--kill-jobs", is_flag=True, help="End background jobs as well.")
+@click.pass_context
+def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool) -> None:
+    """Stop what is under way in a conversation."""
+    conversation = connect(ctx).conversation(name)
+    receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
+    if receipt.no_op:
+        click.echo("there is nothing to cancel")
+        return
+    stopped = [
+        *(["a request to the model"] if receipt.llm_request_id else []),
+        *([f"{len(receipt.tool_use_ids)} tool call(s)"] if receipt.tool_use_ids else []),
+        *([f"{len(receipt.sub_agents)} sub-agent(s)"] if receipt.sub_agents else []),
+    ]
+    click.echo("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
+    for steer in receipt.returned_steers:
+        click.echo(f"not delivered: {one_line(Message(steer).text, 100)}")
+    if receipt.surviving_jobs:
+        click.echo(f"still running: {', '.join(receipt.surviving_jobs)} (end them with --kill-jobs)")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
+@click.pass_context
+def mode(ctx: click.Context, name: str, mode: str) -> None:
+    """Set what the tools of a conversation may do, from now on."""
+    now = connect(ctx).conversation(name).set_mode(mode)
+    click.echo(f"{now.slug} is {enum_name(v1.Mode, now.mode)}")
+
+
+@click.command("continue")
+@click.argument("name")
+@click.option("--without-summary", is_flag=True, help="Begin empty.")
+@click.pass_context
+def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
+    """Go on in a new conversation after the context of one is used up."""
+    successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
+    click.echo(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--slug", help="The new slug.")
+@click.option("--title", help="The new title.")
+@click.pass_context
+def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -> None:
+    """Give a conversation another slug or title."""
+    if slug is None and title is None:
+        raise click.UsageError("name what to change: --slug, --title or both")
+    now = connect(ctx).conversation(name).update(slug=slug, title=title)
+    click.echo(f"{now.slug}  {now.title}".rstrip())
+
+
+@click.command()
+@click.argument("name")
+@click.option("--undo", is_flag=True, help="Put it back on the list.")
+@click.pass_context
+def archive(ctx: click.Context, name: str, undo: bool) -> None:
+    """Take a conversation off the list; it can still be read."""
+    conversation = connect(ctx).conversation(name)
+    now = conversation.unarchive() if undo else conversation.archive()
+    click.echo(f"{now.slug} is {'active' if undo else 'archived'}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
+@click.pass_context
+def rm(ctx: click.Context, name: str, force: bool) -> None:
+    """Delete a conversation and all that belongs to it. Files in its directory stay."""
+    conversation = connect(ctx).conversation(name)
+    slug = conversation.get().slug
+    if not force and sys.stdin.isatty():
+        click.confirm(f"Delete {slug} for good?", abort=True)
+    for warning in conversation.delete(force=force):
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"deleted {slug}")
+
+
+def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:
+    """The questions that the command line means.
+
+    Raises:
+        Failure: None waits, or several do and none is named.
+    """
+    now = conversation.get()
+    open_ = [Approval.from_proto(pending) for pending in now.state.awaiting_approval.pending]
+    if not open_:
+        raise exits.Failure(f"{now.slug} waits for no approval")
+    if call is not None:
+        named = [approval for approval in open_ if approval.id == call]
+        if not named:
+            raise exits.Failure(f"no approval is open for {call}", f"Open are: {', '.join(a.id for a in open_)}.")
+        return named
+    if len(open_) > 1 and not everything:
+        raise exits.Failure(
+            f"{len(open_)} approvals are open in {now.slug}",
+            f"Name one: {', '.join(f'{approval.id} ({approval.tool})' for approval in open_)}.",
+            exits.USAGE,
+        )
+    return open_

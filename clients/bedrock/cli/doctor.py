@@ -1,0 +1,141 @@
+"""`bedrock doctor`: what works, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from bedrock import Client, v1
+from bedrock._names import enum_name
+from bedrock._settings import data_directory
+from bedrock.cli import exits
+from bedrock.cli.paint import Paint, harmless
+from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
+
+#: The environment variables that make a model available to a server; their values are never shown.
+MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+_PROGRAMS = {
+    "git": "agents use it to look at changes: install git",
+    "rg": "searching is slower without it: install ripgrep",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: str
+    """"ok", "warn" or "fail"."""
+    subject: str
+    text: str
+    advice: str = ""
+    """What to do about it; empty if it is ok."""
+
+
+@click.command()
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
+@click.pass_context
+def doctor(ctx: click.Context, output: str) -> None:
+    """Check the server, the way to it, and this machine. Exit code 0 if nothing fails."""
+    findings = list(_examine(ctx.find_root().obj))
+    if output == "json":
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        paint = Paint.for_stream(sys.stdout)
+        marks = {"ok": paint.good("ok  "), "warn": paint.careful("warn"), "fail": paint.bad("fail")}
+        for finding in findings:
+            click.echo(f"{marks[finding.level]}  {finding.subject}: {harmless(finding.text)}")
+            if finding.advice:
+                click.echo(f"      → {harmless(finding.advice)}")
+    failed = [finding.subject for finding in findings if finding.level == "fail"]
+    ctx.exit(exits.UNREACHABLE if "server" in failed else exits.FAILED if failed else exits.OK)
+
+
+def _examine(address: str | None) -> Iterator[Finding]:
+    yield _versions()
+    yield _token_file()
+    try:
+        with Client(address) as client:
+            yield from _server(client)
+    except BedrockError as error:
+        yield Finding("fail", "connection", error.message, error.hint)
+    yield _keys()
+    for program, advice in _PROGRAMS.items():
+        found = shutil.which(program)
+        yield Finding("ok", program, found) if found else Finding("warn", program, "not found on PATH", advice)
+
+
+def _versions() -> Finding:
+    parts = [f"Python {sys.version.split()[0]}"]
+    parts += [f"{name} {importlib.metadata.version(name)}" for name in ("grpcio", "protobuf")]
+    return Finding("ok", "this program", ", ".join(parts))
+
+
+def _token_file() -> Finding:
+    if os.environ.get("BEDROCK_TOKEN"):
+        return Finding("ok", "token", "from BEDROCK_TOKEN")
+    path = data_directory() / "token"
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return Finding("warn", "token", f"none: {path} does not exist", "It is made by the first `bedrock serve`.")
+    if mode & 0o077:
+        return Finding("warn", "token", f"others may read {path}", f"chmod 600 {path}")
+    return Finding("ok", "token", f"from {path}")
+
+
+def _server(client: Client) -> Iterator[Finding]:
+    try:
+        info = client.server_info()
+    except Unavailable as error:
+        yield Finding("fail", "server", error.message, exits.START_A_SERVER)
+        return
+    except (Unauthenticated, PermissionDenied) as error:
+        yield Finding("ok", "server", f"answers at {client.address}")
+        yield Finding("fail", "auth", error.message, error.hint)
+        return
+    yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
+    yield Finding("ok", "auth", "the server accepts this token")
+    yield _sandbox(info.sandbox)
+    yield _models(client.models())
+
+
+def _sandbox(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+    tier = enum_name(v1.GetServerInfoResponse.Sandbox.Tier, sandbox.tier).upper()
+    if not sandbox.restricted_available:
+        return Finding("warn", "sandbox", "the restricted mode is not available", sandbox.reason)
+    if sandbox.tier == v1.GetServerInfoResponse.Sandbox.TIER_A:
+        return Finding("ok", "sandbox", f"tier A, Landlock {sandbox.landlock_abi}")
+    return Finding("warn", "sandbox", f"tier {tier}, Landlock {sandbox.landlock_abi}", sandbox.reason)
+
+
+def _models(models: list[v1.Model]) -> Finding:
+    advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
+    if not models:
+        return Finding("fail", "models", "the server has none", advice)
+    names = [model.name.removeprefix("models/") for model in models]
+    default = next((model.name.removeprefix("models/") for model in models if model.default), "none")
+    if all(model.protocol == v1.Model.PROTOCOL_DEMO for model in models):
+        return Finding("warn", "models", "only the scripted demo model", advice)
+    return Finding("ok", "models", f"{len(names)}, by default {default}")
+
+
+def _keys() -> Finding:
+    present = [name for name in MODEL_KEYS if os.environ.get(name)]
+    if present:
+        return Finding("ok", "keys in this shell", ", ".join(f"{name} is set" for name in present))
+    return Finding(
+        "warn",
+        "keys in this shell",
+        f"none of {', '.join(MODEL_KEYS)} is set",
+        "A server started here has no real model.",
+    )

@@ -1,0 +1,242 @@
+"""A conversation as lines for people: what was said, what ran, what was asked, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bedrock import Event, Message, v1
+from bedrock._names import enum_name
+from bedrock.cli.flow import LineFlow
+from bedrock.cli.paint import Paint, harmless, literal, one_line
+from bedrock.messages import Approval, ToolCall, ToolResult
+
+#: Lines of a tool's output that are shown.
+OUTPUT_LINES = 12
+
+#: What a message of a person begins with.
+USER_MARK = "❯ "
+
+#: The input that says most about a call, by tool.
+_TELLING = {"bash": "command", "patch": "path", "read_file": "path", "read_image": "path", "search": "pattern"}
+
+
+class Transcript:
+    """Prints events. With `live`, text appears as it is being written, else when it is complete."""
+
+    def __init__(
+        self, paint: Paint, write: Callable[[str], None], *, live: bool = False, width: int | None = None
+    ) -> None:
+        self._paint = paint
+        self._write = write
+        self._live = live
+        self._said = LineFlow(width)
+        self._thought = LineFlow(width)
+        self._printed = LineFlow(width)
+        self._printed_lines = 0
+        self._calls: dict[str, ToolCall] = {}
+        self._approvals: dict[str, Approval] = {}
+
+    @property
+    def tail(self) -> str:
+        """The beginning of a line that is still being written."""
+        return harmless(self._said.tail or self._thought.tail)
+
+    def show(self, event: Event) -> None:
+        """Print what an event is to a person; many are nothing."""
+        show = getattr(self, f"_show_{event.kind}", None)
+        if show is not None:
+            show(event)
+
+    def message(self, message: Message) -> None:
+        """Print a stored message."""
+        match message.role:
+            case "user":
+                self._write("")
+                self._block(self._paint.bold(USER_MARK), harmless(message.text) or "(an image)", self._paint.bold)
+            case "agent":
+                self._agent(message)
+            case "tool":
+                for result in message.tool_results:
+                    self._result(result)
+            case "system" if not message.proto.meta:
+                self._block(self._paint.dim("· "), harmless(message.text), self._paint.dim)
+            case "error":
+                self._block(self._paint.bad("✗ "), harmless(message.text), self._paint.bad)
+            case _:
+                pass
+
+    def question(self, approval: Approval, working_directory: str) -> list[str]:
+        """Return the lines that say what is to be allowed."""
+        if approval.tool == "request_mode_upgrade":
+            wants = "the agent asks for the unrestricted mode: its tools may then write, and use the network"
+            return [self._paint.careful(f"? {wants}"), *self._indent(literal(str(approval.input.get("reason", ""))))]
+        call = ToolCall(approval.id, approval.tool, approval.input)
+        head = f"? {literal(approval.tool)} wants to run in {working_directory}"
+        return [self._paint.careful(head), *self._indent(_telling(call, literal))]
+
+    def _agent(self, message: Message) -> None:
+        for line in self._thought.finish(message.reasoning if self._live else ""):
+            self._write(self._paint.dim(harmless(line)))
+        for line in self._said.finish(message.text):
+            self._write(harmless(line))
+        for call in message.tool_calls:
+            self._calls[call.id] = call
+            first, *rest = _telling(call, harmless).split("\n")
+            self._write(f"{self._paint.name('● ' + harmless(call.tool))} {first}")
+            for line in rest[: OUTPUT_LINES - 1]:
+                self._write(f"    {line}")
+
+    def _result(self, result: ToolResult) -> None:
+        call = self._calls.pop(result.id, None)
+        if self._printed_lines:
+            for line in self._printed.finish():
+                self._output_line(line)
+        else:
+            lines = harmless(result.output).rstrip("\n").split("\n") if result.output else []
+            for line in lines[:OUTPUT_LINES]:
+                self._write(self._paint.dim(f"  │ {line}"))
+            if len(lines) > OUTPUT_LINES:
+                self._write(self._paint.dim(f"  │ … {len(lines) - OUTPUT_LINES} more lines"))
+        self._printed, self._printed_lines = LineFlow(), 0
+        if result.outcome == "ok":
+            ending = self._paint.dim(f"  └ {call.tool if call else 'tool'}, {result.seconds:.1f} s")
+        else:
+            ending = self._paint.careful(f"  └ {call.tool if call else 'tool'}: {result.outcome}")
+        self._write(ending)
+
+    def _output_line(self, line: str) -> None:
+        self._printed_lines += 1
+        if self._printed_lines <= OUTPUT_LINES:
+            self._write(self._paint.dim(f"  │ {harmless(line)}"))
+        elif self._printed_lines == OUTPUT_LINES + 1:
+            self._write(self._paint.dim("  │ …"))
+
+    def _show_snapshot(self, event: Event) -> None:
+        for message in event.messages:
+            self.message(message)
+
+    def _show_message_added(self, event: Event) -> None:
+        if event.message is not None:
+            self.message(event.message)
+
+    def _show_text_delta(self, event: Event) -> None:
+        if self._live:
+            self._end_of_thought()
+            for line in self._said.feed(event.text):
+                self._write(harmless(line))
+
+    def _show_reasoning_delta(self, event: Event) -> None:
+        if self._live:
+            for line in self._thought.feed(event.text):
+                self._write(self._paint.dim(harmless(line)))
+
+    def _end_of_thought(self) -> None:
+        if self._thought.tail:
+            for line in self._thought.feed("\n"):
+                self._write(self._paint.dim(harmless(line)))
+
+    def _show_tool_output_delta(self, event: Event) -> None:
+        if self._live:
+            for line in self._printed.feed(event.text):
+                self._output_line(line)
+
+    def _show_stream_discarded(self, event: Event) -> None:
+        shown = self._said.text or self._thought.text
+        for line in (*self._thought.finish(), *self._said.finish()):
+            self._write(self._paint.dim(harmless(line)))
+        if shown:
+            self._write(self._paint.dim("· (what was just being written does not count)"))
+
+    def _show_approval_changed(self, event: Event) -> None:
+        changed = event.proto.approval_changed
+        if event.approval is not None:
+            self._approvals[event.approval.name] = event.approval
+            return
+        asked = self._approvals.pop(changed.approval.name, None)
+        decision = {"approve": "approved", "deny": "denied"}.get(
+            enum_name(v1.ApprovalDecision, changed.decision), "withdrawn"
+        )
+        paint = self._paint.good if decision == "approved" else self._paint.careful
+        note = f": {harmless(changed.note)}" if changed.note else ""
+        self._write(paint(f"  {decision}{' ' + asked.tool if asked else ''}{note}"))
+
+    def _show_queue_changed(self, event: Event) -> None:
+        if event.message is None or event.fate == "delivered":
+            return
+        delivery = enum_name(v1.Delivery, event.message.proto.delivery).replace("_", "-")
+        text = {
+            "queued": f"waits ({delivery})",
+            "returned": "was not delivered; send it again if it still matters",
+            "discarded": "was discarded",
+            "withdrawn": "was taken back",
+        }.get(event.fate, event.fate)
+        self._write(self._paint.dim(f"⋯ “{one_line(event.message.text, 60)}” {text}"))
+
+    def _show_retrying(self, event: Event) -> None:
+        retrying = event.proto.retrying
+        seconds = max(0.0, (retrying.retry_time.ToNanoseconds() - event.proto.time.ToNanoseconds()) / 1e9)
+        why = one_line(retrying.error.message, 120)
+        self._write(
+            self._paint.careful(f"↻ attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s: {why}")
+        )
+
+    def _show_run_stopped(self, event: Event) -> None:
+        stop = event.stop
+        if stop is not None and stop.reason == "interrupted":
+            self._write(self._paint.careful(f"■ {_interruption(stop.detail)}"))
+
+    def _show_context_warning(self, event: Event) -> None:
+        usage = event.proto.context_warning
+        if usage.usable_window_tokens:
+            share = 100 * usage.used_tokens / usage.usable_window_tokens
+            self._write(self._paint.careful(f"· {share:.0f} % of the context is used"))
+
+    def _show_sub_agents_changed(self, event: Event) -> None:
+        changed = event.proto.sub_agents_changed
+        done = len(changed.reports)
+        failed = sum(1 for report in changed.reports if report.state == v1.STATE_KIND_FAILED)
+        text = f"sub-agents: {done} of {done + len(changed.pending)} done"
+        self._write(self._paint.dim(f"· {text}{f', {failed} failed' if failed else ''}"))
+
+    def _show_tool_tree_reaped(self, event: Event) -> None:
+        reaped = event.proto.tool_tree_reaped
+        milliseconds = reaped.duration.ToMilliseconds()
+        if reaped.leaked:
+            self._write(self._paint.bad("· some processes could not be confirmed gone; see the log of the server"))
+        else:
+            count = len(reaped.pids)
+            self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {milliseconds} ms"))
+
+    def _show_deleted(self, event: Event) -> None:
+        self._write(self._paint.careful("■ the conversation was deleted"))
+
+    def _block(self, mark: str, text: str, paint: Callable[[str], str]) -> None:
+        first, *rest = text.split("\n")
+        self._write(mark + paint(first))
+        for line in rest:
+            self._write(f"  {paint(line)}")
+
+    def _indent(self, text: str) -> list[str]:
+        return [f"    {line}" for line in text.split("\n")]
+
+
+def _telling(call: ToolCall, clean: Callable[[str], str]) -> str:
+    """What a call is about, from its input."""
+    key = _TELLING.get(call.tool)
+    if key in call.input and len(call.input) == 1:
+        return clean(str(call.input[key]))
+    if not call.input:
+        return clean(call.raw_input)
+    return "\n".join(f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items())
+
+
+def _interruption(detail: str) -> str:
+    return {
+        "": "cancelled",
+        "restart": "interrupted by a restart of the server",
+        "not_run": "discarded before it began",
+        "round_cap": "stopped: as many requests to the model as one run may make",
+        "budget": "stopped: the budget is spent",
+        "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
+        "cancel_timeout": "cancelled; some sub-agents did not end in time",
+    }.get(detail, f"interrupted: {detail}")

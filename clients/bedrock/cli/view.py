@@ -1,0 +1,132 @@
+"""How a conversation stands, folded from its events, and the one line that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bedrock import Event, v1
+from bedrock._names import enum_name
+from bedrock.cli.paint import harmless
+from bedrock.messages import Approval, Message, moment
+
+_WORDS = {
+    "": "…",
+    "idle": "idle",
+    "awaiting_llm": "thinking",
+    "awaiting_tool_approval": "waits for you",
+    "awaiting_continuation": "summing up",
+    "awaiting_sub_agents": "sub-agents",
+    "context_exhausted": "context used up",
+}
+
+
+@dataclass(slots=True)
+class ConversationView:
+    """The latest that is known. Fed with every event, in order."""
+
+    slug: str = ""
+    working_directory: str = ""
+    model: str = ""
+    mode: str = ""
+    used: int = 0
+    """Tokens in the context."""
+    window: int = 0
+    """Tokens that fit; zero if unknown."""
+    state: v1.ConversationState = field(default_factory=v1.ConversationState)
+    approvals: list[Approval] = field(default_factory=list)
+    queue: list[Message] = field(default_factory=list)
+    deleted: bool = False
+    _since: float = 0.0
+    _tool: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that can be cancelled."""
+        return self.state.busy
+
+    def observe(self, event: Event, now: float) -> None:
+        """Take note of an event.
+
+        Args:
+            event: The event.
+            now: Seconds of a clock of this machine, for how long the present tool has been running.
+        """
+        if event.conversation is not None:
+            self._conversation(event.conversation)
+        if event.state is not None:
+            self._state(event.state, now)
+        match event.kind:
+            case "snapshot":
+                self.queue = [Message(message) for message in event.proto.snapshot.queue]
+            case "approval_changed":
+                name = event.proto.approval_changed.approval.name
+                self.approvals = [approval for approval in self.approvals if approval.name != name]
+                if event.approval is not None:  # whether the state or the question is told first does not matter
+                    self.approvals.append(event.approval)
+            case "queue_changed" if event.message is not None:
+                self.queue = [message for message in self.queue if message.name != event.message.name]
+                if event.fate == "queued":
+                    self.queue.append(event.message)
+            case "deleted":
+                self.deleted = True
+            case _:
+                pass
+
+    def status(self, now: float, wall: datetime) -> str:
+        """The status line: state, what it waits for, queue, context, mode.
+
+        Args:
+            now: Of the same clock as in `observe`.
+            wall: The time of day, to count down to the next attempt.
+        """
+        parts = [self._activity(now, wall)]
+        if self.queue:
+            parts.append(f"{len(self.queue)} waiting")
+        if self.window:
+            parts.append(f"context {100 * self.used / self.window:.0f} %")
+        parts += [part for part in (self.mode, self.model) if part]
+        return " · ".join(parts)
+
+    def _activity(self, now: float, wall: datetime) -> str:
+        state = self.state
+        kind = enum_name(v1.StateKind, state.kind)
+        match state.WhichOneof("detail"):
+            case "llm_requesting":
+                return self._requesting(state.llm_requesting, _WORDS.get(kind, "thinking"), wall)
+            case "tool_executing":
+                tools = state.tool_executing
+                count = tools.completed_count + 1 + tools.remaining_count
+                seconds = max(0.0, now - self._since)
+                return f"{harmless(tools.current.tool)} {tools.completed_count + 1}/{count} {seconds:.0f} s"
+            case "awaiting_sub_agents":
+                agents = state.awaiting_sub_agents
+                return f"sub-agents {agents.completed_count}/{agents.completed_count + len(agents.pending)}"
+            case _:
+                return _WORDS.get(kind, kind.replace("_", " "))
+
+    def _requesting(self, request: v1.ConversationState.LlmRequesting, word: str, wall: datetime) -> str:
+        attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""
+        match request.phase:
+            case v1.ConversationState.LlmRequesting.PHASE_STREAMING:
+                return f"answering{attempt}"
+            case v1.ConversationState.LlmRequesting.PHASE_BACKOFF:
+                seconds = max(0.0, (moment(request.retry_time) - wall).total_seconds())
+                return f"next{attempt} in {seconds:.0f} s"
+            case _:
+                return f"{word}{attempt}"
+
+    def _conversation(self, conversation: v1.Conversation) -> None:
+        self.slug = conversation.slug
+        self.working_directory = conversation.working_directory
+        self.model = conversation.model.removeprefix("models/")
+        self.mode = enum_name(v1.Mode, conversation.mode)
+        self.used = conversation.context_usage.used_tokens
+        self.window = conversation.context_usage.usable_window_tokens
+
+    def _state(self, state: v1.ConversationState, now: float) -> None:
+        self.state = state
+        running = state.tool_executing.current.tool_use_id
+        if running != self._tool:
+            self._tool, self._since = running, now
+        self.approvals = [Approval.from_proto(approval) for approval in state.awaiting_approval.pending]

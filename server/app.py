@@ -1,0 +1,192 @@
+"""Where everything is wired: the one place that knows which adapter stands behind which port, and how a server lives.
+
+Start: data directory, store, token, models, sandbox, conversations brought to rest, port, ready. Stop: health says
+so, new work is refused, runs get their drain time, streams end, tools die, the store closes. Whatever was opened is
+closed in reverse, also when the start fails half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from actors.event_hub import EventHub
+from actors.llm.catalog import Catalog
+from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.ports import DataDirectoryBusy, StoreUnusable
+from actors.runtime import Runtime
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from actors.store.engine import sqlite3
+from actors.store.peewee_store import open_store
+from actors.supervisor import Supervisor
+from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.timers import Timers
+from actors.tools.registry import StandardToolbox
+from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_private
+from server.config import Config, Listen
+from server.endpoint import CannotListen, Endpoint
+from server.watch import WatchSettings
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 15.0
+"""What stopping may take beyond the drain time before the process just ends. Nothing is lost by that: the next start
+brings everything to rest."""
+
+
+class CannotStart(Exception):
+    """The server cannot be started; the text is one line for the operator."""
+
+
+@dataclass(frozen=True)
+class Wired:
+    """What a running server consists of, but for its network side."""
+
+    runtime: Runtime
+    supervisor: Supervisor
+    token: str
+    sqlite_version: str
+
+
+@contextmanager
+def wire(config: Config) -> Iterator[Wired]:
+    """Open everything behind the ports, and close it at the end. Raises CannotStart."""
+    with ExitStack() as opened:
+        clock = SystemClock()
+        try:
+            store = open_store(config.data_dir, clock=clock)
+            opened.callback(store.close)
+            token = read_or_create_token(config.data_dir / "token")
+            models = Catalog(_providers(config), default=config.default_model)
+        except (DataDirectoryBusy, StoreUnusable, TokenUnusable, ValueError) as error:
+            raise CannotStart(str(error)) from None
+        sandbox = ToolHostSandbox(probe())
+        opened.callback(sandbox.close)
+        timers = Timers(clock)
+        opened.callback(timers.close)
+        runtime = Runtime(
+            store=store,
+            bus=EventHub(),
+            models=models,
+            toolbox=StandardToolbox(),
+            sandbox=sandbox,
+            clock=clock,
+            ids=RandomIds(),
+            faults=NoFaults(),
+            workspace=LocalWorkspace(),
+            timers=timers,
+            idle_seconds=config.idle_seconds,
+        )
+        yield Wired(runtime, Supervisor(runtime), token, sqlite3.sqlite_version)
+
+
+def _providers(config: Config) -> tuple[ProviderConfig, ...]:
+    """Those of the file, then those of the environment that the file does not name."""
+    named = tuple(provider_from_mapping(name, table) for name, table in config.providers.items())
+    taken = {provider.name for provider in named}
+    return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
+
+
+def run(config: Config, announce: Callable[[str], None]) -> None:
+    """Serve until a signal says stop. `announce` gets the line that says that the server is ready.
+
+    Raises CannotStart.
+    """
+    with wire(config) as wired:
+        restored = wired.supervisor.start()
+        if restored:
+            log.info("brought %d conversations to rest after a restart", len(restored))
+        asyncio.run(_serve(config, wired, announce))
+
+
+async def _serve(config: Config, wired: Wired, announce: Callable[[str], None]) -> None:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, hurry)
+    endpoint = Endpoint(
+        wired.runtime,
+        wired.supervisor,
+        TokenAuth(wired.token),
+        watching=WatchSettings(max_streams=config.max_streams),
+        sqlite_version=wired.sqlite_version,
+        reflection=config.reflection,
+    )
+    try:
+        where = endpoint.listen(config.listen, _credentials(config))
+        await endpoint.start()
+        announce(_publish_address(config, where))
+        await stop.wait()
+        log.info("stopping")
+    except (CannotListen, TokenUnusable) as error:
+        raise CannotStart(str(error)) from None
+    finally:
+        with _deadline(config.drain_seconds + STOP_SECONDS):
+            await _stop(config, wired.supervisor, endpoint, hurry)
+    log.info("stopped")
+
+
+async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurry: asyncio.Event) -> None:
+    """Take nothing new, let runs finish for a while, bring the rest to rest, end streams and calls."""
+    (config.data_dir / "address").unlink(missing_ok=True)
+    await endpoint.withdraw()
+    stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    supervisor.hurry()
+    await stopped
+    await endpoint.stop()
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT stops the server, the second one ends the drain."""
+
+    def received() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """End the process, whatever it waits for, if what is inside takes longer."""
+
+    def give_up() -> None:
+        log.error("stopping took longer than %s s: ending at once; the next start brings everything to rest", seconds)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _publish_address(config: Config, where: Listen) -> str:
+    """Write down where clients of this machine find the server; returns the line that says it is ready."""
+    address = f"https://{where.target}" if config.tls else where.target
+    write_private(config.data_dir / "address", address + "\n")
+    return f"bedrock ready on {address} (data {config.data_dir})"
+
+
+def _credentials(config: Config) -> grpc.ServerCredentials | None:
+    """TLS, if it is configured. Raises CannotStart."""
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    try:
+        pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
+    except OSError as error:
+        raise CannotStart(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from None
+    return grpc.ssl_server_credentials([pair])

@@ -1,0 +1,55 @@
+"""`bedrock serve` and `python -m server`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from server.config import LOG_LEVELS, ConfigError, load
+
+CANNOT_START = 1
+USAGE = 2
+
+
+@click.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@click.option("--listen", type=str, help="host:port, port 0 for any free one, or unix:/path. [127.0.0.1:7421]")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
+@click.option("--default-model", type=str, help="The model of conversations that name none.")
+@click.option("--drain-seconds", type=float, help="How long runs may go on after a signal to stop. [10]")
+@click.option("--idle-seconds", type=float, help="How long a conversation at rest keeps its thread. [30]")
+@click.option("--max-streams", type=int, help="Streams that may be open at the same time. [10000]")
+@click.option("--reflection/--no-reflection", default=None, help="Describe the services to tools. [off]")
+@click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
+@click.option("--tls-key", type=str, help="The PEM file with its key.")
+def serve(file: Path | None, **options: Any) -> None:
+    """Run the Bedrock server until it is told to stop.
+
+    Every option is also a variable, BEDROCK_DATA_DIR and so on, and a line of the file. The token that clients need
+    is in the file `token` of the data directory, where the clients of this machine find it by themselves. A first
+    SIGTERM or Ctrl-C lets runs finish for a while, a second one does not wait for them.
+    """
+    try:
+        config = load({name: value for name, value in options.items() if value is not None}, file=file)
+    except ConfigError as error:
+        _fail(str(error), USAGE)
+    from server.tuning import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
+
+    tune_process()
+    from server import logs  # noqa: PLC0415
+    from server.app import CannotStart, run  # noqa: PLC0415
+
+    logs.set_up(config.log_level)
+    try:
+        run(config, lambda line: print(line, flush=True))
+    except CannotStart as error:
+        _fail(str(error), CANNOT_START)
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    print(f"bedrock: {text}", file=sys.stderr)
+    sys.exit(code)

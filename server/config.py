@@ -1,0 +1,227 @@
+"""Settings of the server: flags, then BEDROCK_* variables, then a TOML file, then what is built in."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+DEFAULT_LISTEN = "127.0.0.1:7421"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class ConfigError(Exception):
+    """A setting cannot be used; the text names it, where it comes from, and what it should be."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where the server listens: a host and a port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def target(self) -> str:
+        """What gRPC is given."""
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything an operator can set. Complete and checked."""
+
+    data_dir: Path
+    listen: Listen = Listen("127.0.0.1", 7421)
+    log_level: str = "info"
+    default_model: str = ""
+    """Empty: that of the first provider."""
+    drain_seconds: float = 10.0
+    """How long runs may go on after the server was told to stop."""
+    idle_seconds: float = 30.0
+    """How long a conversation at rest keeps its thread."""
+    max_streams: int = 10_000
+    """Of Subscribe, at the same time."""
+    reflection: bool = False
+    """Whether the server describes its services to tools like grpcurl."""
+    tls_certificate: Path | None = None
+    """PEM, with its chain."""
+    tls_key: Path | None = None
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Model providers from the file, by name; may hold keys, so it is never shown."""
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Where the keys of well-known providers are looked for."""
+
+    @property
+    def tls(self) -> bool:
+        return self.tls_certificate is not None
+
+
+Parser: TypeAlias = Callable[[Any], Any]
+
+
+def _listen(value: Any) -> Listen:
+    text = str(value)
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ValueError("the path of a Unix socket must be absolute: unix:/run/bedrock.sock")
+        return Listen(path=path)
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError("must be host:port, with port 0 for any free one, or unix:/path")
+    return Listen(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be a path")
+    return Path(value).expanduser().absolute()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a number of seconds") from None
+    if not 0 <= seconds <= 86_400:
+        raise ValueError("must be between 0 and 86400 seconds")
+    return seconds
+
+
+def _count(value: Any) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a whole number") from None
+    if count < 1:
+        raise ValueError("must be at least 1")
+    return count
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    try:
+        return known[str(value).lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def _level(value: Any) -> str:
+    if str(value).lower() not in LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+    return str(value).lower()
+
+
+SETTINGS: dict[str, Parser] = {
+    "data_dir": _path,
+    "listen": _listen,
+    "log_level": _level,
+    "default_model": _text,
+    "drain_seconds": _seconds,
+    "idle_seconds": _seconds,
+    "max_streams": _count,
+    "reflection": _flag,
+    "tls_certificate": _path,
+    "tls_key": _path,
+}
+"""Every setting that a flag, a variable and the file can give. The file also has the table `providers`."""
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
+    """Put the settings together. `flags` holds only those that were given; `file` is the one that --config names.
+
+    Raises ConfigError.
+    """
+    table, origin = _read(_file(file, environ))
+    providers = table.pop("providers", {})
+    if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
+        raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
+    unknown = table.keys() - SETTINGS.keys()
+    if unknown:
+        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {', '.join(SETTINGS)}, providers")
+    values: dict[str, Any] = {}
+    for name, parse in SETTINGS.items():
+        variable = f"BEDROCK_{name.upper()}"
+        if name in flags:
+            values[name] = _parsed(parse, flags[name], f"--{name.replace('_', '-')}")
+        elif environ.get(variable):
+            values[name] = _parsed(parse, environ[variable], variable)
+        elif name in table:
+            values[name] = _parsed(parse, table[name], f"{origin}: {name}")
+    values.setdefault("data_dir", _default_data_dir(environ))
+    return _checked(Config(providers=providers, environ=environ, **values))
+
+
+def _parsed(parse: Parser, value: Any, origin: str) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def _checked(config: Config) -> Config:
+    if (config.tls_certificate is None) != (config.tls_key is None):
+        raise ConfigError("tls_certificate and tls_key are needed together")
+    if not (config.listen.local or config.tls):
+        raise ConfigError(
+            f"refusing to listen on {config.listen.target} without TLS: everybody on the network could read the token. "
+            "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front"
+        )
+    return config
+
+
+def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read: one that was named must exist, the usual one may be missing."""
+    named = chosen or (Path(environ["BEDROCK_CONFIG"]).expanduser() if environ.get("BEDROCK_CONFIG") else None)
+    if named is not None:
+        return named
+    root = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else _home(environ) / ".config"
+    usual = root / "bedrock" / "config.toml"
+    return usual if usual.is_file() else None
+
+
+def _read(path: Path | None) -> tuple[dict[str, Any], str]:
+    if path is None:
+        return {}, ""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")), str(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _default_data_dir(environ: Mapping[str, str]) -> Path:
+    root = Path(environ["XDG_STATE_HOME"]) if environ.get("XDG_STATE_HOME") else _home(environ) / ".local" / "state"
+    return root.absolute() / "bedrock"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()

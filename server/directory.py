@@ -1,0 +1,49 @@
+"""Conversations by name, for those whom they belong to."""
+
+from __future__ import annotations
+
+from actors.ports import ConversationRecord, Store
+from server import names
+from server.auth import caller
+from server.reads import Reads
+from server.status import Missing
+
+OWNERS = 10_000
+"""Owners of conversations kept in memory, so that a command on a known id reads nothing."""
+
+
+class Directory:
+    """Event loop only."""
+
+    def __init__(self, store: Store, reads: Reads) -> None:
+        self._store = store
+        self._reads = reads
+        self._owners: dict[str, str] = {}
+
+    async def record(self, name: str) -> ConversationRecord:
+        """The row of a conversation, read now. Raises Missing, also for what belongs to somebody else."""
+        record = await self._reads(self._find, names.parse_conversation(name) or "")
+        if record is None or record.principal != caller.get():
+            raise Missing(name)
+        self._remember(record)
+        return record
+
+    async def identify(self, name: str) -> str:
+        """The id of a conversation. It may have been deleted since its owner was last looked up; its actor knows."""
+        key = names.parse_conversation(name) or ""
+        if self._owners.get(key) == caller.get():
+            return key
+        return (await self.record(name)).id
+
+    def _find(self, key: str) -> ConversationRecord | None:
+        """By id, else by slug (reading thread)."""
+        found = self._store.load(key)
+        if found is None and (conversation_id := self._store.find_slug(key)):
+            found = self._store.load(conversation_id)
+        return found
+
+    def _remember(self, record: ConversationRecord) -> None:
+        """Neither the id nor the owner of a conversation ever changes."""
+        self._owners[record.id] = record.principal
+        if len(self._owners) > OWNERS:
+            del self._owners[next(iter(self._owners))]

@@ -1,0 +1,190 @@
+"""The gRPC server: its services over the actors, where it listens, and how it ends. Event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from bedrock import v1
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from actors.core.context import ToolGroup
+from actors.runtime import UNKNOWN_MODEL_WINDOW, Runtime
+from server import limits
+from server.auth import TokenAuth
+from server.catalog import CatalogService
+from server.config import Listen
+from server.directory import Directory
+from server.frames import Frames
+from server.interceptors import Gate
+from server.listings import Listings
+from server.reads import Reads
+from server.service import Conversations, ConversationService
+from server.wakeups import Wakeups
+from server.watch import Sources, Watchers, WatchSettings
+from server.wire.facts import Facts
+
+SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
+STREAM_END_SECONDS = 2.0
+"""How long streams get to send what is left when the server goes down."""
+GRACE_SECONDS = 0.5
+"""How long calls get that are still being answered then."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # else a second server on the same port would take half of the calls
+    ("grpc.max_receive_message_length", limits.MAX_REQUEST_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # A burst of calls waits its turn; the defaults cancel some of it.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 40_000),
+)
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the text says which and why."""
+
+
+class Endpoint:
+    """One gRPC server. Made in a running event loop; `stop` ends everything that it started."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        conversations: Conversations,
+        auth: TokenAuth,
+        *,
+        watching: WatchSettings | None = None,
+        sqlite_version: str = "",
+        reflection: bool = False,
+    ) -> None:
+        watching = watching or WatchSettings()
+        facts = facts_of(runtime)
+        self._reads = Reads()
+        frames = Frames(runtime.store, self._reads, facts, runtime.clock)
+        wakeups = Wakeups(asyncio.get_running_loop())
+        sources = Sources(
+            hub=runtime.bus,
+            store=runtime.store,
+            reads=self._reads,
+            frames=frames,
+            facts=facts,
+            wakeups=wakeups,
+        )
+        self.watchers = Watchers(sources, watching)
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
+        service = ConversationService(
+            conversations=conversations,
+            directory=Directory(runtime.store, self._reads),
+            listings=Listings(runtime.store, facts),
+            watchers=self.watchers,
+            reads=self._reads,
+            facts=facts,
+            clock=runtime.clock,
+        )
+        catalog = CatalogService(
+            models=runtime.models,
+            toolbox=runtime.toolbox,
+            report=runtime.sandbox.report,
+            reads=self._reads,
+            bounds=runtime.limits,
+            watching=watching,
+            sqlite_version=sqlite_version,
+        )
+        v1.add_ConversationServiceServicer_to_server(service, self._server)
+        v1.add_CatalogServiceServicer_to_server(catalog, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if reflection:
+            _add_reflection(self._server)
+
+    def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
+        """Bind; returns where, with the port that was chosen. Raises CannotListen."""
+        _probe(where)
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(where.target)
+            else:
+                port = self._server.add_secure_port(where.target, credentials)
+        except RuntimeError:
+            raise CannotListen(f"cannot listen on {where.target}") from None
+        if where.path:
+            Path(where.path).chmod(0o600)
+            return where
+        return Listen(where.host, port)
+
+    async def start(self) -> None:
+        """Take calls, and say so."""
+        for service in ("", *SERVICES):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def withdraw(self) -> None:
+        """Tell orchestrators to send nobody here any more; calls are still answered."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """End streams with UNAVAILABLE, then calls, then threads. Bounded."""
+        self.watchers.shut_down()
+        await self.watchers.ended(STREAM_END_SECONDS)
+        await self._server.stop(GRACE_SECONDS)
+        await asyncio.to_thread(self._reads.close)
+
+
+def facts_of(runtime: Runtime) -> Facts:
+    """What conversions must know. A model's window never changes while the server runs."""
+    specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
+    groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
+    windows: dict[str, int] = {}
+
+    def usable_window(name: str) -> int:
+        if name not in windows:
+            model = runtime.models.get(name)
+            windows[name] = model.info.usable_window if model else UNKNOWN_MODEL_WINDOW
+        return windows[name]
+
+    return Facts(groups, usable_window, runtime.limits)
+
+
+def _add_reflection(server: grpc.aio.Server) -> None:
+    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 -- only where it is wanted
+
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def _probe(where: Listen) -> None:
+    """Find out what is wrong with an address before gRPC does, which does not say it. Raises CannotListen."""
+    if where.path:
+        _probe_path(where)
+        return
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+            tried.listen()
+    except OSError as error:
+        text = error.strerror or "unknown host"
+        raise CannotListen(f"cannot listen on {where.target}: {text.lower()}") from None
+
+
+def _probe_path(where: Listen) -> None:
+    """gRPC would take the path from a server that still listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        try:
+            tried.connect(where.path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {where.target}: {(error.strerror or '').lower()}") from None
+        else:
+            raise CannotListen(f"cannot listen on {where.target}: another server does")
+    if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
+        raise CannotListen(f"cannot listen on {where.target}: its directory is missing or cannot be written")

@@ -1,0 +1,40 @@
+"""A sandbox of each kind, and the certainty that no test leaves a process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from actors.ports import SandboxReport
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from tests.integration.sandbox.trees import marked
+
+
+@pytest.fixture(scope="session")
+def report() -> SandboxReport:
+    """What this machine can do."""
+    return probe()
+
+
+@pytest.fixture(params=["namespace", "walk"])
+def sandbox(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[ToolHostSandbox]:
+    """A sandbox with PID namespaces (where the machine has them), and one without."""
+    sandbox = ToolHostSandbox(report, pid_namespace=request.param == "namespace")
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """Marks a tree; whatever still carries it after the test is killed."""
+    mark = uuid.uuid4().hex
+    yield mark
+    for pid in marked(mark):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)

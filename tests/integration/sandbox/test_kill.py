@@ -1,0 +1,229 @@
+"""REQ-BED-005: a killed tool leaves no process behind, whoever dies first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport
+from actors.sandbox import hosted, toolhost
+from actors.sandbox.hosted import HostedTree
+from actors.sandbox.spawn import ToolHostSandbox
+from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
+
+ROOT = Path(__file__).parents[3]
+
+
+def ignore(data: bytes) -> None:
+    """Nobody watches."""
+
+
+def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[HostedTree, set[int]]:
+    """Start a tree and wait until it is worth killing; also those of its processes that last."""
+    command, size = TREES[kind]
+    tree = sandbox.start(launch(command, mark), ignore)
+    eventually(lambda: len(sleepers(mark)) >= size, f"{size} sleeps of {kind}")
+    return tree, sleepers(mark)
+
+
+def host_of_this_process() -> int:
+    """The one tool host that this process started."""
+    (host,) = (pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid))
+    return host
+
+
+def waited(tree: HostedTree) -> ProcessEnd:
+    """The end of a tree, waited for no longer than a test may take."""
+    ends: list[ProcessEnd] = []
+    thread = threading.Thread(target=lambda: ends.append(tree.wait()), daemon=True)
+    thread.start()
+    thread.join(BOUND)
+    assert ends, "wait() did not return"
+    return ends[0]
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_a_killed_tree_has_no_survivors(sandbox: ToolHostSandbox, mark: str, kind: str) -> None:
+    tree, before = grow(sandbox, mark, kind)
+    tree.kill()
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.killed, end.leaked, end.exit_code, end.signal) == (True, False, None, signal.SIGKILL)
+    if kind != "fork storm":
+        assert set(end.reaped) >= before, "the receipt names every process as the server sees it"
+
+
+def test_a_tree_that_runs_out_of_time_has_no_survivors(sandbox: ToolHostSandbox, mark: str) -> None:
+    command, _ = TREES["nohup setsid daemon that traps"]
+    tree = sandbox.start(launch(command, mark, limits=ProcessLimits(wall_seconds=0.3)), ignore)
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.killed, end.limit, end.leaked) == (True, "wall", False)
+
+
+def test_what_an_ended_call_left_behind_is_killed(sandbox: ToolHostSandbox, mark: str) -> None:
+    left = "setsid sleep 1000 >/dev/null 2>&1 & (sleep 1000 >/dev/null 2>&1 &) ; echo over; exit 3"
+    end = waited(sandbox.start(launch(left, mark), ignore))
+    assert marked(mark) == set()
+    assert (end.exit_code, end.head, end.killed, end.leaked) == (3, b"over\n", False, False)
+    assert len(end.reaped) == 2
+
+
+def test_a_daemon_that_holds_the_output_does_not_hold_the_call(sandbox: ToolHostSandbox, mark: str) -> None:
+    end = waited(sandbox.start(launch("setsid sleep 1000 & echo over", mark), ignore))
+    assert marked(mark) == set()
+    assert (end.exit_code, end.head) == (0, b"over\n")
+
+
+def test_killing_everything_one_may_signal_stays_inside_the_namespace(report: SandboxReport, mark: str) -> None:
+    if not report.pid_namespace:
+        pytest.skip("this machine allows no PID namespace")
+    sandbox = ToolHostSandbox(report)
+    bystander = subprocess.Popen(["sleep", "1000"])
+    try:
+        end = waited(sandbox.start(launch("sleep 1000 & kill -9 -1; echo alive; exit 5", mark), ignore))
+        assert (end.exit_code, end.head) == (5, b"alive\n")
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+@pytest.mark.parametrize("kind", ["deaf to TERM and INT", "double fork", "nohup setsid daemon that traps"])
+def test_a_killed_tool_host_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str, kind: str) -> None:
+    tree, _ = grow(sandbox, mark, kind)
+    os.kill(host_of_this_process(), signal.SIGKILL)
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
+
+
+@pytest.mark.parametrize("kind", ["deaf to TERM and INT", "double fork"])
+def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str, kind: str) -> None:
+    tree, _ = grow(sandbox, mark, kind)
+    (init,) = toolhost.children(host_of_this_process())
+    os.kill(init, signal.SIGKILL)
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
+
+
+def test_a_leak_is_told_when_host_and_init_die_at_once(report: SandboxReport, mark: str) -> None:
+    sandbox = ToolHostSandbox(report, pid_namespace=False)
+    tree, _ = grow(sandbox, mark, "setsid daemon")
+    host = host_of_this_process()
+    (init,) = toolhost.children(host)
+    os.kill(host, signal.SIGSTOP)
+    os.kill(init, signal.SIGKILL)
+    os.kill(host, signal.SIGKILL)
+    assert waited(tree).leaked
+    assert marked(mark), "otherwise nothing leaked, and the test proves nothing"
+
+
+def test_a_tool_host_that_hangs_is_given_up(
+    sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "REPORT_SECONDS", 0.2)
+    tree, before = grow(sandbox, mark, "nohup setsid daemon that traps")
+    host = host_of_this_process()
+    os.kill(host, signal.SIGSTOP)
+    tree.kill()
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.killed, end.leaked) == (True, False)
+    assert set(end.reaped) >= before
+    assert ended(host)
+
+
+def test_a_tree_can_be_killed_while_nobody_takes_its_output(sandbox: ToolHostSandbox, mark: str) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def block(data: bytes) -> None:
+        stuck.set()
+        assert go_on.wait(BOUND)
+
+    tree = sandbox.start(launch("setsid sleep 1000 & yes", mark), block)
+    assert stuck.wait(BOUND)
+    tree.kill()
+    eventually(lambda: not marked(mark), "death of the tree")
+    go_on.set()
+    assert waited(tree).killed
+
+
+def test_kill_is_harmless_at_any_time(sandbox: ToolHostSandbox, mark: str) -> None:
+    tree = sandbox.start(launch("exit 7", mark), ignore)
+    end = waited(tree)
+    tree.kill()
+    tree.kill()
+    assert waited(tree) is end
+    assert (end.exit_code, end.killed) == (7, False)
+    twice = sandbox.start(launch("sleep 1000", mark), ignore)
+    threads = [threading.Thread(target=twice.kill) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert waited(twice).killed
+
+
+def test_close_kills_all_that_runs_and_starts_nothing_more(sandbox: ToolHostSandbox, mark: str) -> None:
+    trees = [sandbox.start(launch("setsid sleep 1000 & sleep 1000", mark), ignore) for _ in range(3)]
+    ends: list[ProcessEnd] = []
+    waiting = threading.Thread(target=lambda: ends.append(trees[0].wait()))
+    waiting.start()
+    assert sandbox.live == 3
+    sandbox.close()
+    waiting.join(BOUND)
+    assert marked(mark) == set()
+    assert [end.killed for end in ends] == [True]
+    assert sandbox.live == 0
+    with pytest.raises(ProcessStartFailed):
+        sandbox.start(launch("echo never", mark), ignore)
+    assert sandbox.live == 0
+
+
+SERVER = """
+import sys, threading
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from tests.integration.sandbox.trees import TREES, launch
+sandbox = ToolHostSandbox(probe(), pid_namespace=sys.argv[1] == "namespace")
+for kind in ("setsid daemon", "double fork", "deaf to TERM and INT", "background job"):
+    sandbox.start(launch(TREES[kind][0], sys.argv[2]), lambda data: None)
+sandbox.start(launch("yes", sys.argv[2]), lambda data: threading.Event().wait())
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+@contextmanager
+def server(kind: str, mark: str) -> Iterator[subprocess.Popen[str]]:
+    """A server of its own, with five running trees; one of them writes to nobody."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER, kind, mark], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+    finally:
+        with suppress(OSError):
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["namespace", "walk"])
+def test_a_killed_server_leaves_no_process_behind(kind: str, mark: str) -> None:
+    with server(kind, mark) as process:
+        eventually(lambda: len(sleepers(mark)) >= 9, "five trees")
+        hosts = toolhost.children(process.pid)
+        assert len(hosts) == 5
+        process.send_signal(signal.SIGKILL)
+        eventually(lambda: not marked(mark), "death of all trees")
+        eventually(lambda: all(ended(host) for host in hosts), "end of all tool hosts")

@@ -1,0 +1,243 @@
+"""What a program finds around it, what is kept of it, and what happens when it cannot start."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.core.context import Mode
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
+from actors.sandbox import toolhost
+from actors.sandbox.spawn import ToolHostSandbox
+from tests.integration.sandbox.trees import BOUND, eventually, launch
+
+
+def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:
+    return sandbox.start(launch(command, **changes), lambda data: None).wait()
+
+
+def lines(end: ProcessEnd) -> list[str]:
+    return end.head.decode().splitlines()
+
+
+def test_output_is_merged_and_the_exit_code_told(sandbox: ToolHostSandbox) -> None:
+    end = run(sandbox, "echo out; echo err >&2; exit 3")
+    assert (end.exit_code, end.signal, end.head, end.tail, end.cut_bytes) == (3, None, b"out\nerr\n", b"", 0)
+    assert (end.killed, end.leaked, end.limit, end.reaped) == (False, False, "", ())
+
+
+def test_a_signal_is_told(sandbox: ToolHostSandbox) -> None:
+    end = run(sandbox, "kill -TERM $$")
+    assert (end.exit_code, end.signal, end.killed) == (None, 15, False)
+
+
+def test_the_environment_is_what_the_launch_says_and_nothing_else(
+    sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
+    env = {"PATH": os.environ["PATH"], "ONE": "1"}
+    found = run(sandbox, "env -0", env=env, argv=("env",))
+    names = {line.partition("=")[0] for line in lines(found)}
+    assert names == {"PATH", "ONE"}
+
+
+def test_the_working_directory_is_the_launch_s(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    assert lines(run(sandbox, "pwd", cwd=str(tmp_path))) == [str(tmp_path.resolve())]
+
+
+def test_only_the_standard_streams_are_open_and_none_is_a_terminal(sandbox: ToolHostSandbox) -> None:
+    inherited = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    try:
+        found = run(sandbox, "ls -1 /proc/$$/fd; tty; test -t 1 || echo none; umask")
+    finally:
+        os.close(inherited)
+    assert [line for line in lines(found) if line != "255"] == ["0", "1", "2", "not a tty", "none", "0077"]
+
+
+def test_nothing_is_blocked_or_ignored(sandbox: ToolHostSandbox) -> None:
+    found = run(sandbox, "grep -E '^Sig(Blk|Ign):' /proc/self/status")
+    assert {int(line.split()[1], 16) for line in lines(found)} == {0}
+
+
+def test_the_program_leads_a_session_of_its_own(sandbox: ToolHostSandbox) -> None:
+    pid, session, group = lines(run(sandbox, "read -r stat < /proc/$$/stat; set -- $stat; echo $1; echo $6; echo $5"))
+    assert pid == session == group
+
+
+@pytest.mark.parametrize("content", [b"one\ntwo", b"\0\xff" * 400_000])
+def test_stdin_is_the_launch_s(sandbox: ToolHostSandbox, content: bytes) -> None:
+    end = run(sandbox, "sha256sum", stdin=content)
+    assert lines(end) == [f"{hashlib.sha256(content).hexdigest()}  -"]
+
+
+def test_stdin_is_empty_without(sandbox: ToolHostSandbox) -> None:
+    assert run(sandbox, "wc -c").head == b"0\n"
+
+
+def test_a_new_namespace_shows_only_the_tool_s_processes(report: SandboxReport) -> None:
+    if not report.pid_namespace:
+        pytest.skip("this machine allows no PID namespace")
+    sandbox = ToolHostSandbox(report)
+    found = run(sandbox, "echo $$; ls /proc | grep -c '^[0-9]'; cat /proc/1/environ; cat /proc/1/comm")
+    pid, visible, *_ = lines(found)
+    assert pid == "2", "the program is not PID 1, which ignores signals"
+    assert int(visible) <= 5
+    assert b"PATH" not in found.head
+
+
+def test_limits_are_set(sandbox: ToolHostSandbox) -> None:
+    limits = ProcessLimits(cpu_seconds=77, memory_bytes=1 << 30, file_bytes=1 << 20, open_files=99, processes=400)
+    cpu, memory, size, files = lines(run(sandbox, "ulimit -t; ulimit -d; ulimit -f; ulimit -n", limits=limits))
+    assert (cpu, memory, size, files) == ("77", str(1 << 20), str(1 << 10), "99")
+
+
+def test_a_limit_above_the_server_s_own_is_lowered_to_it(sandbox: ToolHostSandbox) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    end = run(sandbox, "ulimit -Hn", limits=ProcessLimits(open_files=hard + 5))
+    assert lines(end) == [str(hard)]
+
+
+def test_a_file_stops_at_its_limit(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    limits = ProcessLimits(file_bytes=1 << 20)
+    run(sandbox, "head -c 3M /dev/zero > big", cwd=str(tmp_path), limits=limits)
+    assert (tmp_path / "big").stat().st_size == 1 << 20
+
+
+def test_a_tool_cannot_use_up_all_process_ids(report: SandboxReport, mark: str) -> None:
+    if os.geteuid() == 0 and not (report.pid_namespace and toolhost.kernel_at_least(6, 14)):
+        pytest.skip("root's processes can only be bounded by a kernel whose pid_max is per namespace")
+    refused = threading.Event()
+
+    def watch(data: bytes) -> None:
+        if b"fork" in data:
+            refused.set()
+
+    sandbox = ToolHostSandbox(report)
+    tree = sandbox.start(
+        launch("for i in {1..2000}; do sleep 1000 & done", mark, limits=ProcessLimits(processes=60)), watch
+    )
+    try:
+        assert refused.wait(BOUND)
+    finally:
+        tree.kill()
+        assert not tree.wait().leaked
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"argv": ("no-such-program",)}, "No such file"),
+        ({"argv": ("/etc/passwd",)}, "Permission denied"),
+        ({"argv": ("bash", "-c", "x" * 200_000)}, "too long"),
+        ({"argv": ("bash", "-c", "a\0b")}, "NUL"),
+        ({"argv": ("bash", "-c", "\ud800")}, "Unicode"),
+        ({"cwd": "/no/such/directory"}, "working directory"),
+        ({"cwd": "/etc/passwd"}, "working directory"),
+    ],
+)
+def test_a_program_that_cannot_start_is_told_and_has_not_begun(
+    sandbox: ToolHostSandbox, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ProcessStartFailed, match=why):
+        run(sandbox, "true", **changes)
+    assert sandbox.live == 0
+
+
+def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    broken = tmp_path / "host.py"
+    broken.write_text("raise SystemExit(1)")
+    sandbox._program = str(broken)
+    with pytest.raises(ProcessStartFailed):
+        run(sandbox, "true")
+    assert sandbox.live == 0
+
+
+def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    with pytest.raises(SandboxUnavailable):
+        run(sandbox, "touch ran", mode=Mode.RESTRICTED, cwd=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tool_host_itself_refuses_a_restriction_that_it_cannot_keep(tmp_path: Path) -> None:
+    sandbox = ToolHostSandbox(SandboxReport(tier="A", landlock_abi=7, pid_namespace=False))
+    with pytest.raises(SandboxUnavailable):
+        run(sandbox, "touch ran", mode=Mode.RESTRICTED, cwd=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_long_output_keeps_its_head_and_its_tail(sandbox: ToolHostSandbox) -> None:
+    whole = b"".join(b"%d\n" % number for number in range(1, 200_001))
+    seen = hashlib.sha256()
+    end = sandbox.start(launch("seq 1 200000", output_bytes=1001), seen.update).wait()
+    assert (end.head, end.tail) == (whole[:500], whole[-501:])
+    assert end.cut_bytes == len(whole) - 1001
+    assert seen.digest() == hashlib.sha256(whole).digest(), "watchers get everything, in order"
+
+
+def test_output_that_nobody_takes_stops_the_program_not_the_memory(sandbox: ToolHostSandbox) -> None:
+    first, go_on = threading.Event(), threading.Event()
+    total = 0
+
+    def take(data: bytes) -> None:
+        nonlocal total
+        total += len(data)
+        first.set()
+        assert go_on.wait(BOUND)
+
+    tree = sandbox.start(launch("yes | head -c 200M"), take)
+    assert first.wait(BOUND)
+    (host,) = toolhost.children(os.getpid())
+    writer = toolhost.descendants(host)[-1]
+    eventually(lambda: Path(f"/proc/{writer}/wchan").read_text() != "0", "a writer that waits")
+    assert total <= toolhost.CHUNK
+    go_on.set()
+    peak = _peak_kilobytes(host)
+    end = tree.wait()
+    assert total == 200 << 20
+    assert len(end.head) + len(end.tail) == 128 * 1024
+    assert end.cut_bytes == total - 128 * 1024
+    assert peak < 64 * 1024
+
+
+def _peak_kilobytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+    raise AssertionError("no VmHWM")
+
+
+def test_a_watcher_that_fails_does_not_harm_the_call(sandbox: ToolHostSandbox) -> None:
+    def fail(data: bytes) -> None:
+        raise ValueError("no more")
+
+    assert sandbox.start(launch("echo one; sleep 0.01; echo two"), fail).wait().head == b"one\ntwo\n"
+
+
+def test_the_last_words_of_a_process_substitution_are_kept(sandbox: ToolHostSandbox) -> None:
+    assert run(sandbox, "echo hello > >(cat; echo bye)").head == b"hello\nbye\n"
+
+
+def test_twenty_calls_leave_nothing_behind(sandbox: ToolHostSandbox) -> None:
+    run(sandbox, "true")
+    before = _footprint()
+    for number in range(20):
+        if number % 4 == 3:
+            with pytest.raises(ProcessStartFailed):
+                run(sandbox, "true", cwd="/no/such/directory")
+            continue
+        tree = sandbox.start(launch("cat; sleep 1000" if number % 4 == 2 else "cat", stdin=b"x"), lambda data: None)
+        if number % 4 == 2:
+            tree.kill()
+        tree.wait()
+    assert _footprint() == before
+
+
+def _footprint() -> tuple[int, int, list[int]]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), toolhost.children(os.getpid())

@@ -1,0 +1,97 @@
+"""Process trees that try to get away, and how tests find what is left of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from actors.core.context import Mode
+from actors.ports import Launch
+
+BOUND = 20.0
+"""Seconds after which a test gives up on something that should happen."""
+
+MARK = "BEDROCK_TEST_TREE"
+
+DOUBLE_FORK = (
+    f"{sys.executable} -I -S -c '"
+    "import os\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    """    if os.fork() == 0: os.execvp("sleep", ["sleep", "1000"])\n"""
+    "    os._exit(0)\n"
+    "os._exit(0)'"
+)
+
+TREES: Mapping[str, tuple[str, int]] = {
+    "background job": ("sleep 1000 & sleep 1000; true", 2),
+    "pipeline in a subshell": ("(sleep 1000 | (sleep 1000; true) | cat) & sleep 1000; true", 3),
+    "setsid daemon": ("setsid sleep 1000 & sleep 1000; true", 2),
+    "nohup setsid daemon that traps": (
+        """nohup setsid bash -c 'trap "" TERM HUP; while :; do sleep 1000; done' & sleep 1000; true""",
+        2,
+    ),
+    "double fork": (f"{DOUBLE_FORK}; sleep 1000; true", 2),
+    "deaf to TERM and INT": ("""bash -c 'trap "" TERM INT; sleep 1000 & setsid sleep 1000 & sleep 1000'; true""", 3),
+    "fork storm": ("while :; do setsid sleep 1000 & done", 40),
+    "deep": ("f() { if [ $1 -gt 0 ]; then (f $(($1 - 1)); true); else sleep 1000; true; fi; }; f 12", 1),
+}
+"""Commands, and how many `sleep`s each must have started before it is worth killing."""
+
+
+def launch(command: str, mark: str = "", **changes: object) -> Launch:
+    """A launch of `bash -c command` whose whole tree carries `mark` in its environment."""
+    fields: dict[str, object] = {
+        "argv": ("bash", "-c", command),
+        "cwd": "/",
+        "env": {"PATH": os.environ["PATH"], MARK: mark},
+        "mode": Mode.UNRESTRICTED,
+    }
+    return Launch(**(fields | changes))  # type: ignore[arg-type]
+
+
+def marked(mark: str) -> set[int]:
+    """Living processes that carry the mark, wherever they fled to."""
+    wanted = f"{MARK}={mark}".encode()
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if wanted in file.read().split(b"\0"):
+                        found.add(int(entry))
+            except OSError:
+                continue
+    return found
+
+
+def sleepers(mark: str) -> set[int]:
+    """The `sleep`s among them: they never end by themselves."""
+    found = set()
+    for pid in marked(mark):
+        try:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                if file.read() == b"sleep\n":
+                    found.add(pid)
+        except OSError:
+            continue
+    return found
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something outside this process, where no event tells."""
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
+
+
+def ended(pid: int) -> bool:
+    """Whether this process no longer runs."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in {b"Z", b"X"}
+    except OSError:
+        return True

@@ -1,0 +1,322 @@
+"""Any well-formed state, and any event, whether a life leads there or not: also states that never rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from actors.core.content import (
+    Delivery,
+    SystemKind,
+    Text,
+    ToolError,
+    ToolResult,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+)
+from actors.core.context import ConvContext, Mode
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import (
+    AgentsSpawned,
+    ApprovalResponse,
+    BeginLlm,
+    CancelTimeout,
+    Event,
+    FinishCancel,
+    InternalFault,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    PromoteFollowUp,
+    Restart,
+    RetryTimeout,
+    SetMode,
+    SpawnSubAgents,
+    StartSubAgent,
+    SubAgentResult,
+    SubAgentTimeout,
+    ToolAborted,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+    TriggerContinuation,
+    UserCancel,
+    UserMessage,
+    WithdrawMessage,
+)
+from actors.core.states import (
+    AgentFailed,
+    AgentOutcome,
+    AgentReport,
+    AgentSucceeded,
+    AgentTimedOut,
+    ApprovalKind,
+    AwaitingContinuation,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    CancelKind,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    Ledger,
+    LlmReason,
+    LlmRequesting,
+    Notice,
+    PendingAgent,
+    Phase,
+    QueuedInput,
+    State,
+    ToolExecuting,
+    ToolPhase,
+)
+from tests.property.drive import SUB_AGENT_TOOLS, some_calls_of, some_tasks, submissions
+from tests.property.tape import Tape
+
+CONVERSATION = "c"
+REQUEST, RUN, SEQUENCE, EXECUTION = 7, 3, 20, 5
+FAILURE = LlmFailure(ErrorKind.NETWORK, "it failed")
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+
+def a_state(tape: Tape, context: ConvContext) -> State:
+    """Any state that this kind of conversation can be in."""
+    kinds = _SUB_AGENT_STATES if context.is_sub_agent else _STATES
+    return tape.pick(kinds)(tape, context)
+
+
+def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
+    """Counters, queues, notices; in sub-agents turns, nudges and perhaps the grace turn."""
+    steers, follows = tape.pick((0, 1, 2)), tape.pick((0, 1, 2))
+    sub_agent = context.is_sub_agent
+    return Ledger(
+        run=RUN,
+        live=live,
+        req=REQUEST,
+        xid=EXECUTION,
+        seq=SEQUENCE,
+        agents=4,
+        rounds=tape.pick((1, 2, 3, 200)),
+        steers=() if sub_agent else tuple(QueuedInput(f"s{number}", "left", (), 1) for number in range(steers)),
+        follows=() if sub_agent else tuple(QueuedInput(f"f{number}", "then", (), 1) for number in range(follows)),
+        pending_notices=() if sub_agent or tape.pick((True, False)) else (Notice(SystemKind.MODE, "mode", 1),),
+        warned=tape.pick((False, True)),
+        turns=tape.number(4) if sub_agent else 0,
+        nudges=tape.number(context.limits.max_nudges) if sub_agent else 0,
+        grace=sub_agent and tape.pick((False, True)),
+        last_text="so far" if sub_agent else "",
+        used_tokens=tape.pick((0, 500, 850)),
+        total_usage=Usage(tape.pick((100, 5_000))),
+        run_usage=Usage(tape.pick((100, 3_000))),
+    )
+
+
+def _idle(tape: Tape, context: ConvContext) -> State:
+    return Idle(a_ledger(tape, context, live=False))
+
+
+def _awaiting_llm(tape: Tape, context: ConvContext) -> State:
+    return AwaitingLlm(a_ledger(tape, context), tape.pick(tuple(LlmReason)))
+
+
+def _llm_requesting(tape: Tape, context: ConvContext) -> State:
+    attempt = 1 + tape.number(context.limits.max_attempts - 1)
+    phases = tuple(Phase) if attempt > 1 else (Phase.CONNECTING, Phase.STREAMING)
+    phase = tape.pick(phases)
+    retry_at = 500 if phase is Phase.BACKOFF else 0
+    through = SEQUENCE - tape.number(1)
+    ledger = a_ledger(tape, context)
+    continuations = tape.number(context.limits.max_continuations)
+    return LlmRequesting(ledger, f"c:r{REQUEST}", attempt, phase, through, retry_at, continuations, model="demo")
+
+
+def _awaiting_tool_approval(tape: Tape, context: ConvContext) -> State:
+    calls = some_calls(tape, context)
+    undecided = tuple(call.id for call in calls)[tape.number(len(calls) - 1) :]
+    kind = tape.pick(tuple(ApprovalKind))
+    return AwaitingToolApproval(a_ledger(tape, context), calls, undecided, kind, f"c:r{REQUEST}", 400)
+
+
+def _tool_executing(tape: Tape, context: ConvContext) -> State:
+    calls = some_calls(tape, context)
+    done, current, remaining = _cut(tape, calls)
+    attempt = 1 + tape.number(context.limits.max_attempts - 1)
+    phase = tape.pick((ToolPhase.RUNNING, ToolPhase.BACKOFF)) if attempt > 1 else ToolPhase.RUNNING
+    ledger = a_ledger(tape, context)
+    return ToolExecuting(ledger, current, remaining, done, calls, EXECUTION, attempt, phase)
+
+
+def _awaiting_sub_agents(tape: Tape, context: ConvContext) -> State:
+    ended = tuple(AgentReport("c-a4", 0, "task", AgentTimedOut("some")) for _ in range(tape.number(1)))
+    pending = some_agents(tape)
+    if tape.pick((True, False)):
+        calls = some_calls(tape, context)
+        done, current, remaining = _cut(tape, calls)
+        return AwaitingSubAgents(a_ledger(tape, context), pending, ended, current, remaining, calls, done)
+    return AwaitingSubAgents(a_ledger(tape, context), pending, ended)
+
+
+def _cancelling(tape: Tape, context: ConvContext) -> State:
+    discard = tape.pick((False, True))
+    if tape.pick((True, False)):
+        return Cancelling(a_ledger(tape, context), CancelKind.AGENTS, some_agents(tape), discard)
+    ledger = a_ledger(tape, context, live=tape.pick((True, False)))
+    return Cancelling(ledger, CancelKind.LLM, (), discard, request_id=f"c:r{REQUEST}", attempt=1)
+
+
+def _error(tape: Tape, context: ConvContext) -> State:
+    return Error(a_ledger(tape, context, live=False), "it failed", ErrorKind.NETWORK)
+
+
+def _awaiting_continuation(tape: Tape, context: ConvContext) -> State:
+    attempt = 1 + tape.number(context.limits.max_attempts - 1)
+    phase = tape.pick(tuple(Phase)) if attempt > 1 else tape.pick((Phase.CONNECTING, Phase.STREAMING))
+    rejected = tape.pick(((), ("bash", "patch")))
+    ledger = a_ledger(tape, context, live=tape.pick((True, False)))
+    return AwaitingContinuation(ledger, f"c:r{REQUEST}", attempt, phase, rejected, SEQUENCE, model="demo")
+
+
+def _context_exhausted(tape: Tape, context: ConvContext) -> State:
+    return ContextExhausted(_closed(tape, context), "what was done")
+
+
+def _closed(tape: Tape, context: ConvContext) -> Ledger:
+    """Of a state that ends everything: nothing waits any more."""
+    return replace(a_ledger(tape, context, live=False), steers=(), follows=())
+
+
+def _completed(tape: Tape, context: ConvContext) -> State:
+    return Completed(_closed(tape, context), "done")
+
+
+def _failed(tape: Tape, context: ConvContext) -> State:
+    return Failed(_closed(tape, context), ErrorKind.NO_RESULT, "gave up", "half of it")
+
+
+Builder = Callable[[Tape, ConvContext], State]
+_STATES: tuple[Builder, ...] = (
+    _idle,
+    _llm_requesting,
+    _tool_executing,
+    _awaiting_llm,
+    _llm_requesting,
+    _tool_executing,
+    _awaiting_tool_approval,
+    _awaiting_sub_agents,
+    _cancelling,
+    _error,
+    _awaiting_continuation,
+    _context_exhausted,
+)
+_SUB_AGENT_STATES: tuple[Builder, ...] = (_idle, _awaiting_llm, _llm_requesting, _tool_executing, _completed, _failed)
+
+
+def some_calls(tape: Tape, context: ConvContext) -> tuple[ToolUse, ...]:
+    """The calls of a response."""
+    return some_calls_of(context, "x", tape)
+
+
+def _cut(tape: Tape, calls: tuple[ToolUse, ...]) -> tuple[tuple[ToolResult, ...], str, tuple[str, ...]]:
+    """Results of the calls that are done, the call under way, and those that wait."""
+    ids = tuple(call.id for call in calls)
+    at = tape.number(len(ids) - 1)
+    return tuple(ToolSuccess(done, "out") for done in ids[:at]), ids[at], ids[at + 1 :]
+
+
+def some_agents(tape: Tape) -> tuple[PendingAgent, ...]:
+    return tuple(PendingAgent(f"c-a{number}", number, "task", 9_000) for number in range(1, 2 + tape.number(2)))
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def a_command(tape: Tape) -> Event:
+    """Anything that may be asked for."""
+    run = tape.pick(("", f"c:{RUN}", f"c:{RUN - 1}"))
+    commands: tuple[Event, ...] = (
+        UserMessage(600, "new", "hello", (), tape.pick(tuple(Delivery)), run),
+        UserCancel(600, run, discard_queued=tape.pick((False, True))),
+        ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
+        TriggerContinuation(600),
+        SpawnSubAgents(600, "new", (*some_tasks(tape), *some_tasks(Tape(b"\1")))),
+        StartSubAgent(600, "new", "do it"),
+        SetMode(600, tape.pick(tuple(Mode))),
+        WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
+    )
+    return tape.pick(commands)
+
+
+def an_outcome(tape: Tape, *, mine: bool) -> Event:
+    """Any outcome; with the identity that `a_state` waits for if `mine`, else with a part of it wrong."""
+    request, execution, agent = _identities(tape, mine)
+    wait, usage = tape.pick((None, 2_000, 60_001)), tape.pick((None, Usage(100), Usage(920)))
+    text, ends, cut = tape.pick(("said", "")), tape.pick((True, False)), tape.pick((False, False, True))
+    calls = some_calls_of_any(tape)
+    content = (*((Text(text),) if text else ()), *calls)
+    result: ToolResult = ToolSuccess("t", "out") if ends else ToolError("t", "it failed")
+    ended: AgentOutcome = AgentSucceeded("found") if ends else AgentFailed(ErrorKind.UNKNOWN, "no", "half")
+    outcomes: tuple[Event, ...] = (
+        LlmResponse(600, *request, content, ends, usage, cut, tape.pick((False, False, True))),
+        LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
+        LlmStreamStarted(600, *request),
+        LlmStreamChunk(600, *request, Text("some")),
+        LlmAborted(600, *request),
+        RetryTimeout(600, *request),
+        ToolComplete(600, *execution, result),
+        ToolTransient(600, *execution, "no process", tape.pick((True, False))),
+        ToolAborted(600, *execution),
+        AgentsSpawned(600, *execution, some_tasks(tape)),
+        ToolRetryTimeout(600, *execution, tape.pick((2, 3))),
+        SubAgentResult(600, agent, ended),
+        SubAgentTimeout(600, agent),
+        CancelTimeout(600, f"c:{RUN}" if mine else tape.pick((f"c:{RUN - 1}", f"d:{RUN}"))),
+    )
+    return tape.pick(outcomes)
+
+
+def _identities(tape: Tape, mine: bool) -> tuple[tuple[str, int], tuple[str, int], str]:
+    attempt = tape.pick((1, 2, 3))
+    if mine:
+        return (f"c:r{REQUEST}", attempt), (tape.pick(("t-x-0", "t-x-1")), EXECUTION), tape.pick(("c-a1", "c-a2"))
+    request = tape.pick(((f"c:r{REQUEST - 1}", attempt), (f"d:r{REQUEST}", attempt), (f"c:r{REQUEST}", 0)))
+    execution = tape.pick((("t-x-0", EXECUTION - 1), ("t-x-1", EXECUTION + 1), ("t-none", EXECUTION)))
+    return request, execution, tape.pick(("c-a4", "d-a1", ""))
+
+
+def some_calls_of_any(tape: Tape) -> tuple[ToolUse, ...]:
+    """Calls of a new response, submissions among them, or none."""
+    match tape.pick(("calls", "none", "submission")):
+        case "calls":
+            names = tuple(traits.name for traits in SUB_AGENT_TOOLS)
+            return tuple(ToolUse(f"t-y-{index}", tape.pick(names), "{}") for index in range(1 + tape.number(2)))
+        case "submission":
+            return tuple(block for block in submissions("y", tape) if isinstance(block, ToolUse))
+        case _:
+            return ()
+
+
+def an_event(tape: Tape) -> Event:
+    """Anything that can happen."""
+    settle: tuple[Event, ...] = (BeginLlm(600), FinishCancel(600), PromoteFollowUp(600))
+    match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "fault")):
+        case "outcome":
+            return an_outcome(tape, mine=True)
+        case "stray":
+            return an_outcome(tape, mine=False)
+        case "command":
+            return a_command(tape)
+        case "settle":
+            return tape.pick(settle)
+        case "restart":
+            return Restart(600)
+        case _:
+            return InternalFault(600, "see the log")

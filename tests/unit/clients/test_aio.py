@@ -1,0 +1,251 @@
+"""The client for asyncio keeps the same promises as the blocking one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+import grpc
+import pytest
+from bedrock import AsyncClient, AsyncConversation, AsyncRun, Client, Conversation, Run, v1
+from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, Unavailable
+
+from tests.unit.clients.fake_server import (
+    NAME,
+    SLUG,
+    FakeBedrock,
+    FakeServer,
+    Refusal,
+    Step,
+    delta,
+    discarded,
+    fails,
+    says,
+    state,
+    stopped,
+    text,
+    uses_tool,
+)
+
+
+def run(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async def play() -> None:
+        async with AsyncClient(address, token="secret") as client, asyncio.timeout(30):
+            await story(client)
+
+    asyncio.run(play())
+
+
+def test_a_message_is_sent_by_iterating(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello, world"))
+
+    async def story(client: AsyncClient) -> None:
+        pieces = [event.text async for event in client.conversation(SLUG).send("Hi") if event.kind == "text_delta"]
+        assert "".join(pieces) == "Hello, world"
+
+    run(address, story)
+    assert {metadata.get("authorization") for metadata in fake.metadata} == {"Bearer secret"}
+
+
+def test_a_message_is_sent_by_awaiting(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a", "There is a."))
+
+    async def story(client: AsyncClient) -> None:
+        sent = await client.conversation("c1").send("Look")
+        assert sent.disposition == "direct"
+        assert sent.message.text == "Look"
+        assert await sent.answer() == "There is a."
+        assert sent.stop is not None
+
+    run(address, story)
+    assert len(fake.asked(v1.SendMessageRequest)) == 1
+
+
+def test_an_approval_is_answered_in_the_loop(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        conversation = client.conversation("c1")
+        sent = conversation.send("Remove x")
+        with pytest.raises(ApprovalNeeded) as caught:
+            await sent.answer()
+        await conversation.approve(caught.value.approval, always=True)
+        assert await sent.answer() == "Done."
+
+    run(address, story)
+    assert fake.asked(v1.ResolveApprovalRequest) == [
+        v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=v1.APPROVAL_DECISION_APPROVE_ALWAYS)
+    ]
+
+
+def test_refusals_and_failures_are_typed(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(fails("auth", "The key is wrong."))
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
+
+    async def story(client: AsyncClient) -> None:
+        conversation = client.conversation("c1")
+        with pytest.raises(AgentBusy):
+            await conversation.send("Hi")
+        with pytest.raises(RunFailed, match="key is wrong"):
+            await conversation.send("Hi").answer()
+
+    run(address, story)
+
+
+def stumbling(run: str) -> list[Step]:
+    return [
+        state("llm_requesting", run),
+        delta("Let me ", 0),
+        discarded(),
+        *text("Whät a 🌞 day", chunks=3, attempt=2),
+        state("idle"),
+        stopped(run),
+    ]
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize("cut", range(len(stumbling("")) + 3))
+def test_a_stream_cut_anywhere_shows_everything_once(address: str, fake: FakeBedrock, cut: int, skip: int) -> None:
+    fake.answers.append(stumbling)
+    fake.cuts.append(cut)
+    fake.skips.append(skip)
+
+    async def story(client: AsyncClient) -> None:
+        events = [event async for event in client.conversation("c1").send("Hi")]
+        revisions = [event.revision for event in events if event.revision]
+        assert revisions == list(range(1, fake.revision + 1))
+        if not skip:
+            assert "".join(event.text for event in events if event.kind == "text_delta") == "Let me Whät a 🌞 day"
+
+    run(address, story)
+
+
+def test_a_gap_is_bridged_with_a_snapshot(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello", chunks=1))
+    fake.cuts.append(4)
+    fake.skips.append(20)
+
+    async def story(client: AsyncClient) -> None:
+        sent = client.conversation("c1").send("Hi")
+        kinds = []
+        async for event in sent:
+            kinds.append(event.kind)
+            fake.oldest_revision = 100
+        assert kinds[-1] == "snapshot"
+        assert sent.stop is not None
+        with pytest.raises(RevisionTooOld):
+            await anext(client.conversation("c1").events(2))
+
+    run(address, story)
+
+
+def test_a_server_that_stays_away_is_given_up(fake: FakeBedrock) -> None:
+    server = FakeServer(fake)
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+    lost: list[float] = []
+
+    async def play() -> None:
+        async with AsyncClient(
+            server.address, reconnect_for=0.1, on_disconnect=lambda error, delay: lost.append(delay)
+        ) as client:
+            sent = client.conversation("c1").send("Hi")
+            async for event in sent:
+                if event.approval:
+                    break
+            await asyncio.to_thread(server.stop)
+            with pytest.raises(Unavailable):
+                await sent.wait()
+
+    asyncio.run(play())
+    assert lost
+
+
+def test_closing_the_client_ends_a_loop_in_another_task(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+
+    async def play() -> None:
+        client = AsyncClient(address)
+        waiting = asyncio.Event()
+
+        async def watch() -> None:
+            async for event in client.conversation("c1").send("Hi"):
+                if event.approval:
+                    waiting.set()
+
+        task = asyncio.create_task(watch())
+        await asyncio.wait_for(waiting.wait(), 10)
+        await client.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(play())
+
+
+def test_a_cancelled_task_stays_cancelled(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        waiting = asyncio.Event()
+
+        async def watch() -> None:
+            async with client.conversation("c1").send("Hi") as sent:
+                async for event in sent:
+                    if event.approval:
+                        waiting.set()
+
+        task = asyncio.create_task(watch())
+        await asyncio.wait_for(waiting.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(address, story)
+
+
+def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("All done."))
+
+    async def story(client: AsyncClient) -> None:
+        conversation = await client.create("/tmp", model="big")
+        assert (await conversation.get()).slug == SLUG
+        assert (await conversation.set_mode("unrestricted")).mode == v1.MODE_UNRESTRICTED
+        assert (await conversation.update(title="New")).title == "New"
+        await conversation.archive()
+        await conversation.unarchive()
+        await conversation.trigger_continuation()
+        assert (await conversation.continue_()).name == NAME
+        assert await conversation.queue() == []
+        assert (await conversation.withdraw(f"{NAME}/messages/9")).name == f"{NAME}/messages/9"
+        assert await conversation.verify() == []
+        assert [line async for line in conversation.export()] == ['{"kind": "conversation"}']
+        assert [step.step async for step in conversation.replay()] == [1]
+        assert await conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
+        assert (await conversation.cancel()).no_op
+        assert await conversation.spawn_sub_agents(["a"]).answer() == "All done."
+        assert [message.role async for message in conversation.messages()] == ["user", "agent"]
+        assert len([cycle async for cycle in conversation.cycles()]) == 1
+        assert [event.kind async for event in conversation.events(until_settled=True)] == ["snapshot", "caught_up"]
+        assert await conversation.delete() == []
+        assert [found.slug async for found in client.conversations()] == [SLUG]
+        assert len([entry async for entry in client.watch()]) == 2
+        assert len(await client.models()) == 2
+        assert len(await client.tools()) == 1
+        assert (await client.server_info()).version == "0.1.0"
+        assert (await client.browse("/tmp")).path == "/tmp"
+
+    run(address, story)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "asynchronous"), [(Client, AsyncClient), (Conversation, AsyncConversation), (Run, AsyncRun)]
+)
+def test_both_clients_offer_the_same_methods(blocking: type, asynchronous: type) -> None:
+    def offered(cls: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in vars(cls).items()
+            if inspect.isfunction(member) and not name.startswith("_")
+        }
+
+    assert offered(blocking) == offered(asynchronous)

@@ -1,0 +1,45 @@
+"""Importing the package is cheap, and what it promises is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import bedrock
+import pytest
+
+HEAVY = ("grpc", "google", "click", "rich", "prompt_toolkit", "asyncio")
+CLI_ONLY = ("click", "rich", "prompt_toolkit")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after a statement."""
+    script = f"import sys, json; sys.path[:] = {sys.path!r}; {statement}; print(json.dumps(sorted(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True, capture_output=True, text=True)
+    return {module.split(".")[0] for module in json.loads(printed.stdout)}
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_by("import bedrock").isdisjoint(HEAVY)
+
+
+def test_importing_the_errors_loads_nothing_heavy() -> None:
+    assert loaded_by("from bedrock.errors import AgentBusy").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("statement", ["from bedrock import Client", "from bedrock import AsyncClient, v1"])
+def test_the_client_does_without_the_libraries_of_the_terminal(statement: str) -> None:
+    assert loaded_by(statement).isdisjoint(CLI_ONLY)
+
+
+def test_everything_promised_can_be_imported() -> None:
+    assert bedrock.__all__ == sorted(bedrock.__all__)
+    for name in bedrock.__all__:
+        assert getattr(bedrock, name).__name__ == name
+        assert name in dir(bedrock)
+
+
+def test_anything_else_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        bedrock.Nonsense  # noqa: B018

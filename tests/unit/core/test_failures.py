@@ -1,0 +1,289 @@
+"""Retries and errors (REQ-BED-006; SEMANTICS C9 to C14): what people see, and what is tried again."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import MessageType, ToolError, ToolSuccess, ToolUse
+from actors.core.context import ConvContext
+from actors.core.effects import ExecuteTool, RequestLlm, RetryOf, ScheduleRetry
+from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
+from actors.core.events import (
+    InternalFault,
+    LlmAborted,
+    LlmError,
+    LlmStreamStarted,
+    RetryTimeout,
+    ToolComplete,
+    ToolRetryTimeout,
+    ToolTransient,
+)
+from actors.core.notifications import Retrying, RunStop, StopReason, StreamDiscarded
+from actors.core.states import Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
+from tests.machine.columns import Column, parent_columns, sub_agent_columns
+from tests.machine.talk import OPEN, Talk, bash, messages
+
+
+def fail(talk: Talk, kind: ErrorKind, *, cause: str = "the cause", retry_after_ms: int | None = None) -> None:
+    state = talk.state
+    assert isinstance(state, LlmRequesting)
+    failure = LlmFailure(kind, cause)
+    talk.tell(LlmError(talk.at(), state.request_id, state.attempt, failure, retry_after_ms))
+
+
+def retry(talk: Talk) -> None:
+    assert isinstance(talk.state, LlmRequesting)
+    talk.tell(RetryTimeout(talk.at(), talk.state.request_id, talk.state.attempt))
+
+
+def asked(context: ConvContext = OPEN) -> Talk:
+    talk = Talk(context)
+    talk.say("go")
+    return talk
+
+
+@pytest.mark.parametrize("kind", sorted(RETRYABLE))
+def test_three_attempts_one_and_two_seconds_apart_then_an_error_that_says_so(kind: ErrorKind) -> None:
+    talk = asked()
+    waits = []
+    for attempt in (1, 2):
+        fail(talk, kind)
+        (schedule,) = talk.acts(ScheduleRetry)
+        (note,) = talk.notes(Retrying)
+        assert (schedule.attempt, note.attempt, note.max_attempts) == (attempt + 1, attempt + 1, 3)
+        assert note.retry_at == talk.clock + schedule.delay_ms
+        assert isinstance(talk.state, LlmRequesting)
+        assert talk.state.last_error == LlmFailure(kind, "the cause")
+        waits.append(schedule.delay_ms)
+        retry(talk)
+        assert talk.acts(RequestLlm) == [RequestLlm("c:r1", attempt + 1, "model-1", 1)]
+
+    fail(talk, kind)
+
+    assert waits == [1_000, 2_000]
+    assert talk.state == Error(talk.state.ledger, "Failed after 3 attempts: the cause", kind)
+    assert talk.notes(RunStop) == [RunStop("c:1", StopReason.ERROR, kind.value, "Failed after 3 attempts: the cause")]
+    (message,) = messages(talk.last)
+    assert (message.type, message.error_kind) == (MessageType.ERROR, kind.value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sorted(set(ErrorKind) - RETRYABLE - {ErrorKind.AUTH, ErrorKind.CONTEXT_EXHAUSTED}),
+)
+def test_what_a_retry_cannot_mend_is_an_error_at_once(kind: ErrorKind) -> None:
+    talk = asked()
+
+    fail(talk, kind)
+
+    assert talk.state == Error(talk.state.ledger, "the cause", kind)
+    assert talk.walk == ["Failed"]
+
+
+@pytest.mark.parametrize("cause", ["no key", "Authentication failed: no key"])
+def test_an_auth_error_begins_with_its_name(cause: str) -> None:
+    talk = asked()
+
+    fail(talk, ErrorKind.AUTH, cause=cause)
+
+    assert isinstance(talk.state, Error)
+    assert talk.state.message == "Authentication failed: no key"
+
+
+@pytest.mark.parametrize(("retry_after_ms", "delay"), [(None, 1_000), (200, 1_000), (5_500, 5_500), (60_000, 60_000)])
+def test_a_retry_after_within_bounds_is_honoured(retry_after_ms: int | None, delay: int) -> None:
+    talk = asked()
+
+    fail(talk, ErrorKind.RATE_LIMIT, retry_after_ms=retry_after_ms)
+
+    assert talk.acts(ScheduleRetry) == [ScheduleRetry(delay, 2, RetryOf.LLM, request_id="c:r1")]
+
+
+def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
+    talk = asked()
+
+    fail(talk, ErrorKind.RATE_LIMIT, cause="slow down", retry_after_ms=90_001)
+
+    assert isinstance(talk.state, Error)
+    assert "91 s" in talk.state.message
+    assert "slow down" in talk.state.message
+
+
+def test_an_abort_that_nobody_asked_for_is_a_network_error() -> None:
+    talk = asked()
+
+    talk.tell(LlmAborted(talk.at(), "c:r1", 1))
+
+    assert isinstance(talk.state, LlmRequesting)
+    assert talk.state.last_error is not None
+    assert (talk.state.phase, talk.state.last_error.kind) == (Phase.BACKOFF, ErrorKind.NETWORK)
+
+
+def test_a_retry_keeps_the_model_of_the_first_attempt() -> None:
+    talk = asked()
+    fail(talk, ErrorKind.NETWORK)
+    talk.context = replace(talk.context, model_id="model-2")
+
+    retry(talk)
+
+    (request,) = talk.acts(RequestLlm)
+    assert request.model == "model-1"
+
+
+def test_the_next_request_has_the_new_model() -> None:
+    talk = asked()
+    talk.call(bash("t1"))
+    talk.context = replace(talk.context, model_id="model-2")
+
+    talk.result(ToolSuccess("t1", "ok"))
+
+    (request,) = talk.acts(RequestLlm)
+    assert request.model == "model-2"
+
+
+def test_every_attempt_that_streamed_is_discarded_by_itself() -> None:
+    talk = asked()
+    talk.tell(LlmStreamStarted(talk.at(), "c:r1", 1))
+    fail(talk, ErrorKind.NETWORK)
+    retry(talk)
+    talk.tell(LlmStreamStarted(talk.at(), "c:r1", 2))
+    fail(talk, ErrorKind.AUTH)
+
+    assert talk.every(StreamDiscarded) == [StreamDiscarded("c:r1", 1), StreamDiscarded("c:r1", 2)]
+
+
+def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
+    talk = asked()
+    fail(talk, ErrorKind.NETWORK)
+    retry(talk)
+
+    talk.tell(RetryTimeout(talk.at(), "c:r1", 2))
+
+    assert talk.steps == ()
+
+
+def test_an_old_timer_does_not_fire_in_a_new_run() -> None:
+    talk = asked()
+    fail(talk, ErrorKind.NETWORK)
+    talk.state = Idle(replace(talk.state.ledger, live=False))
+    talk.say("again")
+    fail(talk, ErrorKind.NETWORK)
+
+    talk.tell(RetryTimeout(talk.at(), "c:r1", 2))
+
+    assert talk.steps == ()
+
+
+def test_a_message_recovers_from_error() -> None:
+    talk = asked()
+    fail(talk, ErrorKind.AUTH)
+
+    talk.say("try again")
+
+    assert isinstance(talk.state, LlmRequesting)
+    assert talk.walk == ["Idle", "ProcessingUserMessage", "AwaitingLLMResponse"]
+
+
+# --- tools ---
+
+READ = ToolUse("t1", "read_file", "{}")
+
+
+def running(call: ToolUse) -> Talk:
+    talk = asked()
+    talk.call(call)
+    return talk
+
+
+def stumble(talk: Talk, *, begun: bool = True) -> None:
+    state = talk.state
+    assert isinstance(state, ToolExecuting)
+    talk.tell(ToolTransient(talk.at(), state.current_tool_id, state.execution_id, "no worker", begun))
+
+
+def test_a_tool_that_only_reads_is_tried_three_times_each_under_its_own_execution_id() -> None:
+    talk = running(READ)
+    waits, executions = [], [1]
+    for attempt in (2, 3):
+        stumble(talk)
+        (schedule,) = talk.acts(ScheduleRetry)
+        waits.append(schedule.delay_ms)
+        assert isinstance(talk.state, ToolExecuting)
+        assert talk.state.phase is ToolPhase.BACKOFF
+        talk.tell(ToolRetryTimeout(talk.at(), "t1", executions[-1], attempt))
+        (started,) = talk.acts(ExecuteTool)
+        assert started.attempt == attempt
+        executions.append(started.execution_id)
+
+    stumble(talk)
+
+    assert (waits, executions) == ([1_000, 2_000], [1, 2, 3])
+    assert messages(talk.last)[0].content == (ToolError("t1", "Failed after 3 attempts: no worker"),)
+    assert isinstance(talk.state, LlmRequesting)
+
+
+@pytest.mark.parametrize("name", ["bash", "no_such_tool"])
+def test_a_tool_that_may_have_changed_something_never_starts_twice(name: str) -> None:
+    talk = running(ToolUse("t1", name, "{}"))
+
+    stumble(talk)
+
+    assert talk.acts(ScheduleRetry) == []
+    assert messages(talk.last)[0].content == (ToolError("t1", "Failed after 1 attempt: no worker"),)
+
+
+def test_a_tool_that_provably_had_not_begun_is_tried_again_whatever_it_is() -> None:
+    talk = running(bash("t1"))
+
+    stumble(talk, begun=False)
+
+    assert len(talk.acts(ScheduleRetry)) == 1
+
+
+def test_an_outcome_of_the_failed_execution_is_stale_during_the_backoff_and_after_it() -> None:
+    talk = running(READ)
+    stumble(talk)
+    late = ToolComplete(talk.at(), "t1", 1, ToolSuccess("t1", "late"))
+
+    assert talk.tell(late) == ()
+    talk.tell(ToolRetryTimeout(talk.at(), "t1", 1, 2))
+    assert talk.tell(late) == ()
+
+
+def test_a_result_is_filed_under_the_call_it_answers() -> None:
+    talk = running(bash("t1"))
+
+    talk.result(ToolSuccess("t-wrong", "ok"))
+
+    assert messages(talk.last)[0].content == (ToolSuccess("t1", "ok"),)
+
+
+# --- faults of the server ---
+
+
+@pytest.mark.parametrize(
+    "column",
+    [*parent_columns(), *sub_agent_columns()],
+    ids=lambda one: f"{'sub-agent ' if one.context.is_sub_agent else ''}{one.name}",
+)
+def test_an_internal_fault_ends_what_is_under_way_as_an_unknown_error(column: Column) -> None:
+    talk = Talk(column.context, column.state)
+    ledger = column.state.ledger
+
+    talk.tell(InternalFault(talk.at(), "see the log"))
+
+    if column.name in {"Idle", "Error", "CtxExhausted", "Completed", "Failed"}:
+        assert talk.steps == ()
+        return
+    wanted = Failed if column.context.is_sub_agent else Error
+    assert isinstance(talk.state, wanted)
+    assert talk.notes(RunStop) == [RunStop(f"c:{ledger.run}", StopReason.ERROR, "unknown", "see the log")]
+    calls = [message.content[0].tool_use_id for message in messages(talk.last) if message.type == "tool"]  # type: ignore[union-attr]
+    assert calls == _open_calls(column)
+
+
+def _open_calls(column: Column) -> list[str]:
+    calls = {"Approval": 2, "Approval(2)": 2, "ToolExec": 2, "ToolExec(last)": 1, "ToolExec(upgrade)": 1}
+    calls |= {"ToolExec/backoff": 1, "AwaitSub": 2, "AwaitSub(last)": 1}
+    return ["t1", "t2"][: calls.get(column.name, 0)]

@@ -1,0 +1,319 @@
+"""What becomes of answers (REQ-BED-003, 012, 019 to 024; SEMANTICS C24 to C26, C34, C44, C49)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import Reasoning, SystemKind, Text, ToolError, ToolOutcome, ToolSuccess, Usage
+from actors.core.context import Budget, Limits
+from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, TriggerContinuation, UserCancel
+from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
+from actors.core.states import AwaitingContinuation, ContextExhausted, Idle, LlmRequesting, Phase
+from tests.machine.talk import OPEN, Talk, bash, messages
+
+
+def asked(**limits: int) -> Talk:
+    talk = Talk(replace(OPEN, limits=Limits(**limits)))
+    talk.say("go")
+    return talk
+
+
+def detail(talk: Talk) -> tuple[StopReason, str]:
+    (stop,) = talk.notes(RunStop)
+    return stop.reason, stop.detail
+
+
+def test_the_agents_message_carries_all_that_ties_it_to_its_request() -> None:
+    talk = asked()
+    usage = Usage(10, 5, 3, 2, 77)
+
+    talk.answer(Reasoning("hm"), Text("done"), usage=usage)
+
+    (message,) = messages(talk.last)
+    assert (message.request_id, message.attempt, message.through_sequence) == ("c:r1", 1, 1)
+    assert (message.usage, message.run, message.content) == (usage, "c:1", (Reasoning("hm"), Text("done")))
+
+
+def test_an_unfinished_text_is_continued_with_a_new_request_three_times_and_then_counts_as_the_end() -> None:
+    talk = asked()
+
+    for number in (2, 3, 4):
+        talk.answer(Text("more"), end_turn=False)
+        assert talk.acts(RequestLlm) == [RequestLlm(f"c:r{number}", 1, "model-1", number)]
+        assert talk.walk == ["ProcessingLLMResponse", "GeneratingResponse", "AwaitingLLMResponse"]
+    talk.answer(Text("more"), end_turn=False)
+
+    assert isinstance(talk.state, Idle)
+    assert detail(talk) == (StopReason.COMPLETED, "max_tokens")
+
+
+def test_the_continuations_count_anew_in_the_next_round() -> None:
+    talk = asked(max_continuations=1)
+    talk.answer(Text("more"), end_turn=False)
+    talk.call(bash("t1"))
+    talk.result(ToolSuccess("t1", "ok"))
+
+    talk.answer(Text("more"), end_turn=False)
+
+    assert isinstance(talk.state, LlmRequesting)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [(), (Text(""),), (Text(" \n"),), (Reasoning("hm"),), (Reasoning("hm"), Text(" "))],
+)
+def test_an_empty_end_is_no_message_and_a_completed_run(content: tuple[Text | Reasoning, ...]) -> None:
+    talk = asked()
+    talk.tell(LlmStreamStarted(talk.at(), "c:r1", 1))
+
+    talk.answer(*content)
+
+    assert talk.said == []
+    assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r1", 1)]
+    assert detail(talk) == (StopReason.COMPLETED, "")
+
+
+def test_a_refusal_is_persisted_and_says_so() -> None:
+    talk = asked()
+
+    talk.answer(Text("I'd rather not."), refusal=True)
+
+    assert talk.said == [("agent", "I'd rather not.")]
+    assert detail(talk) == (StopReason.COMPLETED, "refusal")
+
+
+def test_calls_that_were_cut_off_do_not_run_and_the_model_may_try_again() -> None:
+    talk = asked()
+
+    talk.answer(bash("t1"), bash("t2"), end_turn=False, truncated=True)
+
+    text = "Not executed: the response was cut off at the output token limit"
+    results = [message.content[0] for message in messages(talk.last)[1:]]
+    assert results == [ToolError(call, text, ToolOutcome.SKIPPED) for call in ("t1", "t2")]
+    assert talk.acts(ExecuteTool) == []
+    assert isinstance(talk.state, LlmRequesting)
+
+
+# --- usage and the window ---
+
+
+def test_every_response_with_usage_is_accounted_for() -> None:
+    talk = asked()
+
+    talk.answer(bash("t1"), end_turn=False, usage=Usage(100, 20, 30, 5, 7))
+    (first,) = talk.notes(UsageChanged)
+    talk.result(ToolSuccess("t1", "ok"))
+    talk.answer(Text("done"), usage=Usage(1, 1))
+
+    (second,) = talk.notes(UsageChanged)
+    assert (first.used_tokens, first.window_tokens, first.warning) == (155, 1_000, False)
+    assert (second.used_tokens, second.total) == (2, Usage(101, 21, 30, 5, 7))
+    assert talk.state.ledger.run_usage == second.total
+
+
+def test_a_failed_attempt_costs_but_does_not_fill_the_window() -> None:
+    talk = asked()
+
+    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.NETWORK, "cut"), usage=Usage(950, cost_micros=3)))
+
+    (note,) = talk.notes(UsageChanged)
+    assert (note.used_tokens, note.total, note.warning) == (0, Usage(950, cost_micros=3), False)
+
+
+def test_usage_of_a_run_begins_anew_with_the_next_and_the_total_goes_on() -> None:
+    talk = asked()
+    talk.answer(Text("done"), used=100)
+
+    talk.say("again")
+
+    assert talk.state.ledger.run_usage == Usage()
+    assert talk.state.ledger.total_usage == Usage(100)
+
+
+def test_the_warning_comes_once_per_crossing() -> None:
+    talk = Talk(OPEN)
+    warnings = []
+
+    for used in (799, 800, 899, 700, 850):
+        talk.say(f"at {used}")
+        talk.answer(Text("ok"), used=used)
+        warnings.append(len(talk.notes(ContextWarning)))
+
+    assert warnings == [0, 1, 0, 0, 1]
+
+
+def test_at_ninety_percent_no_tool_runs_and_the_summary_names_those_kept_from_running() -> None:
+    talk = asked()
+
+    talk.call(bash("t1"), bash("t2"), used=900)
+
+    text = "Not executed: context limit reached"
+    assert [message.content[0] for message in messages(talk.last)[1:]] == [
+        ToolError(call, text, ToolOutcome.SKIPPED) for call in ("t1", "t2")
+    ]
+    assert talk.acts(RequestContinuation) == [RequestContinuation("c:r2", 1, "model-1", 4, ("bash", "bash"))]
+
+
+def test_the_summary_ends_the_conversation_for_good() -> None:
+    talk = asked()
+    talk.call(bash("t1"), used=900)
+    talk.tell(LlmStreamStarted(talk.at(), "c:r2", 1))
+
+    talk.answer(Text("what happened"))
+
+    (message,) = messages(talk.last)
+    assert (message.kind, message.request_id, message.attempt) == (SystemKind.SUMMARY, "c:r2", 1)
+    assert talk.state == ContextExhausted(talk.state.ledger, "what happened")
+    assert talk.notes(StreamDiscarded) == []
+    assert detail(talk) == (StopReason.INTERRUPTED, "context_exhausted")
+
+
+def test_a_text_that_fills_the_window_completes_its_run_after_the_summary() -> None:
+    talk = asked()
+    talk.answer(Text("long"), used=900)
+
+    talk.answer(Text("what happened"))
+
+    assert detail(talk) == (StopReason.COMPLETED, "context_exhausted")
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_an_empty_answer_in_a_full_window_starts_the_summary_instead_of_a_retry(unfinished: bool) -> None:
+    talk = asked()
+
+    talk.answer(end_turn=not unfinished, used=990)
+
+    assert isinstance(talk.state, AwaitingContinuation)
+
+
+@pytest.mark.parametrize("refusal", [False, True])
+def test_no_summary_means_the_fallback(refusal: bool) -> None:
+    talk = asked()
+    talk.answer(Text("long"), used=900)
+    talk.tell(LlmStreamStarted(talk.at(), "c:r2", 1))
+
+    talk.answer(*([Text("no")] if refusal else []), refusal=refusal)
+
+    (message,) = messages(talk.last)
+    assert message.kind is SystemKind.SUMMARY_FALLBACK
+    assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r2", 1)]
+    assert isinstance(talk.state, ContextExhausted)
+
+
+def test_the_summary_request_has_the_standard_attempts_and_then_the_fallback() -> None:
+    talk = asked()
+    talk.answer(Text("long"), used=900)
+
+    for attempt in (1, 2, 3):
+        assert isinstance(talk.state, AwaitingContinuation)
+        talk.state = replace(talk.state, phase=Phase.CONNECTING)
+        talk.tell(LlmError(talk.at(), "c:r2", attempt, LlmFailure(ErrorKind.SERVER_ERROR, "down")))
+
+    assert isinstance(talk.state, ContextExhausted)
+    assert messages(talk.last)[0].kind is SystemKind.SUMMARY_FALLBACK
+
+
+def test_a_summary_by_request_opens_no_run_and_stops_none() -> None:
+    talk = Talk(OPEN)
+    talk.say("go")
+    talk.text("done")
+
+    talk.tell(TriggerContinuation(talk.at()))
+    assert not talk.state.ledger.live
+    talk.answer(Text("what happened"))
+
+    assert talk.notes(RunStop) == []
+    assert isinstance(talk.state, ContextExhausted)
+
+
+def test_a_cancelled_summary_by_request_is_idle_without_a_run_stop() -> None:
+    talk = Talk(OPEN)
+    talk.tell(TriggerContinuation(talk.at()))
+
+    talk.tell(UserCancel(talk.at()))
+
+    assert isinstance(talk.state, Idle)
+    assert talk.notes(RunStop) == []
+
+
+# --- caps ---
+
+
+def test_the_round_cap_stops_a_run_that_goes_round_and_round() -> None:
+    talk = asked(max_rounds=2)
+    for call in ("t1", "t2"):
+        talk.call(bash(call))
+        talk.result(ToolSuccess(call, "again"))
+
+    assert isinstance(talk.state, Idle)
+    assert detail(talk) == (StopReason.INTERRUPTED, "round_cap")
+    assert messages(talk.last)[-1].kind is SystemKind.ROUND_CAP
+
+
+def test_the_round_cap_holds_for_continuations_too() -> None:
+    talk = asked(max_rounds=1)
+
+    talk.answer(Text("more"), end_turn=False)
+
+    assert detail(talk) == (StopReason.INTERRUPTED, "round_cap")
+
+
+@pytest.mark.parametrize(
+    ("budget", "usage"),
+    [
+        (Budget(run_tokens=100), Usage(40, 30, 20, 10)),
+        (Budget(conversation_tokens=100), Usage(100)),
+        (Budget(conversation_cost_micros=5), Usage(1, cost_micros=5)),
+    ],
+)
+def test_a_spent_budget_stops_the_run_at_its_next_request(budget: Budget, usage: Usage) -> None:
+    talk = asked()
+    talk.context = replace(talk.context, budget=budget)
+    talk.answer(bash("t1"), end_turn=False, usage=usage)
+    assert talk.acts(ExecuteTool)
+
+    talk.result(ToolSuccess("t1", "ok"))
+
+    assert isinstance(talk.state, Idle)
+    assert detail(talk) == (StopReason.INTERRUPTED, "budget")
+    assert messages(talk.last)[-1].kind is SystemKind.BUDGET
+    assert talk.acts(RequestLlm) == []
+
+
+def test_a_run_budget_leaves_the_next_run_its_own() -> None:
+    talk = asked()
+    talk.context = replace(talk.context, budget=Budget(run_tokens=100))
+    talk.answer(Text("done"), used=100)
+
+    talk.say("again")
+
+    assert isinstance(talk.state, LlmRequesting)
+
+
+# --- identity ---
+
+
+@pytest.mark.parametrize(("request_id", "attempt"), [("c:r2", 1), ("c:r1", 2), ("d:r1", 1)])
+def test_an_answer_to_another_request_or_attempt_is_never_taken(request_id: str, attempt: int) -> None:
+    talk = asked()
+    before = talk.state
+
+    steps = talk.tell(LlmResponse(talk.at(), request_id, attempt, (Text("late"),), True))
+
+    assert steps == ()
+    assert talk.state is before
+
+
+def test_a_late_answer_is_not_taken_for_the_next_question() -> None:
+    talk = asked()
+    talk.tell(UserCancel(talk.at()))
+    talk.say("another question")
+
+    talk.tell(LlmResponse(talk.at(), "c:r1", 1, (Text("the old answer"),), True))
+
+    assert talk.steps == ()
+    assert isinstance(talk.state, LlmRequesting)
+    assert talk.state.request_id == "c:r2"

@@ -1,0 +1,202 @@
+"""The demo model: the same conversation, the same scene; no network, and as cancellable as any."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.core.content import Content, Reasoning, Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
+from actors.core.errors import ErrorKind
+from actors.core.history import Turn
+from actors.llm.catalog import Catalog
+from actors.llm.demo import DemoModel
+from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ToolSpec
+from tests.unit.llm.asking import Asking, Sink, ask, assistant, request, tool, user
+
+TOOLS = (
+    tool("bash", cmd="string"),
+    tool("read_file", path="string"),
+    tool("think", thoughts="string"),
+    tool("spawn_sub_agent", tasks="array"),
+    tool("request_mode_upgrade", reason="string"),
+)
+CHILD_TOOLS = (tool("bash", cmd="string"), tool("think", thoughts="string"), tool("submit_result", result="string"))
+SEEN_BEFORE = (user("Hi"), assistant("Hello!"))
+
+
+def said_to_demo(*turns: Turn, tools: tuple[ToolSpec, ...] = TOOLS, sink: Sink | None = None, attempt: int = 1) -> ModelAnswer:
+    return ask(DemoModel(pace=0), *turns, sink=sink, tools=tools, attempt=attempt)
+
+
+def text_of(answer: ModelAnswer) -> str:
+    return "".join(block.text for block in answer.content if isinstance(block, Text))
+
+
+def call_of(answer: ModelAnswer) -> tuple[str, Any]:
+    (call,) = (block for block in answer.content if isinstance(block, ToolUse))
+    return call.name, json.loads(call.input)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the demo model used the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_the_first_message_is_greeted_and_leads_to_a_harmless_command() -> None:
+    sink = Sink()
+    answer = said_to_demo(user("Hello there"), sink=sink)
+    assert "demo model" in text_of(answer)
+    assert call_of(answer) == ("bash", {"cmd": "ls -A | head -n 20"})
+    assert not answer.end_turn
+    assert "".join(sink.said) == text_of(answer)
+    assert len(sink.said) > 10
+    assert sink.begun == 1
+
+
+def test_the_result_is_told_and_the_turn_ends() -> None:
+    first = said_to_demo(user("Hello"))
+    call = first.content[-1]
+    assert isinstance(call, ToolUse)
+    answer = said_to_demo(user("Hello"), Turn("assistant", first.content), user(ToolSuccess(call.id, "a.txt\nb.txt\n")))
+    assert "bash answered with 2 lines:\na.txt\nb.txt" in text_of(answer)
+    assert answer.end_turn
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (ToolError("t", "Denied by user", ToolOutcome.DENIED), "You said no"),
+        (ToolError("t", "exit code 2"), "failed. It says:\nexit code 2"),
+        (ToolSuccess("t", "\n".join("abcdefghijk")), "and 3 more lines"),
+        (ToolSuccess("t", ""), "with 0 lines"),
+    ],
+)
+def test_every_kind_of_result_gets_an_answer(result: ToolError | ToolSuccess, said: str) -> None:
+    answer = said_to_demo(user("run x"), assistant(ToolUse("t", "bash", "{}")), user(result))
+    assert said in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("run echo  a\necho b", ("bash", {"cmd": "echo  a\necho b"})),
+        ("Read README.md please", ("read_file", {"path": "README.md"})),
+        ("sleep 5", ("bash", {"cmd": "sleep 5"})),
+        ("please sleep", ("bash", {"cmd": "sleep 25"})),
+    ],
+)
+@pytest.mark.parametrize("before", [(), SEEN_BEFORE], ids=["first", "later"])
+def test_words_that_lead_to_a_tool(message: str, call: tuple[str, Any], before: tuple[Turn, ...]) -> None:
+    assert call_of(said_to_demo(*before, user(message))) == call
+
+
+def test_agents_and_upgrade_lead_to_their_tools() -> None:
+    name, arguments = call_of(said_to_demo(user("agents")))
+    assert name == "spawn_sub_agent"
+    assert [set(task) for task in arguments["tasks"]] == [{"task"}, {"task"}]
+    assert call_of(said_to_demo(user("upgrade")))[0] == "request_mode_upgrade"
+
+
+def test_the_command_goes_under_the_name_of_the_schema() -> None:
+    answer = said_to_demo(user("run ls"), tools=(tool("bash", command="string"),))
+    assert call_of(answer) == ("bash", {"command": "ls"})
+
+
+def test_a_tool_that_is_not_offered_is_not_called() -> None:
+    answer = said_to_demo(user("run ls"), tools=(tool("think", thoughts="string"),))
+    assert answer.end_turn
+    assert "not offered" in text_of(answer)
+
+
+def test_a_retry_is_staged_once_and_says_so() -> None:
+    sink = Sink()
+    with pytest.raises(ModelFailed) as raised:
+        said_to_demo(user("show me a retry"), sink=sink)
+    assert raised.value.failure.kind is ErrorKind.SERVER_ERROR
+    assert "staged" in raised.value.failure.message
+    assert sink.said
+    assert "attempt 2" in text_of(said_to_demo(user("show me a retry"), attempt=2))
+
+
+def test_thinking_is_streamed_apart() -> None:
+    sink = Sink()
+    answer = said_to_demo(user("think about it"), sink=sink)
+    assert isinstance(answer.content[0], Reasoning)
+    assert "".join(sink.thought) == answer.content[0].text
+    assert "".join(sink.said) == text_of(answer)
+
+
+def test_help_and_everything_else_say_how_to_get_a_real_model() -> None:
+    for turns in ((user("help"),), (*SEEN_BEFORE, user("What is love?"))):
+        answer = said_to_demo(*turns)
+        assert answer.end_turn
+        for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+            assert variable in text_of(answer)
+    assert "scripted" in text_of(said_to_demo(user("help")))
+
+
+def test_without_tools_it_writes_a_summary() -> None:
+    answer = said_to_demo(user("Build a boat"), assistant("Yes."), user("Summarise, please."), tools=())
+    assert "Build a boat" in text_of(answer)
+    assert answer.end_turn
+    assert len(answer.content) == 1
+
+
+def test_a_sub_agent_thinks_and_submits() -> None:
+    first = said_to_demo(user("Say one good thing"), tools=CHILD_TOOLS)
+    assert call_of(first)[0] == "think"
+    call = first.content[-1]
+    assert isinstance(call, ToolUse)
+    turns = (user("Say one good thing"), Turn("assistant", first.content), user(ToolSuccess(call.id, "ok")))
+    name, arguments = call_of(said_to_demo(*turns, tools=CHILD_TOOLS))
+    assert name == "submit_result"
+    assert "Say one good thing" in arguments["result"]
+    assert call_of(said_to_demo(user("x"), tools=CHILD_TOOLS[2:]))[0] == "submit_result"
+
+
+def test_it_can_be_cancelled_while_it_speaks() -> None:
+    asking = Asking(DemoModel(pace=3600))
+    assert not asking.sink.heard.is_set()
+    assert asking.cancelled(), asking.outcome
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(ModelAborted):
+        DemoModel(pace=0).respond(request(), Sink(), cancel)
+
+
+def test_the_catalog_hands_its_pace_on() -> None:
+    demo = Catalog(pace=0).get("demo")
+    assert demo is not None
+    assert ask(demo, user("count")).end_turn
+
+
+BLOCKS = st.one_of(
+    st.builds(Text, st.text(max_size=20)),
+    st.sampled_from(["help", "retry", "run", "run ls", "read", "count", "sleep 99999", "think", "agents"]).map(Text),
+)
+
+
+@given(st.lists(BLOCKS, max_size=3), st.integers(1, 3), st.sampled_from([TOOLS, CHILD_TOOLS, ()]))
+def test_the_same_request_gets_the_same_answer(blocks: list[Content], attempt: int, tools: tuple[ToolSpec, ...]) -> None:
+    def once() -> ModelAnswer | str:
+        try:
+            return said_to_demo(Turn("user", tuple(blocks)), tools=tools, attempt=attempt)
+        except ModelFailed as failed:
+            return failed.failure.message
+
+    answer = once()
+    assert answer == once()
+    if isinstance(answer, ModelAnswer):
+        assert answer.usage is not None
+        assert answer.usage.output_tokens > 0
+        assert text_of(answer)
+        assert answer.end_turn == (not any(isinstance(block, ToolUse) for block in answer.content))

@@ -1,0 +1,295 @@
+"""The transport: what a request looks like, how failures of the network are told, and what is left behind: nothing."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.core.errors import ErrorKind
+from actors.llm import http
+from actors.llm.connections import TransportFailed
+from actors.llm.http import Transport
+from actors.llm.provider import Secret, Timeouts
+from actors.ports import CancelToken
+from tests.unit.llm.asking import QUICK, provider
+from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, answer, chunked, stream
+
+pytestmark = pytest.mark.usefixtures("no_leaked_fds")
+
+SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2)
+
+
+def post(url: str, body: bytes = b"{}", **settings: Any) -> tuple[int, bytes]:
+    transport = Transport(provider("openai-chat", url, **settings))
+    with transport.post(url + "/v1/x", {"x-mark": "1"}, body, CancelToken()) as reply:
+        return reply.status, reply.read_all()
+
+
+def failure(url: str, **settings: Any) -> TransportFailed:
+    with pytest.raises(TransportFailed) as raised:
+        post(url, **settings)
+    return raised.value
+
+
+def test_a_request_and_its_answer() -> None:
+    with ScriptedServer(answer(201, b"yes")) as server:
+        assert post(server.url, b"body" * 100_000) == (201, b"yes")
+    (received,) = server.received
+    assert (received.path, received.body) == ("/v1/x", b"body" * 100_000)
+    assert received.headers["x-mark"] == "1"
+    assert received.headers["accept-encoding"] == "identity"
+
+
+def test_pieces_come_as_they_are_sent_with_and_without_chunks() -> None:
+    def closing(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nfirst")
+        assert connection.sock.recv(1) == b""
+
+    chunks = stream([b"first"], then=lambda connection: connection.wait_for_close())
+    for script in (chunks, closing):
+        with ScriptedServer(script) as server:
+            transport = Transport(provider("anthropic", server.url))
+            with transport.post(server.url, {}, b"{}", CancelToken()) as reply:
+                assert reply.read() == b"first"
+
+
+def test_nothing_of_the_environment_takes_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login a password b\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    with ScriptedServer(answer(200, b"yes")) as server:
+        assert post(server.url) == (200, b"yes")
+    assert "authorization" not in server.received[0].headers
+
+
+def test_a_configured_proxy_is_used() -> None:
+    with ScriptedServer(answer(200, b"by proxy")) as server:
+        proxy = Secret(server.url.replace("http://", "http://me:pw@"))
+        assert post("http://models.invalid", proxy=proxy) == (200, b"by proxy")
+    assert server.received[0].path == "http://models.invalid/v1/x"
+    assert server.received[0].headers["proxy-authorization"].startswith("Basic ")
+
+
+def test_a_proxy_tunnels_tls(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    def tunnel(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.0 200 Connected\r\n\r\n")
+        connection.sock = server_tls.wrap_socket(connection.sock, server_side=True)
+        answer(200, b"through")(connection)
+        connection.sock.close()
+
+    with ScriptedServer(tunnel) as proxy:
+        url = "https://127.0.0.1:9"
+        assert post(url, proxy=Secret(proxy.url), ca_bundle=str(certificate)) == (200, b"through")
+    assert proxy.received[0].path == "127.0.0.1:9"
+
+
+def test_a_proxy_that_refuses() -> None:
+    with ScriptedServer(answer(407, b"")) as proxy:
+        told = failure("https://127.0.0.1:9", proxy=Secret(proxy.url))
+    assert (told.kind, told.text) == (ErrorKind.NETWORK, "the proxy refused or broke the connection")
+
+
+def test_redirects_are_not_followed() -> None:
+    with ScriptedServer(answer(302, b"", location="http://127.0.0.1:1/elsewhere")) as server:
+        assert post(server.url)[0] == 302
+    assert len(server.received) == 1
+
+
+def test_compressed_answers_are_read_though_nobody_asked() -> None:
+    body = gzip.compress(b"squeezed" * 1000)
+    with ScriptedServer(answer(200, body, content_encoding="gzip")) as server:
+        assert post(server.url) == (200, b"squeezed" * 1000)
+
+
+def test_tls_is_verified(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    with ScriptedServer(answer(200, b"yes"), tls=server_tls) as server:
+        assert post(server.url, ca_bundle=str(certificate)) == (200, b"yes")
+        told = failure(server.url)
+        assert told.kind is ErrorKind.NETWORK
+        assert "certificate of 127.0.0.1 is not trusted" in told.text
+        wrong_name = server.url.replace("127.0.0.1", "localhost")
+        assert "not trusted" in failure(wrong_name, ca_bundle=str(certificate)).text
+    assert len(server.received) == 1
+
+
+def test_the_environment_cannot_change_what_is_trusted(
+    server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
+    with ScriptedServer(answer(200, b"yes"), tls=server_tls) as server:
+        assert "not trusted" in failure(server.url).text
+
+
+def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:
+    for content in (None, "no certificate"):
+        bundle = tmp_path / "ca.pem"
+        if content:
+            bundle.write_text(content)
+        assert failure("https://127.0.0.1:9", ca_bundle=str(bundle)).kind is ErrorKind.INVALID_REQUEST
+
+
+def test_a_server_that_does_not_speak_tls() -> None:
+    with ScriptedServer(lambda connection: connection.send(b"HTTP/1.1 400 Plain\r\n\r\n")) as server:
+        told = failure(server.url.replace("http:", "https:"))
+    assert told.kind is ErrorKind.NETWORK
+    assert "TLS handshake with 127.0.0.1 failed" in told.text
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    told = failure(f"http://127.0.0.1:{port}")
+    assert (told.kind, told.text) == (ErrorKind.NETWORK, f"cannot connect to 127.0.0.1:{port}: Connection refused")
+
+
+def test_a_name_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    told = failure("http://models.invalid")
+    assert (told.kind, told.text) == (ErrorKind.NETWORK, "cannot resolve the host name models.invalid")
+
+
+def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(answer(200, b"yes")) as server:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            dead = listener.getsockname()
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (dead, ("127.0.0.1", server.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert post(f"http://twin.invalid:{server.port}") == (200, b"yes")
+
+
+def _silent(connection: Connection) -> None:
+    connection.read_request()
+    connection.wait_for_close()
+
+
+def _hang_up(connection: Connection) -> None:
+    connection.read_request()
+
+
+def _reset(connection: Connection) -> None:
+    connection.read_request()
+    connection.reset()
+
+
+def _short_body(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort")
+
+
+def _cut_chunk(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(STREAM_HEAD + b"ff\r\nshort")
+
+
+def _reset_inside(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(STREAM_HEAD + chunked(b"short"))
+    connection.reset()
+
+
+def _stall(connection: Connection) -> None:
+    stream([b"data"], then=lambda connection: connection.wait_for_close())(connection)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "text"),
+    [
+        (_silent, ErrorKind.TIMED_OUT, "no answer began within 0.2 s"),
+        (_hang_up, ErrorKind.NETWORK, "closed before an answer began"),
+        (_reset, ErrorKind.NETWORK, "closed before an answer began"),
+        (lambda connection: connection.send(b"SSH-2.0-nonsense\r\n\r\n"), ErrorKind.NETWORK, "before an answer began"),
+        (_short_body, ErrorKind.NETWORK, "broke off in the middle"),
+        (_cut_chunk, ErrorKind.NETWORK, "broke off in the middle"),
+        (_reset_inside, ErrorKind.NETWORK, "broke off in the middle"),
+        (_stall, ErrorKind.TIMED_OUT, "nothing arrived for 0.2 s"),
+    ],
+)
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_breaks_and_stalls(
+    script: Script, kind: ErrorKind, text: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    if secure and script is not _stall:
+        text = ""  # where a TLS connection broke may show sooner or later
+    with ScriptedServer(script, tls=server_tls if secure else None) as server:
+        told = failure(server.url, timeouts=SHORT, ca_bundle=str(certificate))
+    assert told.kind is kind
+    assert text in told.text
+
+
+def test_a_tls_handshake_that_stalls(certificate: Path) -> None:
+    with ScriptedServer(lambda connection: connection.wait_for_close()) as server:
+        url = server.url.replace("http:", "https:")
+        told = failure(url, timeouts=Timeouts(connect=0.2), ca_bundle=str(certificate))
+    assert told.kind is ErrorKind.TIMED_OUT
+
+
+def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
+    def dribble(connection: Connection) -> None:
+        while True:
+            connection.send(chunked(b"."))
+
+    with ScriptedServer(stream([], then=dribble)) as server:
+        told = failure(server.url, timeouts=Timeouts(total=0.3))
+    assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "the answer took longer than the time limit")
+
+
+def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1 << 20)
+
+    def flood(connection: Connection) -> None:
+        while True:
+            connection.send(chunked(b"x" * 65536))
+
+    with ScriptedServer(stream([], then=flood)) as server:
+        transport = Transport(provider("anthropic", server.url))
+        with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportFailed) as raised:
+            while reply.read():
+                pass
+    assert raised.value.kind is ErrorKind.SERVER_ERROR
+
+
+@pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])
+def test_a_header_that_cannot_be_sent_is_told_without_its_value(key: str) -> None:
+    transport = Transport(provider("anthropic", "http://127.0.0.1:9"))
+    with pytest.raises(TransportFailed) as raised, transport.post("http://127.0.0.1:9", {"x-api-key": key}, b"", CancelToken()):
+        pass
+    assert raised.value.kind in (ErrorKind.INVALID_REQUEST, ErrorKind.NETWORK)
+    assert "hunter22" not in str(raised.value)
+
+
+def test_the_token_keeps_nothing_of_a_finished_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = CancelToken()
+    kept: list[Callable[[], None]] = []
+    forget = token.forget
+    monkeypatch.setattr(token, "forget", lambda callback: (kept.remove(callback), forget(callback))[1])
+    monkeypatch.setattr(token, "on_cancel", kept.append)
+    with ScriptedServer(answer(200, b"yes")) as server:
+        with Transport(provider("anthropic", server.url)).post(server.url, {}, b"{}", token) as reply:
+            assert reply.read_all() == b"yes"
+            assert len(kept) == 1
+        assert kept == []
+
+
+def test_a_large_body_has_the_time_that_an_answer_has() -> None:
+    def slow_reader(connection: Connection) -> None:
+        connection.reached.wait(0.5)
+        answer(200, b"yes")(connection)
+
+    with ScriptedServer(slow_reader) as server:
+        timeouts = Timeouts(connect=0.2, first_byte=QUICK.first_byte)
+        assert post(server.url, b"x" * (32 << 20), timeouts=timeouts) == (200, b"yes")

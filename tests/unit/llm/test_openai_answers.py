@@ -1,0 +1,263 @@
+"""Answers of OpenAI Chat Completions and of servers that speak it, streamed and whole, over a real connection."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.core.content import Reasoning, Text, ToolUse, Usage
+from actors.core.errors import ErrorKind
+from actors.llm import exchange
+from actors.ports import ModelAnswer, ModelFailed
+from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
+from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream
+
+Chunk = dict[str, Any]
+DONE = "[DONE]"
+USAGE: Chunk = {
+    "choices": [],
+    "usage": {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107, "prompt_tokens_details": {"cached_tokens": 60}},
+}
+
+
+def delta(**fields: Any) -> Chunk:
+    return {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
+
+
+def finish(reason: str) -> Chunk:
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+
+
+def call(index: int | None, *, identity: str | None = None, name: str | None = None, arguments: str | None = None) -> Chunk:
+    fragment: Chunk = {"function": {"name": name, "arguments": arguments}}
+    if index is not None:
+        fragment["index"] = index
+    if identity is not None:
+        fragment["id"] = identity
+    return delta(tool_calls=[fragment])
+
+
+def heard(*chunks: Chunk | str, sink: Sink | None = None) -> ModelAnswer:
+    with ScriptedServer(stream(plain(*chunks))) as server:
+        return ask(model("openai-chat", server.url, "gpt-4o"), sink=sink)
+
+
+def failed(script: Script, sink: Sink | None = None) -> ModelFailed:
+    with ScriptedServer(script) as server:
+        return failure(model("openai-chat", server.url, "gpt-4o"), sink=sink)
+
+
+def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
+    sink = Sink()
+    given = heard(delta(role="assistant", content=None), delta(content="Hel"), delta(content="lo"), finish("stop"), USAGE, DONE, sink=sink)
+    assert given == ModelAnswer((Text("Hello"),), end_turn=True, usage=Usage(40, 7, 60, cost_micros=245))
+    assert (sink.begun, sink.said) == (1, ["Hel", "lo"])
+
+
+def test_usage_leaves_the_cache_out_of_the_input() -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 90, "cache_write_tokens": 30}}
+    given = heard(delta(content="x"), finish("stop"), {"choices": [], "usage": usage}, DONE)
+    assert given.usage is not None
+    assert given.usage.context_tokens == 107
+    assert (given.usage.input_tokens, given.usage.cache_read_tokens, given.usage.cache_write_tokens) == (0, 90, 10)
+
+
+def test_the_last_usage_counts() -> None:
+    early = {**delta(content="x"), "usage": {"prompt_tokens": 100, "completion_tokens": 1}}
+    given = heard(early, finish("stop"), USAGE, DONE)
+    assert given.usage is not None
+    assert given.usage.output_tokens == 7
+    assert heard(delta(content="x"), finish("stop"), DONE).usage is None
+
+
+def test_tool_calls_are_put_together_by_index() -> None:
+    given = heard(
+        delta(content="I run:"), call(0, identity="call_a", name="bash", arguments=""),
+        call(1, identity="call_b", name="read", arguments="{"), call(0, arguments='{"cmd": "l'),
+        call(1, arguments="}"), call(0, arguments='s"}'), finish("tool_calls"), DONE,
+    )  # fmt: skip
+    assert given.content == (Text("I run:"), ToolUse("call_a", "bash", '{"cmd": "ls"}'), ToolUse("call_b", "read", "{}"))
+    assert not given.end_turn
+
+
+def test_calls_under_one_index_or_none_are_told_apart_by_their_ids() -> None:
+    same_index = heard(
+        call(0, identity="a", name="bash", arguments="{}"), call(0, identity="b", name="bash", arguments="{"),
+        call(0, arguments="}"), finish("tool_calls"), DONE,
+    )  # fmt: skip
+    assert same_index.content == (ToolUse("a", "bash", "{}"), ToolUse("b", "bash", "{}"))
+    no_index = heard(
+        call(None, identity="a", name="bash", arguments="{"), call(None, arguments="}"),
+        call(None, identity="b", name="bash"), finish("tool_calls"), DONE,
+    )  # fmt: skip
+    assert no_index.content == same_index.content
+
+
+def test_missing_and_repeated_ids_are_made_unique() -> None:
+    chunks = [call(0, name="bash"), call(1, identity="x", name="bash"), call(2, identity="call_0", name="bash"), finish("stop"), DONE]
+    with ScriptedServer(stream(plain(*chunks))) as server:
+        asked = model("openai-chat", server.url, "gpt-4o")
+        given = ask(asked, user("a"), assistant(ToolUse("call_0", "bash", "{}")), user("b"))
+    assert [use.id for use in given.content if isinstance(use, ToolUse)] == ["c1-r7-0", "x", "c1-r7-2"]
+
+
+def test_invalid_arguments_are_kept_raw() -> None:
+    given = heard(call(0, identity="a", name="bash", arguments='{"cmd": broken'), finish("tool_calls"), DONE)
+    assert given.content == (ToolUse("a", "bash", '{"cmd": broken'),)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_under_the_name_it_had(key: str) -> None:
+    sink = Sink()
+    given = heard(delta(**{key: "Hm, "}), delta(**{key: "yes."}), delta(content="Yes."), finish("stop"), DONE, sink=sink)
+    reasoning = given.content[0]
+    assert isinstance(reasoning, Reasoning)
+    assert (reasoning.text, reasoning.protocol, reasoning.model) == ("Hm, yes.", "openai-chat", "gpt-4o")
+    assert json.loads(reasoning.raw) == {key: "Hm, yes."}
+    assert sink.thought == ["Hm, ", "yes."]
+
+
+@pytest.mark.parametrize(
+    ("reason", "end_turn", "truncated", "refusal"),
+    [
+        ("stop", True, False, False),
+        ("length", False, True, False),
+        ("tool_calls", False, False, False),
+        ("content_filter", True, False, True),
+        ("eos_of_tomorrow", True, False, False),
+    ],
+)
+def test_finish_reasons(reason: str, end_turn: bool, truncated: bool, refusal: bool) -> None:
+    given = heard(delta(content="x"), finish(reason), DONE)
+    assert (given.end_turn, given.truncated, given.refusal) == (end_turn, truncated, refusal)
+
+
+def test_calls_that_end_with_stop_are_calls() -> None:
+    given = heard(call(0, identity="a", name="bash", arguments="{}"), finish("stop"), DONE)
+    assert not given.end_turn
+    assert len(given.content) == 1
+
+
+def test_calls_that_were_cut_are_truncated() -> None:
+    given = heard(call(0, identity="a", name="bash", arguments='{"cm'), finish("length"), DONE)
+    assert given.truncated
+
+
+def test_a_refusal() -> None:
+    given = heard(delta(refusal="I "), delta(refusal="won't."), finish("stop"), DONE)
+    assert (given.content, given.refusal) == ((Text("I won't."),), True)
+
+
+def test_a_content_filter_without_text() -> None:
+    assert failed(stream(plain(finish("content_filter"), DONE))).failure.kind is ErrorKind.CONTENT_FILTER
+
+
+def test_other_choices_are_ignored() -> None:
+    other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
+    assert heard(delta(content="yes"), other, finish("stop"), DONE).content == (Text("yes"),)
+
+
+def test_comments_are_skipped() -> None:
+    events = [b": OPENROUTER PROCESSING\n\n", *plain(delta(content="x"), finish("stop"), DONE)]
+    with ScriptedServer(stream(events)) as server:
+        assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
+
+
+# --- when a stream is complete (C47) ---------------------------------------------------------------------------
+
+
+def test_a_finish_reason_and_a_close_are_an_end() -> None:
+    assert heard(delta(content="x"), finish("stop")).content == (Text("x"),)
+
+
+def test_a_finish_reason_and_a_broken_connection_are_an_end() -> None:
+    with ScriptedServer(stream(plain(delta(content="x"), finish("stop")), then=lambda c: c.reset())) as server:
+        assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
+
+
+def test_after_a_finish_reason_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "TAIL_SECONDS", 0.1)
+    with ScriptedServer(stream(plain(delta(content="x"), finish("stop")), then=lambda c: c.wait_for_close())) as server:
+        assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
+
+
+def test_done_ends_the_reading_although_the_connection_stays_open() -> None:
+    script = stream(plain(delta(content="x"), finish("stop"), DONE), then=lambda c: c.wait_for_close())
+    with ScriptedServer(script) as server:
+        assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
+
+
+def test_done_without_a_finish_reason_completes_if_there_is_content() -> None:
+    assert heard(delta(content="x"), DONE) == ModelAnswer((Text("x"),), end_turn=True)
+    told = failed(stream(plain(delta(role="assistant"), DONE)))
+    assert told.failure.kind is ErrorKind.SERVER_ERROR
+
+
+@pytest.mark.parametrize("pieces", [[], plain(delta(content="x")), plain(delta(content="x"), USAGE)])
+def test_a_close_with_neither_is_retryable(pieces: list[bytes]) -> None:
+    told = failed(stream(pieces))
+    assert told.failure.kind is ErrorKind.SERVER_ERROR
+    assert "ended before it was complete" in told.failure.message
+
+
+def test_an_event_that_no_blank_line_ended_does_not_count() -> None:
+    assert failed(stream([*plain(delta(content="x")), b"data: [DONE]\n"])).failure.retryable
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "boom", "type": "server_error", "code": None}, ErrorKind.SERVER_ERROR),
+        ({"message": "boom", "code": 429}, ErrorKind.RATE_LIMIT),
+        ({"message": "boom", "code": "context_length_exceeded"}, ErrorKind.CONTEXT_EXHAUSTED),
+        ("boom", ErrorKind.SERVER_ERROR),
+    ],
+)
+def test_an_error_inside_the_stream(error: Any, kind: ErrorKind) -> None:
+    told = failed(stream(plain(delta(content="x"), {"error": error})))
+    assert told.failure.kind is kind
+    assert "boom" in told.failure.message
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    assert heard({**delta(content="x"), "error": None}, finish("stop"), DONE).content == (Text("x"),)
+
+
+@pytest.mark.parametrize("data", ["{", "[]", '{"choices": 7}', '{"choices":[{"delta":{"content":7}}]}', "hello"])
+def test_a_malformed_chunk_is_retryable(data: str) -> None:
+    told = failed(stream(plain(delta(content="x"), data), then=lambda c: c.wait_for_close()))
+    assert told.failure.kind is ErrorKind.SERVER_ERROR
+    assert "malformed" in told.failure.message
+
+
+def test_a_plain_json_answer_completes_without_streaming() -> None:
+    sink = Sink()
+    message = {
+        "role": "assistant",
+        "content": "Hello",
+        "reasoning_content": "Hm",
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "bash", "arguments": '{"cmd":"ls"}'}}],
+    }
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE["usage"]}
+    with ScriptedServer(answer(200, json.dumps(body).encode())) as server:
+        given = ask(model("openai-chat", server.url, "gpt-4o"), sink=sink)
+    assert given.content[1:] == (Text("Hello"), ToolUse("a", "bash", '{"cmd":"ls"}'))
+    assert given.usage == Usage(40, 7, 60, cost_micros=245)
+    assert (sink.begun, sink.said, sink.thought) == (0, [], [])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"choices":[]}', b'{"choices":[{"message":{"content":"x"}}]}'])
+def test_a_plain_answer_that_is_none_is_retryable(body: bytes) -> None:
+    assert failed(answer(200, body)).failure.kind is ErrorKind.SERVER_ERROR
+
+
+def test_a_server_that_loads_its_model_is_tried_again() -> None:
+    body = b'{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
+    told = failed(answer(503, body))
+    assert told.failure.kind is ErrorKind.SERVER_ERROR
+    assert "Loading model" in told.failure.message

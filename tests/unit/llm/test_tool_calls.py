@@ -1,0 +1,46 @@
+"""Ids that are unique and fit every provider; inputs that are JSON objects."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.core.content import ToolUse
+from actors.llm.tool_calls import arguments_of, made_id, unique
+from tests.unit.llm.asking import assistant, request, user
+
+IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
+
+
+@given(st.lists(IDS, max_size=6), st.lists(IDS, max_size=4))
+def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]) -> None:
+    asked = request(user("a"), assistant(*(ToolUse(identity, "bash", "{}") for identity in old)), user("b"))
+    calls = unique((ToolUse(identity, "bash", str(i)) for i, identity in enumerate(new)), asked)
+    ids = [call.id for call in calls]
+    assert len(set(ids) | set(old)) == len(ids) + len(set(old))
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", identity) for identity in ids)
+    assert [call.input for call in calls] == [str(i) for i in range(len(new))]
+
+
+def test_a_good_id_stays() -> None:
+    (call,) = unique([ToolUse("toolu_01", "bash", "{}")], request())
+    assert call.id == "toolu_01"
+
+
+def test_made_ids_are_deterministic_and_short() -> None:
+    assert made_id("c1:r7", 0) == "c1-r7-0"
+    long = made_id("conversation-" * 10 + ":r7", 0)
+    assert long == made_id("conversation-" * 10 + ":r7", 0)
+    assert len(long) <= 40
+    assert long != made_id("conversation-" * 10 + ":r7", 1)
+
+
+@given(st.one_of(st.text(max_size=30), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps)))
+def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> None:
+    arguments = arguments_of(ToolUse("t", "bash", raw))
+    decoded = json.loads(arguments)
+    assert isinstance(decoded, dict)
+    assert arguments == raw.encode() or decoded in ({}, {"INVALID_JSON": raw})

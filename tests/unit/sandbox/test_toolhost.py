@@ -1,0 +1,73 @@
+"""The parts of the tool host that can be looked at alone; the whole is tested with real trees."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.sandbox import toolhost
+
+
+def test_it_imports_only_the_standard_library_and_nothing_that_starts_slowly() -> None:
+    source = Path(str(toolhost.__file__)).read_text()
+    outer = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in outer if isinstance(node, ast.Import) for alias in node.names}
+    assert len(names) == len(outer), "no from-imports at the top"
+    assert names <= set(sys.stdlib_module_names)
+    assert not names & {"json", "signal", "socket", "subprocess", "threading", "typing", "logging", "re", "enum"}
+
+
+def test_a_process_has_its_children_and_their_children_as_descendants() -> None:
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        if grandchild == 0:
+            os.write(ready[1], b"!")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    try:
+        (grandchild,) = toolhost.children(child)
+        assert child in toolhost.children(os.getpid())
+        assert toolhost.descendants(child) == [grandchild]
+        assert toolhost.alive(grandchild)
+    finally:
+        os.write(go[1], b"!!")
+        os.waitpid(child, 0)
+        for end in (*ready, *go):
+            os.close(end)
+    assert toolhost.children(child) == []
+    assert not toolhost.alive(child)
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert child in toolhost.children(os.getpid())
+    assert child not in toolhost.descendants(os.getpid())
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    ("release", "at_least_6_14"),
+    [("6.14.0", True), ("6.13.9-x", False), ("7.0-rc1", True), ("5.15.0-91-generic", False)],
+)
+def test_kernel_versions_are_compared_as_numbers(
+    release: str, at_least_6_14: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uname = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((uname[0], uname[1], release, uname[3], uname[4])))
+    assert toolhost.kernel_at_least(6, 14) is at_least_6_14
+
+
+def test_a_restriction_that_cannot_be_kept_is_refused() -> None:
+    toolhost.restrict(None)
+    with pytest.raises(OSError, match="no restriction"):
+        toolhost.restrict({"tier": "A"})

@@ -1,0 +1,157 @@
+"""Every notification of the core becomes the event that the contract has for it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from bedrock import v1
+
+from actors.core.content import Usage
+from actors.core.context import Mode
+from actors.core.errors import ErrorKind
+from actors.core.fsm import ContextState
+from actors.core.notifications import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ContextWarning,
+    ConversationUpdated,
+    Decision,
+    Durable,
+    Fate,
+    MessageAdded,
+    ModeChanged,
+    QueueChanged,
+    Retrying,
+    RunStop,
+    StateChanged,
+    StopReason,
+    StreamDiscarded,
+    SubAgents,
+    ToolTreeReaped,
+    UsageChanged,
+)
+from actors.core.states import ApprovalKind
+from actors.ports import StoredEvent
+from server.wire.events import event, needs_record, output_delta, text_delta
+from server.wire.states import summary_of
+from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
+
+CYCLE = "conversations/c/requestCycles/c:3"
+
+EVENTS: list[tuple[Durable, str]] = [
+    (
+        StateChanged(summary_of(FACTS, "c", STATES["error"]), (ContextState.FAILED,)),
+        "state_changed",
+    ),
+    (MessageAdded(MESSAGE), "message_added"),
+    (StreamDiscarded("c:r5", 2), "stream_discarded"),
+    (Retrying(2, 3, 9_000, TIMEOUT, request_id="c:r5"), "retrying"),
+    (QueueChanged(QUEUED, "steer", Fate.RETURNED), "queue_changed"),
+    (ApprovalRequested(BASH, ApprovalKind.TOOL, 5), "approval_changed"),
+    (ApprovalResolved("call-1", Decision.DENY, "no"), "approval_changed"),
+    (UsageChanged(5, 10, Usage(1), warning=False), "conversation_updated"),
+    (ModeChanged(Mode.RESTRICTED), "conversation_updated"),
+    (ConversationUpdated(("title",)), "conversation_updated"),
+    (ContextWarning(8, 10), "context_warning"),
+    (SubAgents(REPORTS, ("agent-4",)), "sub_agents_changed"),
+    (RunStop("c:3", StopReason.ERROR, "auth", "check the key"), "run_stopped"),
+    (ToolTreeReaped("call-1", (7, 8), 1_250, leaked=True), "tool_tree_reaped"),
+]
+
+
+def shown(notification: Durable) -> v1.Event:
+    return event(FACTS, "c", StoredEvent(12, 3_400, notification), record())
+
+
+def test_the_list_has_every_notification() -> None:
+    assert {type(notification) for notification, _ in EVENTS} == set(get_args(Durable))
+
+
+@pytest.mark.parametrize(("notification", "kind"), EVENTS, ids=lambda value: type(value).__name__)
+def test_it_becomes_its_event_with_revision_and_time(notification: Durable, kind: str) -> None:
+    answer = shown(notification)
+    assert answer.WhichOneof("event") == kind
+    assert (answer.revision, answer.time.ToMilliseconds()) == (12, 3_400)
+    assert v1.Event.FromString(answer.SerializeToString()) == answer
+    assert needs_record(notification) is (kind == "conversation_updated")
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_changed_state_shows_what_the_conversation_shows(kind: str) -> None:
+    from server.wire.states import state_of
+
+    changed = StateChanged(summary_of(FACTS, "c", STATES[kind]), ())
+    told = event(FACTS, "c", StoredEvent(1, 1_500, changed)).state_changed.state
+    assert told == state_of(FACTS, record(STATES[kind]))
+
+
+def test_the_walk_is_told_in_order() -> None:
+    walk = (ContextState.IDLE, ContextState.PROCESSING_USER_MESSAGE)
+    answer = shown(StateChanged(summary_of(FACTS, "c", STATES["idle"]), walk))
+    assert list(answer.state_changed.fsm_path) == [v1.CONTEXT_STATE_IDLE, v1.CONTEXT_STATE_PROCESSING_USER_MESSAGE]
+
+
+def test_retries_of_tools_and_of_requests_are_told_apart() -> None:
+    request = shown(Retrying(2, 3, 9_000, TIMEOUT, request_id="c:r5")).retrying
+    tool = shown(Retrying(2, 3, 9_000, TIMEOUT, tool_use_id="call-1")).retrying
+    assert (request.WhichOneof("subject"), request.llm_request_id) == ("llm_request_id", "c:r5")
+    assert (tool.WhichOneof("subject"), tool.tool_use_id) == ("tool_use_id", "call-1")
+    assert request.retry_time.ToMilliseconds() == 9_000
+    assert request.error.kind == v1.ERROR_KIND_TIMED_OUT
+
+
+def test_a_question_is_told_when_asked_and_when_decided() -> None:
+    asked = shown(ApprovalRequested(UPGRADE, ApprovalKind.MODE_UPGRADE, 5)).approval_changed
+    decided = shown(ApprovalResolved("call-3", Decision.WITHDRAWN)).approval_changed
+    assert asked.approval.mode_upgrade.reason == "to write"
+    assert asked.decision == v1.APPROVAL_DECISION_UNSPECIFIED
+    assert decided.approval.name == asked.approval.name
+    assert decided.decision == v1.APPROVAL_DECISION_WITHDRAWN
+
+
+def test_a_message_that_waited_tells_its_fate() -> None:
+    answer = shown(QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)).queue_changed
+    assert (answer.fate, answer.message.delivery) == (v1.QueuedMessage.FATE_DISCARDED, v1.DELIVERY_FOLLOW_UP)
+
+
+def test_sub_agents_tell_what_became_of_them() -> None:
+    answer = shown(SubAgents(REPORTS, ("agent-4",))).sub_agents_changed
+    assert list(answer.pending) == ["conversations/agent-4"]
+    done, silent, late = answer.reports
+    assert (done.conversation, done.state, done.result) == ("conversations/agent-1", v1.STATE_KIND_COMPLETED, "done")
+    assert (silent.conversation, silent.error.kind, silent.partial_result) == ("", v1.ERROR_KIND_NO_RESULT, "half")
+    assert (late.task_index, late.error.kind, late.partial_result) == (2, v1.ERROR_KIND_TIMED_OUT, "most")
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_a_failed_run_names_the_kind_and_what_to_do(kind: ErrorKind) -> None:
+    stop = shown(RunStop("c:3", StopReason.ERROR, kind.value, "do this")).run_stopped
+    assert v1.ErrorKind.Name(stop.error.kind) == f"ERROR_KIND_{kind.name}"
+    assert (stop.request_cycle, stop.detail, stop.error.message) == (CYCLE, kind.value, "do this")
+
+
+def test_a_run_that_did_not_fail_has_no_error_and_an_unknown_detail_is_kept() -> None:
+    assert not shown(RunStop("c:3", StopReason.INTERRUPTED, "restart")).run_stopped.HasField("error")
+    odd = shown(RunStop("c:3", StopReason.ERROR, "something_new", "?")).run_stopped
+    assert (odd.detail, odd.error.kind) == ("something_new", v1.ERROR_KIND_UNKNOWN)
+
+
+def test_the_receipt_of_a_cancel() -> None:
+    answer = shown(ToolTreeReaped("call-1", (7, 8), 1_250, leaked=True)).tool_tree_reaped
+    assert (list(answer.pids), answer.duration.ToMilliseconds(), answer.leaked) == ([7, 8], 1_250, True)
+
+
+def test_an_update_shows_the_conversation_as_it_is_now() -> None:
+    assert shown(ModeChanged(Mode.RESTRICTED)).conversation_updated.revision == 42
+
+
+def test_an_update_of_a_conversation_that_is_gone_keeps_its_revision() -> None:
+    answer = event(FACTS, "c", StoredEvent(12, 3_400, ModeChanged(Mode.RESTRICTED)), None)
+    assert (answer.revision, answer.WhichOneof("event")) == (12, None)
+
+
+def test_passing_text_cut_inside_a_character_does_not_break_the_stream() -> None:
+    delta = text_delta("c:r5", 1, 4, "a\ud83d", reasoning=False)
+    assert delta.text == "a?"
+    assert output_delta("call-1", 0, 0, "x").attempt == 1

@@ -1,0 +1,130 @@
+"""States and conversations as clients see them."""
+
+from __future__ import annotations
+
+import pytest
+from bedrock import v1
+
+from actors.core.states import Idle, LlmRequesting, Phase
+from server.wire.states import conversation, pending_approvals, state_of, summary_of
+from tests.unit.server.samples import FACTS, STATES, record
+
+RUN = "conversations/c/requestCycles/c:3"
+
+
+def shown(kind: str) -> v1.ConversationState:
+    return state_of(FACTS, record(STATES[kind]))
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_every_state_has_its_kind_and_the_detail_that_belongs_to_it(kind: str) -> None:
+    details = {
+        "llm_requesting": "llm_requesting",
+        "awaiting_continuation": "llm_requesting",
+        "awaiting_tool_approval": "awaiting_approval",
+        "tool_executing": "tool_executing",
+        "awaiting_sub_agents": "awaiting_sub_agents",
+        "error": "error",
+        "completed": "completed",
+        "failed": "failed",
+    }
+    answer = shown(kind)
+    assert v1.StateKind.Name(answer.kind) == f"STATE_KIND_{kind.upper()}"
+    assert answer.WhichOneof("detail") == details.get(kind)
+    assert answer.busy is (kind not in {"idle", "error", "context_exhausted", "completed", "failed"})
+    assert answer.run == (RUN if answer.busy else "")
+    assert (answer.enter_time.seconds, answer.enter_time.nanos) == (1, 500_000_000)
+    assert v1.ConversationState.FromString(answer.SerializeToString()) == answer
+
+
+def test_a_request_shows_its_attempt_its_next_time_and_the_last_error() -> None:
+    detail = shown("llm_requesting").llm_requesting
+    assert (detail.llm_request_id, detail.attempt, detail.max_attempts) == ("c:r5", 2, 3)
+    assert detail.phase == v1.ConversationState.LlmRequesting.PHASE_BACKOFF
+    assert detail.retry_time.ToMilliseconds() == 5_500
+    assert detail.last_error == v1.RunError(kind=v1.ERROR_KIND_TIMED_OUT, message="no answer")
+
+
+def test_a_first_attempt_has_no_error_and_no_next_time() -> None:
+    state = LlmRequesting(STATES["llm_requesting"].ledger, "c:r5", 1, Phase.CONNECTING, 4)
+    detail = state_of(FACTS, record(state)).llm_requesting
+    assert not detail.HasField("last_error")
+    assert not detail.HasField("retry_time")
+
+
+def test_open_questions_are_named_and_say_what_is_asked() -> None:
+    tool, upgrade = shown("awaiting_tool_approval").awaiting_approval.pending
+    assert tool.name == "conversations/c/approvals/call-1"
+    assert tool.tool_call.tool == "bash"
+    assert tool.tool_call.group == v1.TOOL_GROUP_BASH
+    assert tool.create_time.ToMilliseconds() == 4_321
+    assert upgrade.mode_upgrade == v1.PendingApproval.ModeUpgrade(tool_use_id="call-3", reason="to write")
+
+
+def test_running_tools_are_counted() -> None:
+    detail = shown("tool_executing").tool_executing
+    assert detail.current.tool_use_id == "call-1"
+    assert (detail.attempt, detail.remaining_count, detail.completed_count) == (2, 1, 0)
+    assert detail.retry_time.ToMilliseconds() == 6_000
+
+
+def test_sub_agents_are_named() -> None:
+    detail = shown("awaiting_sub_agents").awaiting_sub_agents
+    assert (list(detail.pending), detail.completed_count) == (["conversations/agent-2"], 1)
+
+
+def test_ends_say_how() -> None:
+    assert shown("error").error == v1.RunError(kind=v1.ERROR_KIND_NETWORK, message="try again")
+    assert shown("completed").completed.result == "the result"
+    failed = shown("failed").failed
+    assert failed.error == v1.RunError(kind=v1.ERROR_KIND_TURN_LIMIT, message="no turns left")
+    assert failed.partial_result == "so far"
+
+
+def test_a_conversation_shows_every_field_of_its_row() -> None:
+    answer = conversation(
+        FACTS,
+        record(
+            STATES["tool_executing"],
+            parent_conversation_id="p",
+            continued_from="before",
+            continued_by="after",
+            archived_at=3_000,
+        ),
+    )
+    unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
+    assert unset == {"continuation_summary"}
+    assert answer.name == "conversations/c"
+    assert answer.model == "models/demo"
+    assert answer.context_usage == v1.ContextUsage(used_tokens=800, usable_window_tokens=1_000, warning=True)
+    assert answer.total_usage == v1.Usage(
+        input_tokens=1, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_micros=5
+    )
+    assert (answer.parent, answer.continued_from) == ("conversations/p", "conversations/before")
+    assert list(answer.always_approved_tools) == ["tools/bash"]
+    assert answer.revision == 42
+    assert answer.labels == {"team": "a"}
+
+
+def test_a_plain_conversation_leaves_out_what_it_does_not_have() -> None:
+    answer = conversation(FACTS, record(Idle()))
+    for field in ("archive_time",):
+        assert not answer.HasField(field)
+    assert (answer.parent, answer.continued_from, answer.continued_by) == ("", "", "")
+
+
+def test_the_summary_of_an_exhausted_conversation_is_shown() -> None:
+    assert conversation(FACTS, record(STATES["context_exhausted"])).continuation_summary == "what happened so far"
+
+
+def test_a_change_of_settings_changes_the_etag() -> None:
+    assert conversation(FACTS, record()).etag != conversation(FACTS, record(title="Another")).etag
+
+
+def test_an_upgrade_without_a_readable_reason_is_still_a_question() -> None:
+    waiting = STATES["awaiting_tool_approval"]
+    summary = summary_of(FACTS, "c", waiting)
+    (broken,) = [call for call in summary.undecided if call.id == "call-3"]
+    odd = type(summary)(kind=summary.kind, undecided=(type(broken)("call-3", broken.name, "[]"),))
+    (question,) = pending_approvals(FACTS, "c", odd)
+    assert question.mode_upgrade.reason == ""

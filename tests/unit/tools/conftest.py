@@ -1,0 +1,94 @@
+"""A sandbox that runs nothing, and a context to call tools in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.core.context import Mode
+from actors.ports import CancelToken, Launch, ProcessEnd, RunningProcess, SandboxReport, ToolContext
+
+
+@dataclass
+class ScriptedProcess:
+    """Ends as it was told to, once it was waited for."""
+
+    sandbox: ScriptedSandbox
+    on_output: Callable[[bytes], None]
+    killed: threading.Event = field(default_factory=threading.Event)
+
+    def kill(self) -> None:
+        self.killed.set()
+
+    def wait(self) -> ProcessEnd:
+        for piece in self.sandbox.pieces:
+            self.on_output(piece)
+        return self.sandbox.end
+
+
+@dataclass
+class ScriptedSandbox:
+    """Notes what it is to launch (ports.Sandbox)."""
+
+    end: ProcessEnd = field(default_factory=lambda: ProcessEnd(0, None, b"", b"", 0, 12, ()))
+    pieces: tuple[bytes, ...] = ()
+    failure: Exception | None = None
+    launches: list[Launch] = field(default_factory=list)
+    report: SandboxReport = field(default_factory=lambda: SandboxReport("none", 0, False))
+
+    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ScriptedProcess:
+        self.launches.append(launch)
+        if self.failure is not None:
+            raise self.failure
+        return ScriptedProcess(self, on_output)
+
+    def ends(self, **changes: Any) -> None:
+        """Let the next programs end otherwise than well."""
+        self.end = msgspec.structs.replace(self.end, **changes)
+
+
+class StillClock:
+    """Time stands still."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+@dataclass
+class Call:
+    """One call's context, and what the tool did with it."""
+
+    sandbox: ScriptedSandbox
+    working_directory: Path
+    shown: list[str] = field(default_factory=list)
+    tracked: list[RunningProcess] = field(default_factory=list)
+    reaped: list[tuple[int, ...]] = field(default_factory=list)
+    mode: Mode = Mode.UNRESTRICTED
+
+    @property
+    def context(self) -> ToolContext:
+        return ToolContext(
+            conversation_id="c-1",
+            working_directory=str(self.working_directory),
+            mode=self.mode,
+            cancel=CancelToken(),
+            sandbox=self.sandbox,
+            clock=StillClock(),
+            on_output=self.shown.append,
+            track=self.tracked.append,
+            reaped=self.reaped.append,
+        )
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    return Call(ScriptedSandbox(), tmp_path)

@@ -1,0 +1,141 @@
+"""bash: what is launched, and what the model reads of how it ended."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.core.context import Mode
+from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientError
+from actors.tools.bash import MAX_COMMAND_BYTES, BashTool
+
+
+def run(call: Any, **arguments: Any) -> Any:
+    return BashTool().run({"cmd": "true"} | arguments, call.context)
+
+
+def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(call: Any) -> None:
+    call.mode = Mode.RESTRICTED
+    run(call, cmd="cd x && y")
+    (launch,) = call.sandbox.launches
+    assert launch.argv == ("bash", "-c", "cd x && y")
+    assert launch.cwd == str(call.working_directory)
+    assert (launch.mode, launch.stdin, launch.output_bytes) == (Mode.RESTRICTED, b"", 128 * 1024)
+    assert launch.limits.wall_seconds == 300
+
+
+def test_the_timeout_is_the_wall_clock(call: Any) -> None:
+    run(call, timeout_seconds=7.0)
+    assert call.sandbox.launches[0].limits.wall_seconds == 7
+
+
+def test_no_secret_of_the_server_reaches_the_tool(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BEDROCK_TOKEN", "SSH_AUTH_SOCK", "BASH_ENV", "LD_PRELOAD"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    run(call)
+    env = call.sandbox.launches[0].env
+    assert "secret" not in env.values()
+    assert (env["LC_TIME"], env["TERM"]) == ("C", "dumb")
+
+
+def test_every_process_is_tracked_and_its_pids_reported(call: Any) -> None:
+    call.sandbox.ends(reaped=(5, 6))
+    run(call)
+    assert len(call.tracked) == 1
+    assert call.reaped == [(5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ({"head": b"hello\n"}, "hello\n[exit code 0]"),
+        ({"head": b"no newline"}, "no newline\n[exit code 0]"),
+        ({}, "[exit code 0]"),
+        ({"exit_code": 3, "head": b"x\n"}, "x\n[exit code 3]"),
+        ({"exit_code": 137}, "[exit code 137, as after signal 9 (SIGKILL)]"),
+        ({"exit_code": 255}, "[exit code 255]"),
+        ({"exit_code": None, "signal": 11}, "[killed by signal 11 (SIGSEGV)]"),
+        ({"reaped": (7,)}, "[exit code 0]\n[1 process it left running: killed]"),
+        ({"reaped": (7, 8)}, "[exit code 0]\n[2 processes it left running: killed]"),
+        ({"leaked": True}, "[exit code 0]\n[not all of its processes could be confirmed dead]"),
+        ({"head": b"a\xff\xc3"}, "a��\n[exit code 0]"),
+        ({"head": b"begin", "tail": b"end\n", "cut_bytes": 9}, "begin\n[9 bytes cut here]\nend\n[exit code 0]"),
+        (
+            {"head": "é".encode()[:1], "tail": "😀!".encode()[2:], "cut_bytes": 3},
+            "\n[3 bytes cut here]\n!\n[exit code 0]",
+        ),
+    ],
+)
+def test_an_end_is_a_result_whatever_the_exit_code(call: Any, end: dict[str, Any], text: str) -> None:
+    call.sandbox.ends(**end)
+    output = run(call)
+    assert (output.text, output.is_error) == (text, False)
+
+
+def test_running_out_of_time_is_an_error_that_keeps_the_output(call: Any) -> None:
+    call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="wall", head=b"so far\n", reaped=(1, 2))
+    output = run(call, timeout_seconds=5)
+    assert output.is_error
+    assert output.text == "so far\n[timed out after 5 s; the command and all it started were killed]"
+    assert json.loads(output.display)["timed_out"] is True
+
+
+def test_the_display_tells_people_the_figures(call: Any) -> None:
+    call.sandbox.ends(exit_code=2, cut_bytes=5, head=b"a", tail=b"b", reaped=(4,))
+    assert json.loads(run(call).display) == {
+        "exit_code": 2,
+        "signal": None,
+        "duration_ms": 12,
+        "timed_out": False,
+        "cut_bytes": 5,
+        "killed_processes": 1,
+    }
+
+
+def test_live_output_never_splits_a_character(call: Any) -> None:
+    raw = "naïve 😀 \n".encode()
+    call.sandbox.pieces = (*(bytes([byte]) for byte in raw), b"\xe2\x82")
+    run(call)
+    assert "".join(call.shown) == "naïve 😀 \n�"
+    assert "" not in call.shown
+
+
+@pytest.mark.parametrize(("cmd", "why"), [("a\0b", "NUL"), ("ä" * MAX_COMMAND_BYTES, "longer than")])
+def test_a_command_that_cannot_be_passed_on_is_refused(call: Any, cmd: str, why: str) -> None:
+    output = run(call, cmd=cmd)
+    assert output.is_error
+    assert why in output.text
+    assert not call.sandbox.launches
+
+
+def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
+    call.working_directory.rmdir()
+    output = run(call)
+    assert output.is_error
+    assert "no longer exists" in output.text
+    assert not call.sandbox.launches
+
+
+def test_a_working_directory_that_vanishes_at_the_start_is_one_too(call: Any) -> None:
+    def start(launch: Any, on_output: Any) -> None:
+        call.working_directory.rmdir()
+        raise ProcessStartFailed("no such directory")
+
+    call.sandbox.start = start
+    assert "no longer exists" in run(call).text
+
+
+def test_a_start_that_fails_has_not_begun(call: Any) -> None:
+    call.sandbox.failure = ProcessStartFailed("no process could be created")
+    with pytest.raises(ToolTransientError, match="no process could be created") as failed:
+        run(call)
+    assert failed.value.begun is False
+
+
+def test_a_refused_restriction_is_passed_on(call: Any) -> None:
+    call.sandbox.failure = SandboxUnavailable("no")
+    with pytest.raises(SandboxUnavailable):
+        run(call)

@@ -1,0 +1,13 @@
+"""think: acknowledged, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.tools.think import ThinkTool
+
+
+def test_thoughts_are_noted_and_nothing_runs(call: Any) -> None:
+    output = ThinkTool().run({"thoughts": ""}, call.context)
+    assert (output.text, output.is_error) == ("Noted.", False)
+    assert not call.sandbox.launches
