@@ -44,6 +44,10 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 	cd protos && buf lint && buf format --exit-code --diff
 	@$(MAKE) --no-print-directory protos-drift
 
+.PHONY: bench
+bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)
+
 PROTOC = python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) \
   --mypy_grpc_out=quiet:$(1) protos/bedrock/v1/*.proto
 

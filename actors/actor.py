@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import pykka
 from pykka import ActorDeadError, ActorRef
@@ -51,7 +51,6 @@ class Actor(pykka.ThreadingActor):
     """
 
     use_daemon_thread = True
-    actor_inbox: Mailbox
 
     @staticmethod
     def _create_actor_inbox() -> Mailbox:
@@ -77,9 +76,9 @@ class Actor(pykka.ThreadingActor):
         try:
             self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must end in a report, never in a dead actor
-            self._report(message, error)
+            self._report_fault(message, error)
 
-    def _report(self, message: Any, error: BaseException) -> None:
+    def _report_fault(self, message: Any, error: BaseException) -> None:
         try:
             self.on_fault(message, error)
         except BaseException:
@@ -87,14 +86,19 @@ class Actor(pykka.ThreadingActor):
             self.leave()
 
     @property
+    def mailbox(self) -> Mailbox:
+        """The actor's inbox, as what it is."""
+        return cast(Mailbox, self.actor_inbox)
+
+    @property
     def gone(self) -> bool:
         """It takes no message any more (any thread)."""
-        return self.actor_inbox.closed or self.actor_stopped.is_set()
+        return self.mailbox.closed or self.actor_stopped.is_set()
 
     def leave(self, refusal: Exception | None = None) -> None:
         """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
         self.actor_stopped.set()
-        for envelope in self.actor_inbox.close():
+        for envelope in self.mailbox.close():
             if isinstance(envelope.message, Asked):
                 envelope.message.fail(refusal or ActorDeadError("the actor has stopped"))
             elif envelope.reply_to is not None:

@@ -49,11 +49,9 @@ class Backlog(Generic[Entry]):
         self._waiting.append(entry)
 
     def put_off(self, entry: Entry, *, first: bool = False) -> None:
-        """The store refused it just now: try it again soon, as the last, or before everything else."""
-        if first:
-            self._waiting.appendleft(entry)
-        else:
-            self._waiting.append(entry)
+        """The store refused it just now: try it again soon, as the last, or before everything else. Once only."""
+        if entry not in self._waiting:
+            (self._waiting.appendleft if first else self._waiting.append)(entry)
         self._retry_later()
 
     def clear(self) -> None:

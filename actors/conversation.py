@@ -1,70 +1,32 @@
-"""The conversation actor: the only road into the machine.
+"""The conversation actor: one message at a time, cancel before everything that waits.
 
-One message at a time: receive, `transition`, commit, publish, act. Cancel and mode changes overtake everything that
-waits. The actor never waits for the network, a process or another actor; its one wait is the commit.
+It never waits for the network, a process or another actor; its one wait is the commit. What happens in between is the
+road's business; here is what comes first, what is tried again, and when the actor ends.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from actors import answers, settings
 from actors.actor import Actor, Asked, tell
 from actors.backlog import Backlog
-from actors.core.content import Delivery
+from actors.commands import Commands, cancel_event
 from actors.core.errors import Reason, Rejected
-from actors.core.events import (
-    ApprovalResponse,
-    Event,
-    InternalFault,
-    Restart,
-    TriggerContinuation,
-    UserCancel,
-    UserMessage,
-)
+from actors.core.events import InternalFault, Restart, UserCancel
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval, ContextExhausted
+from actors.core.states import TERMINAL, AwaitingToolApproval
 from actors.core.tool_run import Receipt
 from actors.effect_executor import Admission, EffectExecutor, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
-from actors.machine import Draft, Machine, taken_over
-from actors.ports import (
-    CommandExists,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    Fenced,
-    SlugTaken,
-    StoreError,
-    StoreUnavailable,
-)
-from actors.requests import (
-    Archive,
-    Cancel,
-    Cancelled,
-    Continue,
-    Create,
-    Delete,
-    EtagMismatch,
-    Expired,
-    Invalid,
-    NotExhausted,
-    NotFound,
-    Request,
-    Resolve,
-    Send,
-    Sent,
-    Trigger,
-    Update,
-    etag_of,
-)
+from actors.ports import Fenced, SlugTaken, StoreError, StoreUnavailable
+from actors.requests import Cancel, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+from actors.road import Road, needs_rest
 from actors.runtime import Runtime
 from actors.tool_runner import RunnerLeft
 
@@ -72,9 +34,6 @@ if TYPE_CHECKING:
     from actors.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
-
-SLUG_TRIES = 10
-"""How many generated slugs may turn out to be taken."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +48,12 @@ class Retry:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A commit failed, and it is not certain that the store has nothing of it."""
+    """A command was told that its commit failed; it is not certain that the store has nothing of it."""
 
 
 @dataclass(frozen=True)
 class Shutdown:
-    """Bring it to rest now, then end; `done` gets its result when the actor is gone."""
+    """Bring it to rest now, then end; `done` gets its result when the actor has left."""
 
     done: Future[None]
     urgent: bool = True
@@ -108,8 +67,9 @@ class ConversationActor(Actor):
         self.conversation_id = conversation_id
         self._runtime = runtime
         self._supervisor = supervisor
-        self._machine: Machine | None = None
         self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.notify_parent)
+        self._road = Road(runtime, self._executor, conversation_id)
+        self._commands = Commands(self._road)
         self._backlog: Backlog[Outcome | TextWaiting | Receipt | Doubt] = Backlog(
             conversation_id, self._settle, functools.partial(self._remind, Retry())
         )
@@ -122,17 +82,17 @@ class ConversationActor(Actor):
     @property
     def settled(self) -> bool:
         """Nothing is under way that would end without anybody's help."""
-        machine = self._machine
-        return not self._backlog and (machine is None or isinstance(machine.state, (*QUIET, AwaitingToolApproval)))
+        machine = self._road.machine
+        waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
+        return not self._backlog and (self._road.resting or waits_for_people)
 
     def under_way(self, run: str) -> Work | None:
-        """The work that a cancel of this run, or of any if it is "", would stop now; to be pulled once the cancel
-        is in the mailbox (any thread)."""
+        """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
         work = self._executor.work
         return work if work is not None and run in ("", work.run) else None
 
     def pull(self, work: Work) -> None:
-        """Stop it without waiting for the mailbox (any thread)."""
+        """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
         self._executor.pull(work)
 
     # --- messages ---------------------------------------------------------------------------------------------
@@ -151,12 +111,80 @@ class ConversationActor(Actor):
             case RunnerLeft(runner=runner):
                 self._executor.runner_left(runner)
             case IdleCheck():
-                self._check_idle()
+                self._idle_check_due = False
             case Shutdown(done=done):
                 self._shut_down(done)
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
         self._rest()
+
+    def _answer(self, asked: Asked[Any]) -> None:
+        """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
+        if not asked.claim() and not asked.urgent:
+            return
+        if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
+            asked.fail(Expired())
+            return
+        try:
+            asked.succeed(self._carry_out(asked.request))
+        except (Rejected, NotFound, NotExhausted, Invalid, EtagMismatch) as refusal:
+            asked.fail(refusal)
+        except SlugTaken:
+            asked.fail(Rejected(Reason.SLUG_TAKEN))
+        except StoreUnavailable:
+            asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            self._backlog.put_off(Doubt())
+
+    def _carry_out(self, request: Any) -> object:
+        """What is not stored yet comes first, but not before a cancel.
+
+        The work that a cancel stops is stopped already. Should the store fail now, the cancel is tried again before
+        everything else, lest the aborted work be taken for a failure that is worth another attempt.
+        """
+        if not isinstance(request, Cancel):
+            if not self._backlog.settle():
+                raise Rejected(Reason.STORE_UNAVAILABLE)
+            return self._commands.carry_out(request)
+        try:
+            return self._commands.carry_out(request)
+        except StoreUnavailable:
+            event = cancel_event(request, self._road.now())
+            if not any(_covers(entry, event) for entry in self._backlog):
+                self._backlog.put_off(Outcome(event), first=True)
+            raise
+
+    # --- outcomes ---------------------------------------------------------------------------------------------
+
+    def _settle(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
+        """Apply what came from outside; nobody waits for a verdict. Raises StoreError."""
+        try:
+            match entry:
+                case Outcome(event=event):
+                    self._road.advance(event)
+                case TextWaiting(source=source):
+                    for chunk in source.take():
+                        self._road.advance(chunk)
+                case Receipt():
+                    self._record(entry)
+                case Doubt():
+                    self._look_again()
+        except NotFound:
+            log.info("conversation %s is gone; nobody asks for this %s", self.conversation_id, type(entry).__name__)
+
+    def _record(self, receipt: Receipt) -> None:
+        machine, at = self._road.load(), self._road.now()
+        reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
+        draft = machine.draft()
+        draft.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
+        self._road.perform(machine, draft)
+
+    def _look_again(self) -> None:
+        """If the store is ahead of memory, what was told to have failed has happened after all."""
+        stored, machine = self._runtime.store.load(self.conversation_id), self._road.machine
+        if machine is not None and stored is not None and stored.step != machine.record.step:
+            self._road.start_over()
+
+    # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """A bug, or a store that fails: nothing of the message happened, or all of it did."""
@@ -172,11 +200,11 @@ class ConversationActor(Actor):
     def _contain(self) -> None:
         """End the run as an error (SEMANTICS §2.12); if even that fails, trust the store only."""
         self._executor.stop_everything()
-        if self._machine is None:
+        if self._road.machine is None:
             return
-        fault = InternalFault(self._now(), "Bedrock itself failed; its log tells more.")
+        fault = InternalFault(self._road.now(), "Bedrock itself failed; its log tells more.")
         try:
-            self._advance(fault)
+            self._road.advance(fault)
         except StoreUnavailable:
             self._backlog.put_off(Outcome(fault), first=True)
         except BaseException:
@@ -184,319 +212,43 @@ class ConversationActor(Actor):
             self._start_over()
 
     def _start_over(self) -> None:
-        """Memory is not the truth any more: rest what the store has, unless it has another owner by now."""
-        ours = self._machine.record.epoch if self._machine else 0
-        self._executor.stop_everything()
-        self._machine = None
         self._backlog.clear()
-        try:
-            record = self._runtime.store.load(self.conversation_id)
-            if record is not None and record.epoch <= ours:
-                self._load()
-        except Exception:
-            log.exception("conversation %s is not at rest; its next message brings it there", self.conversation_id)
-
-    # --- commands ---------------------------------------------------------------------------------------------
-
-    def _answer(self, asked: Asked[Any]) -> None:
-        """Carry a command out. One that nobody waits for any more is dropped, but a cancel: it has struck already."""
-        if not asked.claim() and not asked.urgent:
-            return
-        if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
-            asked.fail(Expired())
-            return
-        try:
-            asked.succeed(self._dispatch(asked.request))
-        except (Rejected, NotFound, NotExhausted, Invalid, EtagMismatch) as refusal:
-            asked.fail(refusal)
-        except SlugTaken:
-            asked.fail(Rejected(Reason.SLUG_TAKEN))
-        except StoreUnavailable:
-            asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            self._backlog.put_off(Doubt())
-
-    def _dispatch(self, request: Create | Request) -> object:
-        if isinstance(request, Cancel):
-            return self._cancel(request)
-        if not self._backlog.settle():
-            raise Rejected(Reason.STORE_UNAVAILABLE)
-        if isinstance(request, Create):
-            return self._create(request)
-        machine = self._load()
-        match request:
-            case Send():
-                return self._send(machine, request)
-            case Resolve():
-                return self._resolve(machine, request)
-            case Trigger():
-                self._refuse_archived(machine)
-                self._advance(TriggerContinuation(self._now()))
-                return machine.record
-            case Update():
-                return self._update(machine, request)
-            case Archive(archived=archived):
-                return self._archive(machine, archived)
-            case Continue():
-                return self._continue(machine, request)
-            case Delete(force=force):
-                return self._delete(machine, force)
-
-    def _create(self, request: Create) -> ConversationRecord:
-        for _ in range(SLUG_TRIES):
-            known = self._known_create(request)
-            if known is not None:
-                return known
-            record, commit = settings.creation(self._runtime, self.conversation_id, request, self._now())
-            try:
-                self._runtime.store.commit(commit)
-            except CommandExists:
-                continue
-            except SlugTaken:
-                if request.slug:
-                    raise
-                continue
-            self._machine = Machine(self._runtime, record)
-            return record
-        raise SlugTaken
-
-    def _known_create(self, request: Create) -> ConversationRecord | None:
-        if not request.request_id:
-            return None
-        known = self._runtime.store.create_command(request.principal, request.request_id)
-        if known is None:
-            return None
-        _same_body(known, request.body_hash)
-        record = self._runtime.store.load(known.answer.decode())
-        if record is None:
-            raise NotFound("the conversation that this request_id created has been deleted")
-        return record
-
-    def _send(self, machine: Machine, request: Send) -> Sent:
-        known = self._known(request.request_id, request.body_hash)
-        if known is not None:
-            return msgspec.structs.replace(msgspec.json.decode(known.answer, type=Sent), duplicate=True)
-        self._refuse_archived(machine)
-        event = UserMessage(
-            at=self._now(),
-            message_id=self._runtime.ids.message(),
-            text=request.text,
-            images=request.images,
-            delivery=Delivery(request.delivery),
-            expected_run=request.expected_run,
-        )
-        draft = machine.draft()
-        draft.run(event)
-        answer = answers.sent(draft, event.message_id)
-        command = _remembered(request, msgspec.json.encode(answer), event.at)
-        self._perform(machine, draft, command=command)
-        return answer
-
-    def _cancel(self, request: Cancel) -> Cancelled:
-        """Stop it. What is under way has been stopped already: should the store fail now, the cancel still comes
-        before everything else."""
-        event = UserCancel(
-            self._now(),
-            run_id=request.run_id,
-            discard_queued=request.discard_queued,
-            kill_jobs=request.kill_jobs,
-            reason=request.reason,
-        )
-        try:
-            return answers.cancelled(self._advance(event))
-        except StoreUnavailable:
-            if not any(_covers(entry, event) for entry in self._backlog):
-                self._backlog.put_off(Outcome(event), first=True)
-            raise
-
-    def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
-        draft = machine.draft()
-        event = ApprovalResponse(self._now(), request.tool_use_id, request.approve, request.note)
-        if request.always and request.approve and isinstance(machine.state, AwaitingToolApproval):
-            settings.approve_always(self._runtime, draft, request.tool_use_id, event.at)
-        draft.run(event)
-        self._perform(machine, draft)
-        return machine.record
-
-    def _update(self, machine: Machine, request: Update) -> ConversationRecord:
-        if request.etag and request.etag != etag_of(machine.record):
-            raise EtagMismatch("the conversation was changed since it was read: read it again")
-        draft = machine.draft()
-        settings.update(self._runtime, draft, request, self._now())
-        self._perform(machine, draft)
-        return machine.record
-
-    def _archive(self, machine: Machine, archived: bool) -> ConversationRecord:
-        if archived and not isinstance(machine.state, QUIET):
-            raise Rejected(Reason.AGENT_BUSY)
-        if archived != (machine.record.archived_at is not None):
-            draft = machine.draft()
-            settings.archive(draft, archived, self._now())
-            self._perform(machine, draft)
-        return machine.record
-
-    def _continue(self, machine: Machine, request: Continue) -> ConversationRecord:
-        known = self._known(request.request_id, request.body_hash)
-        linked = known.answer.decode() if known is not None else machine.record.continued_by
-        successor = self._runtime.store.load(linked) if linked else None
-        if successor is not None:
-            return successor
-        if known is not None:
-            raise NotFound("the conversation that this request_id created has been deleted")
-        if not isinstance(machine.state, ContextExhausted):
-            raise NotExhausted("its context is not used up: send it a message instead")
-        return self._succeed(machine, request, machine.state.summary)
-
-    def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:
-        for _ in range(SLUG_TRIES):
-            draft, at = machine.draft(), self._now()
-            successor, commit = settings.succession(self._runtime, draft, request, summary, at)
-            try:
-                self._perform(machine, draft, commit, command=_remembered(request, successor.id.encode(), at))
-            except SlugTaken:
-                continue
-            return successor
-        raise SlugTaken
-
-    def _delete(self, machine: Machine, force: bool) -> tuple[str, ...]:
-        if not isinstance(machine.state, QUIET):
-            if not force:
-                raise Rejected(Reason.AGENT_BUSY)
-            self._advance(UserCancel(self._now(), discard_queued=True, kill_jobs=True, reason="deleted"))
-        self._executor.stop_everything()
-        self._runtime.store.delete(self.conversation_id)
-        self._runtime.bus.deleted(self.conversation_id)
-        self._machine = None
-        return ()
-
-    def _known(self, request_id: str, body_hash: str) -> CommandRecord | None:
-        if not request_id:
-            return None
-        known = self._runtime.store.command(self.conversation_id, request_id)
-        if known is not None:
-            _same_body(known, body_hash)
-        return known
-
-    def _refuse_archived(self, machine: Machine) -> None:
-        if machine.record.archived_at is not None:
-            raise Rejected(Reason.ARCHIVED)
-
-    # --- outcomes ---------------------------------------------------------------------------------------------
-
-    def _settle(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
-        """Apply what came from outside; nobody waits for a verdict. Raises StoreError."""
-        try:
-            match entry:
-                case Outcome(event=event):
-                    self._advance(event)
-                case TextWaiting(source=source):
-                    for chunk in source.take():
-                        self._advance(chunk)
-                case Receipt():
-                    self._record(entry)
-                case Doubt():
-                    self._look_again()
-        except NotFound:
-            log.info("conversation %s is gone; nobody cares about %s", self.conversation_id, type(entry).__name__)
-
-    def _record(self, receipt: Receipt) -> None:
-        machine, at = self._load(), self._now()
-        reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
-        draft = machine.draft()
-        draft.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
-        self._perform(machine, draft)
-
-    def _look_again(self) -> None:
-        """If the store has more than memory, what a command was told had failed has happened after all."""
-        stored = self._runtime.store.load(self.conversation_id)
-        if self._machine is not None and stored is not None and stored.step != self._machine.record.step:
-            self._start_over()
-
-    # --- the road ---------------------------------------------------------------------------------------------
-
-    def _advance(self, event: Event) -> Draft:
-        """Run an event, commit, publish, act; returns what changed.
-
-        Raises Rejected or StoreError, and then nothing has changed.
-        """
-        machine = self._load()
-        draft = machine.draft()
-        draft.run(event)
-        self._perform(machine, draft, urgent=isinstance(event, UserCancel))
-        return draft
-
-    def _perform(
-        self,
-        machine: Machine,
-        draft: Draft,
-        *others: Commit,
-        command: CommandRecord | None = None,
-        urgent: bool = False,
-    ) -> None:
-        for effect in machine.apply(draft, *others, command=command, urgent=urgent):
-            self._executor.perform(effect, machine.record, machine.context)
-
-    def _load(self) -> Machine:
-        """The machine, restored from the store if need be (C35: what was under way is brought to rest).
-
-        Raises NotFound or StoreError.
-        """
-        if self._machine is None:
-            record = self._runtime.store.load(self.conversation_id)
-            if record is None:
-                raise NotFound("there is no such conversation")
-            machine = Machine(self._runtime, taken_over(record, self._runtime.node))
-            if needs_rest(record):
-                draft = machine.draft()
-                draft.run(Restart(self._now()))
-                self._perform(machine, draft)
-            self._machine = machine
-        return self._machine
-
-    def _now(self) -> int:
-        return self._runtime.clock.now_ms()
+        self._road.start_over()
 
     # --- rest and end -----------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
         """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
-        if self.gone or self._backlog:
-            return
-        machine = self._machine
-        if machine is not None and not isinstance(machine.state, QUIET):
+        if self.gone or not (self._ending or (self._road.resting and not self._backlog)):
             return
         self._executor.rest()
         self._supervisor.rested()
-        if not self._executor.tools_gone:
-            return
+        if self._executor.tools_gone:
+            self._leave_in_time()
+
+    def _leave_in_time(self) -> None:
+        """Now, if there is nothing to stay for; else once nobody has said anything for a while."""
+        machine = self._road.machine
+        left = self._touched + self._runtime.idle_seconds - self._runtime.clock.monotonic()
         if self._ending is not None:
             self.leave()
-        elif machine is None or isinstance(machine.state, TERMINAL):
-            self._leave_if_unwanted()
+        elif machine is None or isinstance(machine.state, TERMINAL) or left <= 0:
+            if self.mailbox.close_if_empty():
+                self.leave()
         elif not self._idle_check_due:
             self._idle_check_due = True
-            self._remind(IdleCheck(), round(self._runtime.idle_seconds * 1000))
-
-    def _check_idle(self) -> None:
-        self._idle_check_due = False
-        idle = self._runtime.clock.monotonic() - self._touched
-        quiet = self._machine is None or isinstance(self._machine.state, QUIET)
-        if quiet and not self._backlog and self._executor.tools_gone and idle >= self._runtime.idle_seconds:
-            self._leave_if_unwanted()
-
-    def _leave_if_unwanted(self) -> None:
-        if self.actor_inbox.close_if_empty():
-            self.leave()
+            self._remind(IdleCheck(), math.ceil(left * 1000))
 
     def _shut_down(self, done: Future[None]) -> None:
         self._ending = done
         self._executor.stop_everything()
         self._backlog.clear()
+        machine = self._road.machine
         try:
-            if self._machine is not None and needs_rest(self._machine.record):
-                self._advance(Restart(self._now()))
+            if machine is not None and needs_rest(machine.record):
+                self._road.advance(Restart(self._road.now()))
         except StoreError:
             log.error("conversation %s is brought to rest at the next start", self.conversation_id)
-            self._machine = None
 
     def leave(self, refusal: Exception | None = None) -> None:
         """End this actor, and whatever it still has under way (actor's thread)."""
@@ -509,25 +261,8 @@ class ConversationActor(Actor):
                 self._ending.set_result(None)
 
     def _remind(self, message: object, milliseconds: int) -> None:
-        """Send this actor a message later; the timer does not keep the actor alive."""
+        """Send this actor a message later; the timer does not keep it alive."""
         self._runtime.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
-
-
-def needs_rest(record: ConversationRecord) -> bool:
-    """Whether a restart has to bring this conversation to rest (C35)."""
-    if not record.user_initiated:
-        return not isinstance(record.state, TERMINAL)
-    return not isinstance(record.state, QUIET) or record.state.ledger.live
-
-
-def _same_body(known: CommandRecord, body_hash: str) -> None:
-    if known.body_hash != body_hash:
-        raise Rejected(Reason.REQUEST_ID_REUSED)
-
-
-def _remembered(request: Send | Continue, answer: bytes, at: int) -> CommandRecord | None:
-    """What is kept of an accepted command that has a request id."""
-    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 
 def _covers(entry: object, cancel: UserCancel) -> bool:

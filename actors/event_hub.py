@@ -2,20 +2,29 @@
 
 A watcher is a cursor over the event log. The hub keeps the latest events in memory for those who watch now; one who
 has fallen behind it reads the store instead. Nobody's slowness is anybody else's business.
+
+Passing text has a slot only while the published state says so: none before the state that opens it, none after the
+state that closes it, wherever its writer is by then.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from actors.core.content import ToolCancelled, ToolError, ToolSuccess
-from actors.core.notifications import MessageAdded, StreamDiscarded, Token
+from actors.core.notifications import StateChanged, Token
+from actors.core.states import Phase
+from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
 
+log = logging.getLogger(__name__)
+
 RING = 2_048
-"""Events kept in memory per watched conversation."""
+"""Events kept in memory per watched conversation, at most."""
+SPARE = 64
+"""Events kept although every watcher has read them: dropping them one by one would cost more."""
 OUTPUT_CHARS = 256 * 1024
 """Of a tool's live output kept for late watchers."""
 
@@ -119,7 +128,10 @@ class Batch:
 class _Channel:
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
+        self.asleep: set[Watch] = set()
+        """Those that have looked since they were woken last."""
         self.ring: deque[HubEvent] = deque(maxlen=RING)
+        """The latest events, without a gap."""
         self.head = 0
         self.text: Slot | None = None
         self.output: Slot | None = None
@@ -129,32 +141,66 @@ class _Channel:
     def needed(self) -> bool:
         return bool(self.watches or self.text or self.output)
 
+    def append(self, events: tuple[StoredEvent, ...]) -> None:
+        """Keep events for the watchers, if they follow what is kept; else only they are kept."""
+        if self.ring and events[0].revision != self.ring[-1].event.revision + 1:
+            self.ring.clear()
+        if len(self.ring) > SPARE:
+            read = min(watch.after for watch in self.watches)
+            while self.ring and self.ring[0].event.revision <= read:
+                self.ring.popleft()
+        self.ring.extend(HubEvent(event) for event in events)
+
+    def show(self, state: StateSummary) -> None:
+        """Open and close the slots of passing text as the state has it."""
+        streaming = state.phase == Phase.STREAMING
+        self.text = _slot(self.text, (state.request_id, state.attempt) if streaming else None)
+        self.output = _slot(self.output, (state.current_call.id, 0) if state.current_call else None)
+
+
+def _slot(slot: Slot | None, wanted: tuple[str, int] | None) -> Slot | None:
+    """The slot that is open from now on: the one before, if it is the same."""
+    if wanted is None:
+        return None
+    if slot is not None and (slot.key, slot.attempt) == wanted:
+        return slot
+    return Slot(*wanted)
+
 
 class Watch:
     """One watcher's place in a conversation. `read` on the watcher's thread, `wake` on a publisher's."""
 
-    def __init__(self, hub: EventHub, conversation_id: str, wake: Callable[[], None]) -> None:
+    def __init__(self, hub: EventHub, conversation_id: str, channel: _Channel, wake: Callable[[], None]) -> None:
         self._hub = hub
+        self._channel = channel
         self.conversation_id = conversation_id
         self.wake = wake
-        self.woken = False
+        self.after = channel.head
+        """Up to where it needs nothing from the ring any more."""
         self._text_place: tuple[str, int, int] = ("", 0, 0)
         self._output_place: tuple[str, int, int] = ("", 0, 0)
 
     def read(self, after: int, *, passing: bool = True) -> Batch:
-        """What is there after revision `after`, and passing text not yet seen. Never blocks."""
+        """What is there after revision `after`, and passing text not yet seen. Never blocks.
+
+        Passing text belongs to the state at the hub's head. One who has read further in the store than the hub has
+        published gets none: its slot may be closed by then.
+        """
         with self._hub.lock:
-            self.woken = False
-            channel = self._hub.channels[self.conversation_id]
+            channel = self._channel
+            if self in channel.watches:
+                channel.asleep.add(self)
+            self.after = after
             ring = channel.ring
-            behind = channel.head > after and (not ring or ring[0].event.revision > after + 1)
+            missing = not ring or ring[0].event.revision > after + 1 or ring[-1].event.revision < channel.head
+            behind = channel.head > after and missing
             batch = Batch(
                 behind=behind,
                 events=() if behind else _tail(ring, after),
                 head=channel.head,
                 deleted=channel.deleted,
             )
-            if passing and not behind:
+            if passing and not behind and after <= channel.head:
                 batch.text, self._text_place = _fresh(channel.text, self._text_place)
                 batch.output, self._output_place = _fresh(channel.output, self._output_place)
             return batch
@@ -162,7 +208,7 @@ class Watch:
     def take(self, request_id: str, attempt: int) -> tuple[Piece, ...]:
         """All text so far of this attempt, if it is the one under way; `read` then goes on after it. Never blocks."""
         with self._hub.lock:
-            slot = self._hub.channels[self.conversation_id].text
+            slot = self._channel.text
             if slot is None or (slot.key, slot.attempt) != (request_id, attempt):
                 return ()
             pieces, after = slot.since(0)
@@ -197,107 +243,90 @@ class EventHub:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.channels: dict[str, _Channel] = {}
+        self._channels: dict[str, _Channel] = {}
 
     def attach(self, conversation_id: str, wake: Callable[[], None]) -> Watch:
         """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block."""
-        watch = Watch(self, conversation_id, wake)
         with self.lock:
-            self._channel(conversation_id).watches.add(watch)
+            channel = self._channels.setdefault(conversation_id, _Channel())
+            watch = Watch(self, conversation_id, channel, wake)
+            channel.watches.add(watch)
+            channel.asleep.add(watch)
         return watch
 
     def detach(self, watch: Watch) -> None:
         with self.lock:
-            channel = self.channels.get(watch.conversation_id)
+            channel = self._channels.get(watch.conversation_id)
             if channel is not None:
                 channel.watches.discard(watch)
+                channel.asleep.discard(watch)
                 self._tidy(watch.conversation_id, channel)
 
     def watchers(self) -> int:
         """How many watch now."""
         with self.lock:
-            return sum(len(channel.watches) for channel in self.channels.values())
+            return sum(len(channel.watches) for channel in self._channels.values())
 
     def publish(self, conversation_id: str, events: tuple[StoredEvent, ...]) -> None:
         with self.lock:
-            channel = self.channels.get(conversation_id)
-            if channel is None:
-                return
+            channel = self._channels.setdefault(conversation_id, _Channel())
             channel.head = max(channel.head, events[-1].revision)
             if channel.watches:
-                channel.ring.extend(HubEvent(event) for event in events)
+                channel.append(events)
             for event in events:
-                _close_slots(channel, event)
-            to_wake = self._sleeping(channel)
+                if isinstance(event.notification, StateChanged):
+                    channel.show(event.notification.state)
+            to_wake = _rouse(channel)
             self._tidy(conversation_id, channel)
         _wake(to_wake)
 
     def token(self, conversation_id: str, token: Token) -> None:
         with self.lock:
-            channel = self._channel(conversation_id)
-            slot = channel.text
-            if slot is None or (slot.key, slot.attempt) != (token.request_id, token.attempt):
-                slot = channel.text = Slot(token.request_id, token.attempt)
+            channel = self._channels.get(conversation_id)
+            slot = channel.text if channel else None
+            if channel is None or slot is None or (slot.key, slot.attempt) != (token.request_id, token.attempt):
+                return
             slot.add(token.text, reasoning=token.reasoning)
-            to_wake = self._sleeping(channel)
+            to_wake = _rouse(channel)
         _wake(to_wake)
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
         with self.lock:
-            channel = self._channel(conversation_id)
-            slot = channel.output
-            if slot is None or slot.key != tool_use_id:
-                slot = channel.output = Slot(tool_use_id, 0)
+            channel = self._channels.get(conversation_id)
+            slot = channel.output if channel else None
+            if channel is None or slot is None or slot.key != tool_use_id:
+                return
             slot.add(text)
             slot.trim(OUTPUT_CHARS)
-            to_wake = self._sleeping(channel)
+            to_wake = _rouse(channel)
         _wake(to_wake)
 
     def deleted(self, conversation_id: str) -> None:
         with self.lock:
-            channel = self.channels.get(conversation_id)
+            channel = self._channels.get(conversation_id)
             if channel is None:
                 return
             channel.deleted, channel.text, channel.output = True, None, None
-            to_wake = self._sleeping(channel)
+            to_wake = _rouse(channel)
             self._tidy(conversation_id, channel)
         _wake(to_wake)
 
-    def _channel(self, conversation_id: str) -> _Channel:
-        return self.channels.setdefault(conversation_id, _Channel())
-
     def _tidy(self, conversation_id: str, channel: _Channel) -> None:
         if not channel.needed:
-            self.channels.pop(conversation_id, None)
+            self._channels.pop(conversation_id, None)
         elif not channel.watches:
             channel.ring.clear()
 
-    def _sleeping(self, channel: _Channel) -> list[Watch]:
-        asleep = [watch for watch in channel.watches if not watch.woken]
-        for watch in asleep:
-            watch.woken = True
-        return asleep
+
+def _rouse(channel: _Channel) -> set[Watch]:
+    """Whom to wake: everybody who sleeps, once until the next look."""
+    asleep, channel.asleep = channel.asleep, set()
+    return asleep
 
 
-def _wake(watches: list[Watch]) -> None:
+def _wake(watches: set[Watch]) -> None:
     for watch in watches:
-        watch.wake()
-
-
-def _close_slots(channel: _Channel, event: StoredEvent) -> None:
-    match event.notification:
-        case StreamDiscarded(request_id=request_id, attempt=attempt):
-            closed = (request_id, attempt)
-        case MessageAdded(message=message) if message.request_id:
-            closed = (message.request_id, message.attempt)
-        case MessageAdded(message=message):
-            answered = {
-                b.tool_use_id for b in message.content if isinstance(b, ToolSuccess | ToolError | ToolCancelled)
-            }
-            if channel.output is not None and channel.output.key in answered:
-                channel.output = None
-            return
-        case _:
-            return
-    if channel.text is not None and (channel.text.key, channel.text.attempt) == closed:
-        channel.text = None
+        try:
+            watch.wake()
+        except Exception:
+            log.exception("a watcher of %s could not be woken", watch.conversation_id)

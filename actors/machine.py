@@ -40,11 +40,12 @@ Found = TypeVar("Found", bound=Struct)
 class Draft:
     """Changes to one conversation that have not happened yet."""
 
-    def __init__(self, record: ConversationRecord, context: ConvContext, *, log_context: bool) -> None:
+    def __init__(self, record: ConversationRecord, context: ConvContext, logged_context: ConvContext | None) -> None:
         self.before = record
         self.record = record
         self.context = context
-        self._logged_context: ConvContext | None = None if log_context else context
+        self.logged_context = logged_context
+        """Of the last journal row that names one; None: not known."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.tokens: list[Token] = []
@@ -118,8 +119,8 @@ class Draft:
             self.context = msgspec.structs.replace(self.context, mode=mode)
 
     def _log(self, event: bytes, at: int, notifications: tuple[Durable, ...]) -> None:
-        context = None if self.context == self._logged_context else _encode(self.context)
-        self._logged_context = self.context
+        context = None if self.context == self.logged_context else _encode(self.context)
+        self.logged_context = self.context
         step, first = self.record.step + 1, self.record.last_seq + 1
         self.entries.append(LogEntry(step, at, event, first, notifications, context))
         self.record = msgspec.structs.replace(
@@ -142,7 +143,7 @@ class Machine:
         self._runtime = runtime
         self.record = record
         self.context = runtime.context_of(record)
-        self._context_logged = False
+        self._logged_context: ConvContext | None = None
 
     @property
     def state(self) -> State:
@@ -150,7 +151,7 @@ class Machine:
 
     def draft(self) -> Draft:
         """An empty draft over the present."""
-        return Draft(self.record, self.context, log_context=not self._context_logged)
+        return Draft(self.record, self.context, self._logged_context)
 
     def apply(
         self, draft: Draft, *others: Commit, command: CommandRecord | None = None, urgent: bool = False
@@ -163,7 +164,7 @@ class Machine:
         if not draft.empty:
             faults.hit("commit.before")
             self._commit(draft, others, command, urgent=urgent)
-            self._context_logged = True
+            self._logged_context = draft.logged_context
         self.record, self.context = draft.record, draft.context
         if not draft.empty:
             faults.hit("commit.after")

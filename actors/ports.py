@@ -529,6 +529,11 @@ class CommandExists(StoreError):
 class RevisionTooOld(StoreError):
     """The log no longer has the events after this revision."""
 
+    def __init__(self, text: str = "", *, oldest: int = 0) -> None:
+        super().__init__(text)
+        self.oldest = oldest
+        """The oldest revision whose later events are all kept."""
+
 
 class StoreDamaged(StoreError):
     """What is stored cannot be read back: a broken file, or a row that is not what was written."""

@@ -96,16 +96,7 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
     record = draft.record
     wanted: dict[str, Any] = {
         name: value
-        for name in (
-            "slug",
-            "title",
-            "model",
-            "labels",
-            "approval_policy",
-            "always_approved",
-            "follow_up_policy",
-            "budget",
-        )
+        for name in SETTINGS
         if (value := getattr(request, name)) is not None and value != getattr(record, name)
     }
     if "model" in wanted:

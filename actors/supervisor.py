@@ -8,14 +8,14 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from actors.actor import Asked, tell
-from actors.conversation import ConversationActor, IdleCheck, Shutdown, needs_rest
+from actors.conversation import ConversationActor, Shutdown
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart, SubAgentResult
 from actors.core.states import AgentOutcome
 from actors.effect_executor import Admission
 from actors.llm_runner import Outcome
-from actors.machine import Machine
-from actors.ports import Commit, ConversationRecord
+from actors.machine import Machine, taken_over
+from actors.ports import Commit, ConversationRecord, StoreError, StoreUnavailable
 from actors.requests import Cancel, Create, Request
 from actors.runtime import Runtime
 
@@ -36,19 +36,16 @@ class Supervisor:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, ConversationActor] = {}
-        self._stop = threading.Event()
         self._refusing = False
+        self._stopped = False
         self._hurried = False
 
-    @property
-    def closing(self) -> bool:
-        """The server is going down: nobody should insist any more."""
-        return self._stop.is_set()
-
     def start(self) -> tuple[str, ...]:
-        """Bring every conversation that a crash left busy to rest; returns their ids. At boot, before any request.
+        """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
+        request.
 
-        One transaction per batch; no model is asked, no process started (C35). Raises StoreError.
+        One transaction per batch; no model is asked, no process started (C35). A conversation that resists is
+        left to its next message, with an alarm in the log (C39). Raises StoreError if the store itself fails.
         """
         ids = self._runtime.store.unsettled()
         for first in range(0, len(ids), RESTORE_BATCH):
@@ -69,9 +66,10 @@ class Supervisor:
             return self._put(conversation_id, Asked(request, deadline=deadline))
         with self._lock:
             actor = self._live.get(conversation_id)
+        work = actor.under_way(request.run_id) if actor else None
         answer = self._put(conversation_id, Asked(request, urgent=True))
-        if actor is not None:
-            actor.pull(request.run_id)
+        if actor is not None and work is not None:
+            actor.pull(work)
         return answer
 
     def live(self) -> int:
@@ -83,13 +81,9 @@ class Supervisor:
         """Refuse new work, wait for what is under way, bring the rest to rest, end every thread. Blocks; once."""
         with self._lock:
             self._refusing = True
-        deadline = self._runtime.clock.monotonic() + drain_seconds
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._hurried or self._all_quiet(),
-                timeout=max(0.0, deadline - self._runtime.clock.monotonic()),
-            )
-            self._stop.set()
+            self._changed.wait_for(self._drained, timeout=drain_seconds)
+            self._stopped = True
             actors = tuple(self._live.values())
         endings: list[Future[None]] = []
         for actor in actors:
@@ -121,29 +115,21 @@ class Supervisor:
             with self._changed:
                 self._changed.notify_all()
 
-    def forward(self, conversation_id: str, asked: Asked[Any]) -> None:
-        """Give a request that a leaving actor did not get to, to its successor."""
-        self._put(conversation_id, asked)
-
-    def remind(self, actor: ConversationActor, check: IdleCheck) -> None:
-        """Ask an actor whether it has been idle since (timer thread)."""
-        tell(actor.actor_ref, check)
-
     def notify_parent(self, record: ConversationRecord, outcome: AgentOutcome) -> None:
         """Tell a sub-agent's parent how it ended."""
         if record.parent_conversation_id is not None:
             event = SubAgentResult(self._runtime.clock.now_ms(), record.id, outcome)
             self._deliver(record.parent_conversation_id, Outcome(event))
 
-    def pause(self, seconds: float) -> None:
-        """Wait between attempts to commit; ends early when the server goes down (actor's thread)."""
-        self._stop.wait(seconds)
-
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _put(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
-        if (self._refusing and not isinstance(asked.request, Cancel)) or not self._deliver(conversation_id, asked):
-            asked.fail(Rejected(Reason.SHUTTING_DOWN))
+        refused = self._refusing and not isinstance(asked.request, Cancel)
+        try:
+            if refused or not self._deliver(conversation_id, asked):
+                asked.fail(Rejected(Reason.SHUTTING_DOWN))
+        except RuntimeError as error:  # the machine has no thread left for an actor
+            asked.fail(error)
         return asked.answer
 
     def _deliver(self, conversation_id: str, message: object) -> bool:
@@ -154,30 +140,50 @@ class Supervisor:
         return False
 
     def _find(self, conversation_id: str) -> ConversationActor | None:
-        """The conversation's actor, started if need be; None while stopping."""
+        """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""
         with self._lock:
-            if self._stop.is_set():
+            if self._stopped:
                 return None
             actor = self._live.get(conversation_id)
-            if actor is None or actor.actor_inbox.closed:
-                actor = ConversationActor(self._runtime, self, self._admission, conversation_id)
+            if actor is None or actor.gone:
+                actor = ConversationActor(self._runtime, self, self._admission, conversation_id).launch()
                 self._live[conversation_id] = actor
-                actor.launch()
             return actor
 
-    def _all_quiet(self) -> bool:
-        return all(actor.quiet for actor in self._live.values())
+    def _drained(self) -> bool:
+        return self._hurried or all(actor.settled for actor in self._live.values())
 
     def _restore(self, ids: tuple[str, ...]) -> None:
-        parts: list[Commit] = []
-        for conversation_id in ids:
-            record = self._runtime.store.load(conversation_id)
-            if record is None or not needs_rest(record):
-                continue
-            machine = Machine(self._runtime, record)
-            draft = machine.draft()
-            draft.run(Restart(self._runtime.clock.now_ms()))
-            if not draft.empty:
-                parts.append(draft.commit(None))
-        if parts:
+        parts = [part for conversation_id in ids if (part := self._at_rest(conversation_id)) is not None]
+        if not parts:
+            return
+        try:
             self._runtime.store.commit(*parts)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ValueError):
+            for part in parts:
+                self._restore_one(part)
+
+    def _restore_one(self, part: Commit) -> None:
+        try:
+            self._runtime.store.commit(part)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ValueError):
+            log.exception("conversation %s could not be brought to rest", part.record.id)
+
+    def _at_rest(self, conversation_id: str) -> Commit | None:
+        """What brings a conversation to rest; None if nothing has to, or nothing can."""
+        try:
+            record = self._runtime.store.load(conversation_id)
+            if record is None:
+                return None
+            draft = Machine(self._runtime, taken_over(record, self._runtime.node)).draft()
+            draft.run(Restart(self._runtime.clock.now_ms()))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("conversation %s could not be brought to rest", conversation_id)
+            return None
+        return None if draft.empty else draft.commit()

@@ -19,13 +19,13 @@ class Timers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="bedrock-timers", daemon=True)
         self._thread.start()
 
-    def after(self, milliseconds: int, callback: Callable[[], None]) -> None:
+    def after(self, milliseconds: int, callback: Callable[[], object]) -> None:
         """Run `callback` once, `milliseconds` from now; never after close()."""
         with self._changed:
             if self._closed:
@@ -48,7 +48,7 @@ class Timers:
             except BaseException:  # whatever one callback does, all others still have to run
                 log.exception("a timer's callback failed")
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next(self) -> Callable[[], object] | None:
         with self._changed:
             while not self._closed:
                 if not self._due:

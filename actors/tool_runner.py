@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Retire:
-    """To a runner: end once nothing runs and nothing dies any more, unless another tool comes first."""
+    """To a runner: stop what runs, and end once nothing dies any more, unless another tool comes first."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,11 @@ class ToolRunner(Actor):
                 self._advance(message)
             case Retire():
                 self._retiring = True
+                if isinstance(self._run, Running):  # given up without a word
+                    self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
-        if self._retiring and isinstance(self._run, Ready) and self.actor_inbox.close_if_empty():
+        if self._retiring and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
             self.leave()
 
     def on_fault(self, message: Any, error: BaseException) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc.aio
 from bedrock import v1
@@ -18,7 +18,7 @@ from server.watch import WatchSettings
 from server.wire.enums import MODE, TOOL_GROUP
 from server.wire.values import struct_of
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _PROTOCOLS = {
     "anthropic": v1.Model.PROTOCOL_ANTHROPIC,

@@ -57,7 +57,11 @@ class Listings:
         before = (start.updated_at, start.id) if start else None
         while True:
             records = self._store.list(
-                principal=principal, archived=request.archived, parent=parent, before=before, limit=CHUNK
+                principal=principal,
+                archived=request.archived and parent is None,
+                parent=parent,
+                before=before,
+                limit=CHUNK,
             )
             for record in records:
                 shown = states.conversation(self._facts, record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc.aio
 from bedrock import v1
@@ -29,7 +29,7 @@ from server.wire.facts import Facts
 from server.wire.states import conversation
 
 T = TypeVar("T")
-Context = grpc.aio.ServicerContext[Any, Any]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Conversations(Protocol):

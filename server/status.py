@@ -15,16 +15,17 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
-from actors.core.errors import Reason, Rejected
+from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.ports import RevisionTooOld, SlugTaken, StoreError
 from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 
 log = logging.getLogger(__name__)
 
 DOMAIN = "bedrock"
-MAX_MESSAGE_CHARS = 1_000
-"""Status travels in trailers, which clients take 8 KiB of."""
-MAX_VIOLATIONS = 16
+MAX_MESSAGE_CHARS = 500
+"""A status travels in trailers, of which clients take 8 KiB."""
+MAX_VIOLATIONS = 8
+MAX_VIOLATION_CHARS = 200
 RETRY_SECONDS = 1
 
 _Code = grpc.StatusCode
@@ -70,7 +71,7 @@ class Malformed(Exception):
     """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
 
     def __init__(self, *violations: tuple[str, str]) -> None:
-        super().__init__("; ".join(f"{field}: {text}" for field, text in violations))
+        super().__init__("; ".join(f"{field}: {text}" if field else text for field, text in violations))
         self.violations = violations
 
 
@@ -136,8 +137,14 @@ def status_of(error: BaseException) -> Status:
             return _missing(name, str(error))
         case NotFound():
             return _missing("", str(error) or "there is no such conversation")
-        case RevisionTooOld():
-            return _refusal(Reason.REVISION_TOO_OLD, "")
+        case RevisionTooOld(oldest=oldest):
+            metadata = {"oldest_revision": str(oldest)}
+            return make(
+                CODES[Reason.REVISION_TOO_OLD],
+                REFUSAL_TEXTS[Reason.REVISION_TOO_OLD],
+                Reason.REVISION_TOO_OLD.value,
+                metadata,
+            )
         case SlugTaken():
             return _refusal(Reason.SLUG_TAKEN, "")
         case StoreError():
@@ -206,7 +213,7 @@ def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
     found = violations[:MAX_VIOLATIONS]
     return details.BadRequest(
         field_violations=[
-            details.BadRequest.FieldViolation(field=field, description=text[:MAX_MESSAGE_CHARS])
+            details.BadRequest.FieldViolation(field=field, description=text[:MAX_VIOLATION_CHARS])
             for field, text in found
         ]
     )

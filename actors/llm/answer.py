@@ -13,7 +13,6 @@ from actors.llm.provider import ProviderConfig
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelFailed, ModelInfo, ModelRequest, ModelSink
 
-
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")
 

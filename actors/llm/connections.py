@@ -7,6 +7,7 @@ TLS takes the original over, and cannot come to name another file after a close.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -48,18 +49,15 @@ class Lifeline:
 
     def _shutdown(self) -> None:
         if self._handle is not None:
-            try:
+            # An error means: not connected, yet or any more. Who connects looks at `is_cut` after starting to.
+            with contextlib.suppress(OSError):
                 self._handle.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # not connected (yet, or any more): who connects checks `is_cut` after starting to
 
     def publish(self, sock: socket.socket) -> None:
         """Make `sock` the one to cut."""
         handle = sock.dup()
         with self._lock:
             former, self._handle = self._handle, handle
-            if self._cut:
-                self._shutdown()
         self.stream = sock
         if former is not None:
             former.close()
@@ -106,27 +104,25 @@ def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> soc
             sock.close()
             raise
         sock.close()
-        if lifeline.is_cut:
-            break
     raise failure
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeline) -> int:
     """Connect and return the errno, 0 for success.
 
-    Non-blocking, so that `is_cut` is looked at while the connect is under way: a cancel before that moment shut down
-    a socket that was not connecting, which does nothing.
+    Non-blocking, so that `is_cut` is looked at once the connect is under way: a cancel before that moment found no
+    socket, or shut down one that was not connecting, which need not do anything. One after it finds its target.
     """
     error = _begin_connect(sock, address)
+    if lifeline.is_cut:
+        return errno.ECONNABORTED
     if error == errno.EINPROGRESS:
-        if lifeline.is_cut:
-            return errno.ECONNABORTED
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
         if not poll.poll(max(seconds, 0) * 1000):
             return errno.ETIMEDOUT
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    return errno.ECONNABORTED if lifeline.is_cut else error
+    return error
 
 
 def _begin_connect(sock: socket.socket, address: Any) -> int:

@@ -132,7 +132,7 @@ class Transport:
 
 
 def _timed_out(error: BaseException | None) -> bool:
-    """Whether a time-out of the socket is what `error` is about: in sending, `requests` calls it a broken connection."""
+    """Whether `error` is about a time-out of the socket; one in sending is called a broken connection by `requests`."""
     while error is not None:
         if isinstance(error, TimeoutError):
             return True

@@ -231,7 +231,7 @@ class HostedTree:
 
     def _clear(self) -> bool:
         """Do the work of a host that is dead or does not report; whether the tree is known to be dead."""
-        confirmed = self._refusal is not None or self._cleared or self._sweep()
+        confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
         if self._host.poll() is None:
             with suppress(OSError):
                 os.killpg(self._host.pid, signal.SIGKILL)
@@ -242,12 +242,15 @@ class HostedTree:
         return init.gone(CONFIRM_SECONDS) and (init.namespace or confirmed)
 
     def _sweep(self) -> bool:
-        """Kill what is below a host that still exists; whether nothing is left there."""
+        """Kill what is below a host that lives but does not report; whether nothing is left there.
+
+        A host that is ending has given its children away: their absence would prove nothing.
+        """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while self._host.poll() is None and time.monotonic() < deadline:
             pids = toolhost.descendants(self._host.pid)
             if not pids:
-                return True
+                return self._host.poll() is None
             self._reaped.update(pids)
             for pid in pids:
                 toolhost.send_signal(pid, signal.SIGKILL)

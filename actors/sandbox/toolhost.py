@@ -65,8 +65,7 @@ DRAIN_SECONDS = 0.2
 #: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
 
 CLEAR_SECONDS = 3.0
-#: How long the tree may take to die before the host reports a leak (and goes on killing). After a kill the server
-#: gives up sooner; this bounds the end of a call whose leftovers do not die.
+#: How long what a call left behind may take to die before the host reports a leak (and goes on killing).
 
 LAST_OUTPUT = 1 << 20
 #: Bytes taken from the pipe after the tree is dead, at most.
@@ -551,7 +550,10 @@ class Host:
             return
 
     def clear(self) -> bool:
-        """Kill the tree and wait for its end; False if it is not over in the bound."""
+        """Kill the tree and wait for its end; False if it is not over in the bound.
+
+        After a kill the bound is the server's, which gives this process up.
+        """
         if not self.init:
             return True
         self.killed.update(descendants(self.init))
@@ -559,6 +561,8 @@ class Host:
             self.kill_group()
         send_signal(self.init, signal.SIGKILL)
         cleared = clear(self.killed, CLEAR_SECONDS)
+        while self.told and not cleared:
+            cleared = clear(self.killed, CLEAR_SECONDS)
         self.killed.discard(self.init)
         return cleared
 

@@ -186,7 +186,8 @@ class MemoryStore:
         rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
         found = tuple(events_of(rows, after, limit))
         if found and found[0].revision != after + 1:
-            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {found[0].revision}")
+            first = found[0].revision
+            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:

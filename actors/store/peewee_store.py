@@ -152,7 +152,8 @@ class PeeweeStore:
         with self._reading() as connection:
             found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
         if found and found[0].revision != after + 1:
-            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {found[0].revision}")
+            first = found[0].revision
+            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:

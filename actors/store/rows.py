@@ -106,7 +106,7 @@ def state_of(state_data: bytes | None) -> State | None:
     """The stored state; None if it is missing, broken, or of another version (C39)."""
     try:
         stored = _STATE.decode(state_data or b"")
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         return None
     return stored.state if stored.version == STATE_VERSION else None
 

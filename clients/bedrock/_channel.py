@@ -35,7 +35,7 @@ _IDEMPOTENT_BY_REQUEST_ID = tuple(
     for method in ("CreateConversation", "SendMessage", "ContinueConversation", "SpawnSubAgents")
 )
 
-#: Five attempts within about three seconds: long enough for a restart of the server, short enough to notice that
+#: Five attempts within about two seconds: long enough for a restart of the server, short enough to notice that
 #: there is none. Calls that are neither reads nor idempotent are not repeated by themselves.
 SERVICE_CONFIG = json.dumps(
     {
@@ -47,8 +47,8 @@ SERVICE_CONFIG = json.dumps(
                 ],
                 "retryPolicy": {
                     "maxAttempts": 5,
-                    "initialBackoff": "0.2s",
-                    "maxBackoff": "2s",
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
                     "backoffMultiplier": 2,
                     "retryableStatusCodes": ["UNAVAILABLE"],
                 },

@@ -40,7 +40,7 @@ def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
         elif retry := _unpack(detail, error_details_pb2.RetryInfo()):
             retry_after = retry.retry_delay.ToTimedelta().total_seconds()
     if code == "UNAVAILABLE" and not reason:
-        message = f"no Bedrock server can be reached at {target} ({message})"
+        message = f"no Bedrock server can be reached at {target}: {message.rpartition(': ')[2]}"
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
     )

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
-from tests.property.drive import a_context, happen, walk
+from tests.property.drive import a_context, walk
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
@@ -89,14 +89,3 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     refusals = {"SUB_AGENT", "TERMINAL", "ALREADY_STARTED", "NOT_AWAITING_APPROVAL", "UNKNOWN_OR_DECIDED"}
     expected = states | EFFECTS | {"NotifyParent"} | TOLD | STOPS | SUB_AGENT_STOPS | refusals
     assert expected <= seen.keys(), f"never reached: {expected - seen.keys()}"
-
-
-@profile(500)
-@given(tapes(80, 240))
-def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
-    world = World(a_context(tape, sub_agent=tape.one_in(4)))
-    while not tape.over and not world.terminal:
-        happen(world, tape)
-        for discard in (False, True):
-            if not world.terminal:
-                world.cancel_and_go_on(discard=discard)

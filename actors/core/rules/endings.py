@@ -47,14 +47,14 @@ def fail_sub_agent(
 ) -> TransitionResult:
     """A sub-agent ends without a result; its last text goes to the parent as the partial one."""
     partial = draft.ledger.last_text if keep_partial else ""
-    close_run(draft, reason, detail, message=text if reason is StopReason.ERROR else "", drop_queue=True)
+    close_run(draft, reason, detail, message=text if reason is StopReason.ERROR else "")
     draft.act(NotifyParent(AgentFailed(kind, text, partial)))
     return draft.finish(Failed(draft.ledger, kind, text, partial), *through)
 
 
 def complete_sub_agent(draft: Draft, result: str, *through: ContextState) -> TransitionResult:
     """A sub-agent submitted its result."""
-    close_run(draft, StopReason.COMPLETED, drop_queue=True)
+    close_run(draft, StopReason.COMPLETED)
     draft.act(NotifyParent(AgentSucceeded(result)))
     return draft.finish(Completed(draft.ledger, result), *through)
 

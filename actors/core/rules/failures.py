@@ -70,7 +70,7 @@ def _verdict(draft: Draft, attempt: int, failure: LlmFailure, retry_after_ms: in
     limits = draft.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)
-    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and draft.context.is_sub_agent:
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
         return texts.SUB_AGENT_EXHAUSTED
     if not failure.retryable:
         return failure.message

@@ -4,6 +4,7 @@ Needs the extra `cli` of the client's distribution. Commands that belong to the 
 distribution, by the entry point group "bedrock.commands".
 """
 
+import io
 import os
 import sys
 
@@ -13,7 +14,7 @@ def main() -> None:
     # What gRPC logs about lost connections is said better by us.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         import click  # noqa: F401, PLC0415 -- an extra, and the package is imported without it

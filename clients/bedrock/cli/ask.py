@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +48,13 @@ class Outcome:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
 @opening_options
-@click.pass_context
-def ask(ctx: click.Context, prompt: tuple[str, ...], output: str, approve: str, quiet: bool, **opening: Any) -> None:
+def ask(prompt: tuple[str, ...], output: str, approve: str, quiet: bool, **opening: Any) -> None:
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
     3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run).
     """
+    ctx = click.get_current_context()
     text = _prompt(prompt)
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
@@ -70,11 +72,20 @@ def ask(ctx: click.Context, prompt: tuple[str, ...], output: str, approve: str, 
 
 def _prompt(arguments: tuple[str, ...]) -> str:
     given = " ".join(arguments)
-    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    piped = sys.stdin.read().strip() if _is_piped() or not (given or sys.stdin.isatty()) else ""
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
     return text
+
+
+def _is_piped() -> bool:
+    """Whether standard input is something that ends: waiting for a service's idle input would be for ever."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISREG(kind)
 
 
 def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool) -> Outcome:
@@ -118,8 +129,8 @@ def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str)
     if outcome.needs_approval:
         slug = conversation.get().slug
         click.echo(
-            f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`, then `bedrock show {slug}`."
-            "\nTo approve everything that asks: --approve all",
+            f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`,"
+            f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all",
             err=True,
         )
 

@@ -14,7 +14,7 @@ from bedrock.messages import Approval, ToolCall, ToolResult
 OUTPUT_LINES = 12
 
 #: What a message of a person begins with.
-USER_MARK = "❯ "
+USER_MARK = "> "
 
 #: The input that says most about a call, by tool.
 _TELLING = {"bash": "command", "patch": "path", "read_file": "path", "read_image": "path", "search": "pattern"}

@@ -49,8 +49,8 @@ class Server:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/_llmock/{path}", data, method=method)  # noqa: S310 - loopback
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
+        request = urllib.request.Request(f"{self.url}/_llmock/{path}", data, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return json.loads(answer.read())
 
     def will(self, *behaviors: dict[str, Any]) -> None:
@@ -72,11 +72,15 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`llmock serve` as a process of its own, on a port of the kernel's choice."""
     program = Path(sys.executable).with_name("llmock")
     command = [str(program), "serve", "-h", "127.0.0.1", "-p", "0", "--response-style", "varied"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path_factory.mktemp("home")), "PYTHONIOENCODING": "utf-8"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PYTHONIOENCODING": "utf-8",
+    }
     server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
     rest: list[str] = []
-    drain = threading.Thread(target=lambda output: rest.extend(output), args=(server.stdout,), daemon=True)
+    drain = threading.Thread(target=rest.extend, args=(server.stdout,), daemon=True)
     try:
         url = _listening_url(server.stdout)
         drain.start()
@@ -179,7 +183,10 @@ def test_an_answer(model: Model, llmock: Server) -> None:
         [{"type": "stream_fault", "kind": "disconnect", "after_chunks": 0}],
         [{"type": "stream_fault", "kind": "stall", "after_chunks": 3, "stall_seconds": 1.0}],
         [{"type": "slow_first_token", "seconds": 0.8}],
-        [{"type": "fail", "status": 529, "retry_after": 0.1}, {"type": "stream_fault", "kind": "truncate", "after_chunks": 2}],
+        [
+            {"type": "fail", "status": 529, "retry_after": 0.1},
+            {"type": "stream_fault", "kind": "truncate", "after_chunks": 2},
+        ],
     ],
     ids=lambda faults: "+".join(str(fault.get("kind") or fault.get("status") or fault["type"]) for fault in faults),
 )
@@ -207,8 +214,14 @@ def test_a_malformed_chunk_is_outlived(model: Model, llmock: Server) -> None:
         ({"status": 401}, ErrorKind.AUTH),
         ({"status": 403}, ErrorKind.AUTH),
         ({"status": 404}, ErrorKind.INVALID_REQUEST),
-        ({"status": 429, "code": "insufficient_quota", "message": "You exceeded your current quota"}, ErrorKind.INVALID_REQUEST),
-        ({"status": 400, "code": "context_length_exceeded", "message": "prompt is too long: 9 > 8"}, ErrorKind.CONTEXT_EXHAUSTED),
+        (
+            {"status": 429, "code": "insufficient_quota", "message": "You exceeded your current quota"},
+            ErrorKind.INVALID_REQUEST,
+        ),
+        (
+            {"status": 400, "code": "context_length_exceeded", "message": "prompt is too long: 9 > 8"},
+            ErrorKind.CONTEXT_EXHAUSTED,
+        ),
     ],
 )
 def test_what_cannot_pass_is_tried_once(fault: dict[str, Any], kind: ErrorKind, model: Model, llmock: Server) -> None:

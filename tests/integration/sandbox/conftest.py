@@ -11,15 +11,22 @@ from contextlib import suppress
 import pytest
 
 from actors.ports import SandboxReport
+from actors.sandbox import hosted
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
-from tests.integration.sandbox.trees import marked
+from tests.integration.sandbox.trees import BOUND, marked
 
 
 @pytest.fixture(scope="session")
 def report() -> SandboxReport:
     """What this machine can do."""
     return probe()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes its time; what counts here is that everything dies, not how soon."""
+    monkeypatch.setattr(hosted, "REPORT_SECONDS", BOUND)
 
 
 @pytest.fixture(params=["namespace", "walk"])

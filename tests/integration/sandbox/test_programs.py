@@ -77,6 +77,10 @@ def test_stdin_is_the_launch_s(sandbox: ToolHostSandbox, content: bytes) -> None
     assert lines(end) == [f"{hashlib.sha256(content).hexdigest()}  -"]
 
 
+def test_stdin_is_open_once(sandbox: ToolHostSandbox) -> None:
+    assert lines(run(sandbox, "ls -1 /proc/$$/fd", stdin=b"x")) == ["0", "1", "2"]
+
+
 def test_stdin_is_empty_without(sandbox: ToolHostSandbox) -> None:
     assert run(sandbox, "wc -c").head == b"0\n"
 

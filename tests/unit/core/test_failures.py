@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from actors.core.content import MessageType, ToolError, ToolSuccess, ToolUse
 from actors.core.context import ConvContext
-from actors.core.effects import ExecuteTool, RequestLlm, RetryOf, ScheduleRetry
+from actors.core.effects import (
+    AbortLlm,
+    AbortTool,
+    CancelSubAgents,
+    Effect,
+    ExecuteTool,
+    RequestLlm,
+    RetryOf,
+    ScheduleRetry,
+)
 from actors.core.errors import RETRYABLE, ErrorKind, LlmFailure
 from actors.core.events import (
     InternalFault,
@@ -19,9 +28,9 @@ from actors.core.events import (
     ToolRetryTimeout,
     ToolTransient,
 )
-from actors.core.notifications import Retrying, RunStop, StopReason, StreamDiscarded
+from actors.core.notifications import ApprovalResolved, Decision, Retrying, RunStop, StopReason, StreamDiscarded
 from actors.core.states import Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
-from tests.machine.columns import Column, parent_columns, sub_agent_columns
+from tests.machine.columns import Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
 
@@ -263,27 +272,60 @@ def test_a_result_is_filed_under_the_call_it_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    "column",
+    "where",
     [*parent_columns(), *sub_agent_columns()],
     ids=lambda one: f"{'sub-agent ' if one.context.is_sub_agent else ''}{one.name}",
 )
-def test_an_internal_fault_ends_what_is_under_way_as_an_unknown_error(column: Column) -> None:
-    talk = Talk(column.context, column.state)
-    ledger = column.state.ledger
+def test_an_internal_fault_ends_what_is_under_way_as_an_unknown_error(where: Column) -> None:
+    talk = Talk(where.context, where.state)
+    ledger = where.state.ledger
 
     talk.tell(InternalFault(talk.at(), "see the log"))
 
-    if column.name in {"Idle", "Error", "CtxExhausted", "Completed", "Failed"}:
+    if where.name in {"Idle", "Error", "CtxExhausted", "Completed", "Failed"}:
         assert talk.steps == ()
         return
-    wanted = Failed if column.context.is_sub_agent else Error
+    wanted = Failed if where.context.is_sub_agent else Error
     assert isinstance(talk.state, wanted)
     assert talk.notes(RunStop) == [RunStop(f"c:{ledger.run}", StopReason.ERROR, "unknown", "see the log")]
     calls = [message.content[0].tool_use_id for message in messages(talk.last) if message.type == "tool"]  # type: ignore[union-attr]
-    assert calls == _open_calls(column)
+    assert calls == _open_calls(where)
 
 
-def _open_calls(column: Column) -> list[str]:
+@pytest.mark.parametrize(
+    ("name", "ended"),
+    [
+        ("LlmReq/conn", [AbortLlm("c:r7")]),
+        ("LlmReq/backoff", []),
+        ("AwaitCont", [AbortLlm("c:r7")]),
+        ("ToolExec", [AbortTool("t1", 5)]),
+        ("ToolExec/backoff", []),
+        ("AwaitSub", [CancelSubAgents(("c-a1", "c-a2"))]),
+        ("Cancelling/sub", [CancelSubAgents(("c-a1",))]),
+    ],
+)
+def test_an_internal_fault_stops_what_runs(name: str, ended: list[Effect]) -> None:
+    one = column(name)
+    talk = Talk(one.context, one.state)
+
+    talk.tell(InternalFault(talk.at(), "see the log"))
+
+    assert [effect for effect in talk.last if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents))] == ended
+
+
+@pytest.mark.parametrize(("name", "asked_for"), [("Approval", ["t1"]), ("Approval(2)", ["t1", "t2"])])
+def test_an_internal_fault_withdraws_what_was_asked(name: str, asked_for: list[str]) -> None:
+    one = column(name)
+    talk = Talk(one.context, one.state)
+
+    talk.tell(InternalFault(talk.at(), "see the log"))
+
+    assert [(note.tool_use_id, note.decision) for note in talk.notes(ApprovalResolved)] == [
+        (call, Decision.WITHDRAWN) for call in asked_for
+    ]
+
+
+def _open_calls(where: Column) -> list[str]:
     calls = {"Approval": 2, "Approval(2)": 2, "ToolExec": 2, "ToolExec(last)": 1, "ToolExec(upgrade)": 1}
     calls |= {"ToolExec/backoff": 1, "AwaitSub": 2, "AwaitSub(last)": 1}
-    return ["t1", "t2"][: calls.get(column.name, 0)]
+    return ["t1", "t2"][: calls.get(where.name, 0)]

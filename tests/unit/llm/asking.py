@@ -60,7 +60,9 @@ def assistant(*blocks: Content | str) -> Turn:
     return Turn("assistant", user(*blocks).content)
 
 
-def request(*turns: Turn, tools: tuple[ToolSpec, ...] = (BASH,), system: str = "Be brief.", attempt: int = 1) -> ModelRequest:
+def request(
+    *turns: Turn, tools: tuple[ToolSpec, ...] = (BASH,), system: str = "Be brief.", attempt: int = 1
+) -> ModelRequest:
     return ModelRequest("c1", "c1:r7", attempt, system, tools, turns or (user("Hello"),))
 
 

@@ -169,6 +169,4 @@ def named(*events: dict[str, Any]) -> list[bytes]:
 
 def plain(*chunks: dict[str, Any] | str) -> list[bytes]:
     """Events as OpenAI writes them."""
-    return [
-        f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n".encode() for chunk in chunks
-    ]
+    return [f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n".encode() for chunk in chunks]

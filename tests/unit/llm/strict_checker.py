@@ -11,7 +11,17 @@ import pydantic
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
-SAMPLING = {"temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "logit_bias", "n", "logprobs"}
+SAMPLING = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "logit_bias",
+    "n",
+    "logprobs",
+}
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 
 _ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(MessageCreateParamsStreaming)

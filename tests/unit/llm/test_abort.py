@@ -45,7 +45,11 @@ def _inside_headers(connection: Connection) -> None:
 
 
 def _stalled(connection: Connection) -> None:
-    stream(_TEXT, then=lambda c: (c.reached.set(), c.wait_for_close())[-1])(connection)
+    def wait(connection: Connection) -> None:
+        connection.reached.set()
+        connection.wait_for_close()
+
+    stream(_TEXT, then=wait)(connection)
 
 
 def _streaming(connection: Connection) -> None:
@@ -117,6 +121,9 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
     with ExitStack() as stack:
         port, _ = _full_backlog(stack)
         cancel = CancelToken()
+        if step != "connect":
+            # Linux happens to remember a shutdown that came before the connect; nobody promises that.
+            monkeypatch.setattr(Lifeline, "_shutdown", lambda _: None)
         _after(monkeypatch, step, cancel.cancel)
         asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
         asking.join(10)

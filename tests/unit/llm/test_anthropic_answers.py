@@ -19,7 +19,10 @@ Event = dict[str, Any]
 
 
 def start(**usage: int) -> Event:
-    return {"type": "message_start", "message": {"id": "m", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1, **usage}}}
+    return {
+        "type": "message_start",
+        "message": {"id": "m", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1, **usage}},
+    }
 
 
 def block(index: int, kind: str, *deltas: Event, **fields: Any) -> list[Event]:
@@ -95,7 +98,9 @@ def test_an_input_that_comes_whole_is_taken() -> None:
 
 
 def test_empty_repeated_and_foreign_ids_are_made_unique() -> None:
-    events = [e for i, identity in enumerate(["", "t1", "t1", "old", "a.b:c", "n" * 41]) for e in tool_use(identity, index=i)]
+    events = [
+        e for i, identity in enumerate(["", "t1", "t1", "old", "a.b:c", "n" * 41]) for e in tool_use(identity, index=i)
+    ]
     with ScriptedServer(stream(named(start(), *events, *stop("tool_use")))) as server:
         given = ask(model("anthropic", server.url), user("a"), assistant(ToolUse("old", "bash", "{}")), user("b"))
     ids = [use.id for use in given.content if isinstance(use, ToolUse)]
@@ -175,7 +180,11 @@ def test_a_refusal_keeps_its_text_and_drops_its_calls() -> None:
 
 def test_a_refusal_without_text_is_the_content_filter() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "It could do harm"}
-    delta = {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": details}, "usage": {"output_tokens": 0}}
+    delta = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "refusal", "stop_details": details},
+        "usage": {"output_tokens": 0},
+    }
     told = failed(stream(named(start(), delta, {"type": "message_stop"})))
     assert told.failure.kind is ErrorKind.CONTENT_FILTER
     assert "It could do harm" in told.failure.message
@@ -192,7 +201,7 @@ def test_unknown_events_deltas_and_blocks_are_ignored() -> None:
     given = heard(
         start(), {"type": "new_event", "index": 0, "delta": {"text": "no"}},
         *block(0, "server_tool_use", {"type": "new_delta"}, id="x", name="web", input={}),
-        *block(1, "text", {"type": "citations_delta", "citation": {"a": 1}}, {"type": "text_delta", "text": "yes"}, text=""),
+        *block(1, "text", {"type": "citations_delta", "citation": {}}, {"type": "text_delta", "text": "yes"}, text=""),
         {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "lost"}},
         *stop("end_turn"),
     )  # fmt: skip
@@ -232,7 +241,9 @@ def test_an_error_inside_the_stream() -> None:
     assert told.usage == Usage(10, 1)
 
 
-@pytest.mark.parametrize("data", ["{", '{"type": 7}', '{"type":"content_block_start","index":0}', '{"index":"x"}', "\\ud83d", "[" * 9999])
+@pytest.mark.parametrize(
+    "data", ["{", '{"type": 7}', '{"type":"content_block_start","index":0}', '{"index":"x"}', "\\ud83d", "[" * 9999]
+)
 def test_a_malformed_event_is_retryable(data: str) -> None:
     told = failed(stream([*named(start()), f"data: {data}\n\n".encode()], then=lambda c: c.wait_for_close()))
     assert told.failure.kind is ErrorKind.SERVER_ERROR
@@ -253,7 +264,10 @@ def test_a_plain_json_answer_completes_without_streaming() -> None:
     sink = Sink()
     body = {
         "type": "message",
-        "content": [{"type": "text", "text": "Hello"}, {"type": "tool_use", "id": "t", "name": "bash", "input": {"cmd": "ls"}}],
+        "content": [
+            {"type": "text", "text": "Hello"},
+            {"type": "tool_use", "id": "t", "name": "bash", "input": {"cmd": "ls"}},
+        ],
         "stop_reason": "tool_use",
         "usage": {"input_tokens": 3, "output_tokens": 4},
     }

@@ -37,7 +37,12 @@ MINE = "claude-sonnet-4-5"
 
 def asked(protocol: str, asked_for: ModelRequest, name: str = MINE, **settings: Any) -> Asked:
     config = provider(protocol, "http://127.0.0.1:9", **settings)
-    return Asked(config, model(protocol, "http://127.0.0.1:9", name, **settings).info, limits_of(name) or smallest_limits(), asked_for)
+    return Asked(
+        config,
+        model(protocol, "http://127.0.0.1:9", name, **settings).info,
+        limits_of(name) or smallest_limits(),
+        asked_for,
+    )
 
 
 def anthropic_body(*turns: Turn, name: str = MINE, **settings: Any) -> dict[str, Any]:
@@ -50,12 +55,19 @@ def openai_body(*turns: Turn, name: str = "gpt-4o", **settings: Any) -> dict[str
 
 ROUND = (
     user("Please look.", SHOT),
-    assistant("I look.", ToolUse("t1", "bash", '{"cmd":  "ls"}'), ToolUse("t2", "bash", '{"cmd": bro'), ToolUse("t3", "bash", "")),
+    assistant(
+        "I look.",
+        ToolUse("t1", "bash", '{"cmd":  "ls"}'),
+        ToolUse("t2", "bash", '{"cmd": bro'),
+        ToolUse("t3", "bash", ""),
+    ),
     user(
-        ToolSuccess("t1", "a\nb\n", images=(SHOT,)), ToolError("t2", "not JSON"), ToolCancelled("t3", "Cancelled by user"),
+        ToolSuccess("t1", "a\nb\n", images=(SHOT,)),
+        ToolError("t2", "not JSON"),
+        ToolCancelled("t3", "Cancelled by user"),
         "And now?",
     ),
-)  # fmt: skip
+)
 
 
 def test_an_anthropic_body() -> None:
@@ -68,7 +80,13 @@ def test_an_anthropic_body() -> None:
         "cache_control": {"type": "ephemeral"},
         "tools": [{"name": "bash", "description": "Runs bash.", "input_schema": BASH.input_schema}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "Please look."}, {"type": "text", "text": "[image image/png 640x480]"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Please look."},
+                    {"type": "text", "text": "[image image/png 640x480]"},
+                ],
+            },
             {
                 "role": "assistant",
                 "content": [
@@ -88,7 +106,7 @@ def test_an_anthropic_body() -> None:
                 ],
             },
         ],
-    }  # fmt: skip
+    }
 
 
 def test_an_openai_body() -> None:
@@ -99,7 +117,10 @@ def test_an_openai_body() -> None:
         "stream_options": {"include_usage": True},
         "max_tokens": 16_384,
         "tools": [
-            {"type": "function", "function": {"name": "bash", "description": "Runs bash.", "parameters": BASH.input_schema}}
+            {
+                "type": "function",
+                "function": {"name": "bash", "description": "Runs bash.", "parameters": BASH.input_schema},
+            }
         ],
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -109,7 +130,11 @@ def test_an_openai_body() -> None:
                 "content": "I look.",
                 "tool_calls": [
                     {"id": "t1", "type": "function", "function": {"name": "bash", "arguments": '{"cmd":  "ls"}'}},
-                    {"id": "t2", "type": "function", "function": {"name": "bash", "arguments": '{"INVALID_JSON":"{\\"cmd\\": bro"}'}},
+                    {
+                        "id": "t2",
+                        "type": "function",
+                        "function": {"name": "bash", "arguments": '{"INVALID_JSON":"{\\"cmd\\": bro"}'},
+                    },
                     {"id": "t3", "type": "function", "function": {"name": "bash", "arguments": "{}"}},
                 ],
             },
@@ -204,7 +229,9 @@ def test_settings_of_a_provider_change_the_body() -> None:
 # --- all conversations ----------------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=12)
-INPUTS = st.sampled_from(['{"cmd": "ls"}', "{}", "", "[1]", "{", '"x"', '{"a": "\\ud83d\\ude00"}', "nul\x00l", "{" * 3000])
+INPUTS = st.sampled_from(
+    ['{"cmd": "ls"}', "{}", "", "[1]", "{", '"x"', '{"a": "\\ud83d\\ude00"}', "nul\x00l", "{" * 3000]
+)
 REASONING = st.builds(
     Reasoning, TEXTS, st.sampled_from(["anthropic", "openai-chat", "demo"]), st.sampled_from([MINE, "gpt-4o", "other"]),
     st.sampled_from(["", RAW_THINKING, RAW_REASONING]),
@@ -265,8 +292,10 @@ def test_a_longer_conversation_begins_with_the_same_messages(turns: tuple[Turn, 
 
 def test_an_anthropic_request_on_the_wire() -> None:
     events = named(
-        {"type": "message_start", "message": {}}, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}
-    )  # fmt: skip
+        {"type": "message_start", "message": {}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    )
     with ScriptedServer(stream(events)) as server:
         ask(model("anthropic", server.url + "/"), *ROUND)
     (received,) = server.received
@@ -351,6 +380,9 @@ def test_the_openai_checker_finds(change: Callable[[dict[str, Any]], object]) ->
 
 def test_tools_of_any_schema_pass() -> None:
     nested = tool("nested", a="string")
-    nested.input_schema["properties"]["b"] = {"type": "array", "items": {"type": "object", "additionalProperties": False}}
+    nested.input_schema["properties"]["b"] = {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": False},
+    }
     check_anthropic(anthropic.body_of(asked("anthropic", request(tools=(BASH, nested)))))
     check_openai(openai.body_of(asked("openai-chat", request(tools=(BASH, nested)), "gpt-4o")))

@@ -103,7 +103,12 @@ def test_a_prefix_ends_where_a_word_ends() -> None:
 
 def test_settings_override_the_table() -> None:
     served = info(Catalog((local(context_window=32_768, max_output=4_096),)), "my-finetune")
-    assert (served.context_window, served.max_output, served.usable_window, served.known) == (32_768, 4_096, 28_672, True)
+    assert (served.context_window, served.max_output, served.usable_window, served.known) == (
+        32_768,
+        4_096,
+        28_672,
+        True,
+    )
     small = info(Catalog((local(context_window=4_096),)), "gpt-5")
     assert (small.context_window, small.usable_window) == (4_096, 3_072)
 

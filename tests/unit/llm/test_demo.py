@@ -29,7 +29,9 @@ CHILD_TOOLS = (tool("bash", cmd="string"), tool("think", thoughts="string"), too
 SEEN_BEFORE = (user("Hi"), assistant("Hello!"))
 
 
-def said_to_demo(*turns: Turn, tools: tuple[ToolSpec, ...] = TOOLS, sink: Sink | None = None, attempt: int = 1) -> ModelAnswer:
+def said_to_demo(
+    *turns: Turn, tools: tuple[ToolSpec, ...] = TOOLS, sink: Sink | None = None, attempt: int = 1
+) -> ModelAnswer:
     return ask(DemoModel(pace=0), *turns, sink=sink, tools=tools, attempt=attempt)
 
 
@@ -186,7 +188,9 @@ BLOCKS = st.one_of(
 
 
 @given(st.lists(BLOCKS, max_size=3), st.integers(1, 3), st.sampled_from([TOOLS, CHILD_TOOLS, ()]))
-def test_the_same_request_gets_the_same_answer(blocks: list[Content], attempt: int, tools: tuple[ToolSpec, ...]) -> None:
+def test_the_same_request_gets_the_same_answer(
+    blocks: list[Content], attempt: int, tools: tuple[ToolSpec, ...]
+) -> None:
     def once() -> ModelAnswer | str:
         try:
             return said_to_demo(Turn("user", tuple(blocks)), tools=tools, attempt=attempt)

@@ -199,7 +199,8 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>502 Bad Gateway secret-internal-host</html>", b"[1]", b"{", b"[" * 5000, b"\xff", b'{"error":[]}']
+    "body",
+    [b"", b"<html>502 Bad Gateway secret-internal-host</html>", b"[1]", b"{", b"[" * 5000, b"\xff", b'{"error":[]}'],
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     failed = refusal_of(PROVIDER, 502, {}, body, NOW)
@@ -207,14 +208,18 @@ def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"error": "model not found"}, {"detail": "model not found"}, {"message": "model not found", "object": "error"}]
+    "body",
+    [{"error": "model not found"}, {"detail": "model not found"}, {"message": "model not found", "object": "error"}],
 )
 def test_other_shapes_of_errors(body: dict[str, str]) -> None:
     failed = refusal_of(PROVIDER, 404, {}, json.dumps(body).encode(), NOW)
     assert "model not found" in failed.failure.message
 
 
-@given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps({"error": v}).encode()))
+@given(
+    st.binary(max_size=200)
+    | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps({"error": v}).encode())
+)
 def test_no_body_breaks_the_classification(body: bytes) -> None:
     anonymous = ProviderConfig(name="p", protocol="openai-chat", base_url="http://127.0.0.1")
     assert refusal_of(anonymous, 500, {}, body, NOW).failure.retryable

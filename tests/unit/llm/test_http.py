@@ -219,16 +219,16 @@ def _stall(connection: Connection) -> None:
         (_stall, ErrorKind.TIMED_OUT, "nothing arrived for 0.2 s"),
     ],
 )
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_breaks_and_stalls(
-    script: Script, kind: ErrorKind, text: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
+    script: Script, kind: ErrorKind, text: str, server_tls: ssl.SSLContext, certificate: Path
 ) -> None:
-    if secure and script is not _stall:
-        text = ""  # where a TLS connection broke may show sooner or later
-    with ScriptedServer(script, tls=server_tls if secure else None) as server:
-        told = failure(server.url, timeouts=SHORT, ca_bundle=str(certificate))
+    with ScriptedServer(script) as server:
+        told = failure(server.url, timeouts=SHORT)
     assert told.kind is kind
     assert text in told.text
+    with ScriptedServer(script, tls=server_tls) as server:
+        # Where a TLS connection broke may show sooner or later, so the text differs.
+        assert failure(server.url, timeouts=SHORT, ca_bundle=str(certificate)).kind is kind
 
 
 def test_a_tls_handshake_that_stalls(certificate: Path) -> None:
@@ -258,26 +258,25 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     with ScriptedServer(stream([], then=flood)) as server:
         transport = Transport(provider("anthropic", server.url))
         with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportFailed) as raised:
-            while reply.read():
-                pass
+            list(iter(reply.read, b""))
     assert raised.value.kind is ErrorKind.SERVER_ERROR
 
 
 @pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])
 def test_a_header_that_cannot_be_sent_is_told_without_its_value(key: str) -> None:
-    transport = Transport(provider("anthropic", "http://127.0.0.1:9"))
-    with pytest.raises(TransportFailed) as raised, transport.post("http://127.0.0.1:9", {"x-api-key": key}, b"", CancelToken()):
-        pass
-    assert raised.value.kind in (ErrorKind.INVALID_REQUEST, ErrorKind.NETWORK)
+    with ScriptedServer(answer(200, b"")) as server:
+        posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, b"", CancelToken())
+        with pytest.raises(TransportFailed) as raised:
+            posting.__enter__()
+    assert raised.value.kind is ErrorKind.INVALID_REQUEST
     assert "hunter22" not in str(raised.value)
 
 
 def test_the_token_keeps_nothing_of_a_finished_request(monkeypatch: pytest.MonkeyPatch) -> None:
     token = CancelToken()
     kept: list[Callable[[], None]] = []
-    forget = token.forget
-    monkeypatch.setattr(token, "forget", lambda callback: (kept.remove(callback), forget(callback))[1])
     monkeypatch.setattr(token, "on_cancel", kept.append)
+    monkeypatch.setattr(token, "forget", kept.remove)
     with ScriptedServer(answer(200, b"yes")) as server:
         with Transport(provider("anthropic", server.url)).post(server.url, {}, b"{}", token) as reply:
             assert reply.read_all() == b"yes"

@@ -42,7 +42,12 @@ def test_no_environment_no_provider() -> None:
     [
         (
             {"ANTHROPIC_API_KEY": "k"},
-            {"base_url": "https://api.anthropic.com", "bearer": False, "models": ("claude-*",), "key_source": "ANTHROPIC_API_KEY"},
+            {
+                "base_url": "https://api.anthropic.com",
+                "bearer": False,
+                "models": ("claude-*",),
+                "key_source": "ANTHROPIC_API_KEY",
+            },
         ),
         ({"ANTHROPIC_AUTH_TOKEN": "k"}, {"bearer": True, "key_source": "ANTHROPIC_AUTH_TOKEN"}),
         ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t"}, {"bearer": False, "api_key": Secret("k")}),

@@ -47,9 +47,9 @@ def test_an_event_is_dispatched_as_soon_as_its_blank_line_is_there() -> None:
 @pytest.mark.parametrize("event", [b"data: " + b"x" * 200, b"data: x\n" * 30, b": x\n" * 60])
 def test_an_event_that_outgrows_the_cap_is_refused(event: bytes) -> None:
     parser = SseParser(max_event_bytes=100)
+    pieces = [event[i : i + 7] for i in range(0, len(event), 7)]
     with pytest.raises(SseTooLarge, match="100 bytes"):
-        for i in range(0, len(event), 7):
-            parser.feed(event[i : i + 7])
+        list(map(parser.feed, pieces))
 
 
 def test_the_cap_is_per_event() -> None:

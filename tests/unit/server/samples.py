@@ -29,8 +29,8 @@ from actors.core.states import (
     AwaitingLlm,
     AwaitingSubAgents,
     AwaitingToolApproval,
-    Cancelling,
     CancelKind,
+    Cancelling,
     Completed,
     ContextExhausted,
     Error,
@@ -113,7 +113,13 @@ RESULTS = Message(
     created_at=1_235,
 )
 NOTICE = Message(
-    id="m-9", sequence=9, type=MessageType.SYSTEM, content=(Text("mode"),), created_at=1, kind=SystemKind.MODE, meta=True
+    id="m-9",
+    sequence=9,
+    type=MessageType.SYSTEM,
+    content=(Text("mode"),),
+    created_at=1,
+    kind=SystemKind.MODE,
+    meta=True,
 )
 FAILURE = Message(
     id="m-10", sequence=10, type=MessageType.ERROR, content=(Text("oh"),), created_at=1, error_kind="rate_limit"

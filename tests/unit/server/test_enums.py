@@ -38,7 +38,9 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("table", "wire", "core", "never_sent"), TABLES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("table", "wire", "core", "never_sent"), TABLES, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_table_covers_both_sides_and_maps_one_to_one(
     table: dict[Any, int], wire: Any, core: Any, never_sent: set[str]
 ) -> None:

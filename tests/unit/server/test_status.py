@@ -66,7 +66,7 @@ def documented() -> dict[str, str]:
     text = COMMON.read_text(encoding="utf-8")
     return {
         reason: code
-        for code, reason in re.findall(r"// ([A-Z_]+)\. [^;]*?\n  REFUSAL_REASON_([A-Z_]+) = [1-9]", text, re.DOTALL)
+        for code, reason in re.findall(r"// ([A-Z_]+)\. .*\n(?:  //.*\n)*  REFUSAL_REASON_([A-Z_]+) = [1-9]", text)
     }
 
 

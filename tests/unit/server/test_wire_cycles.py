@@ -104,7 +104,9 @@ def test_a_follow_up_that_was_discarded_is_a_cycle_of_its_own() -> None:
 def test_a_cycle_too_long_for_an_answer_loses_text_but_no_step() -> None:
     calls = [ToolUse(f"x{n}", "bash", '{"command": "%s"}' % ("y" * 2_000)) for n in range(50)]
     cycle = one(
-        user(1, "go"), agent(2, "r1", Text("z" * 90_000), *calls), *(result(n + 3, f"x{n}", "o" * 50_000) for n in range(50))
+        user(1, "go"),
+        agent(2, "r1", Text("z" * 90_000), *calls),
+        *(result(n + 3, f"x{n}", "o" * 50_000) for n in range(50)),
     )
     whole = cycle.ByteSize()
     short = fit(cycle, 100_000)

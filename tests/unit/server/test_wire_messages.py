@@ -45,7 +45,9 @@ def test_an_object_too_deep_for_readers_is_shown_as_text_and_survives_the_wire()
     assert shown.raw_input == deep
     fitting = '{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH
     shown = tool_call(FACTS, ToolUse("x", "bash", fitting))
-    event = v1.SubscribeResponse(events=[v1.Event(message_added=v1.Message(content=[v1.ContentBlock(tool_call=shown)]))])
+    event = v1.SubscribeResponse(
+        events=[v1.Event(message_added=v1.Message(content=[v1.ContentBlock(tool_call=shown)]))]
+    )
     assert v1.SubscribeResponse.FromString(event.SerializeToString()) == event
     assert shown.HasField("input")
 

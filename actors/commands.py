@@ -1,0 +1,225 @@
+"""What a conversation does when it is asked: every command, from its request to its answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors import answers, settings
+from actors.core.content import Delivery
+from actors.core.errors import Reason, Rejected
+from actors.core.events import ApprovalResponse, TriggerContinuation, UserCancel, UserMessage
+from actors.core.states import AwaitingToolApproval, ContextExhausted
+from actors.machine import Machine
+from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken
+from actors.requests import (
+    Archive,
+    Cancel,
+    Continue,
+    Create,
+    Delete,
+    EtagMismatch,
+    Invalid,
+    NotExhausted,
+    NotFound,
+    Request,
+    Resolve,
+    Send,
+    Sent,
+    Trigger,
+    Update,
+    etag_of,
+)
+from actors.road import Road
+
+SLUG_TRIES = 10
+"""How many generated slugs may turn out to be taken."""
+
+
+class Commands:
+    """The commands of one conversation (actor's thread).
+
+    Every method raises Rejected, or what actors.requests names, and then nothing has changed; or StoreError.
+    """
+
+    def __init__(self, road: Road) -> None:
+        self._road = road
+        self._runtime = road.runtime
+
+    def carry_out(self, request: Create | Request) -> object:
+        """Do it, and return its answer."""
+        if isinstance(request, Create):
+            return self._create(request)
+        machine = self._road.load()
+        match request:
+            case Send():
+                return self._send(machine, request)
+            case Cancel():
+                return answers.cancelled(self._road.advance(cancel_event(request, self._road.now())))
+            case Resolve():
+                return self._resolve(machine, request)
+            case Trigger():
+                _refuse_archived(machine)
+                self._road.advance(TriggerContinuation(self._road.now()))
+                return machine.record
+            case Update():
+                return self._update(machine, request)
+            case Archive(archived=archived):
+                return self._archive(machine, archived)
+            case Continue():
+                return self._continue(machine, request)
+            case Delete(force=force):
+                return self._delete(force)
+
+    def _create(self, request: Create) -> ConversationRecord:
+        for _ in range(SLUG_TRIES):
+            known = self._known_create(request)
+            if known is not None:
+                return known
+            record, commit = settings.creation(self._runtime, self._road.conversation_id, request, self._road.now())
+            try:
+                self._runtime.store.commit(commit)
+            except CommandExists:
+                continue
+            except SlugTaken:
+                if request.slug:
+                    raise
+                continue
+            self._road.machine = Machine(self._runtime, record)
+            return record
+        raise SlugTaken
+
+    def _known_create(self, request: Create) -> ConversationRecord | None:
+        if not request.request_id:
+            return None
+        known = self._runtime.store.create_command(request.principal, request.request_id)
+        if known is None:
+            return None
+        _same_body(known, request.body_hash)
+        return self._created(known)
+
+    def _send(self, machine: Machine, request: Send) -> Sent:
+        known = self._known(request)
+        if known is not None:
+            return msgspec.structs.replace(msgspec.json.decode(known.answer, type=Sent), duplicate=True)
+        _refuse_archived(machine)
+        event = UserMessage(
+            at=self._road.now(),
+            message_id=self._runtime.ids.message(),
+            text=request.text,
+            images=request.images,
+            delivery=_delivery(request.delivery),
+            expected_run=request.expected_run,
+        )
+        draft = machine.draft()
+        draft.run(event)
+        answer = answers.sent(draft, event.message_id)
+        self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), event.at))
+        return answer
+
+    def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
+        draft = machine.draft()
+        event = ApprovalResponse(self._road.now(), request.tool_use_id, request.approve, request.note)
+        if request.always and request.approve and isinstance(machine.state, AwaitingToolApproval):
+            settings.approve_always(self._runtime, draft, request.tool_use_id, event.at)
+        draft.run(event)
+        self._road.perform(machine, draft)
+        return machine.record
+
+    def _update(self, machine: Machine, request: Update) -> ConversationRecord:
+        if request.etag and request.etag != etag_of(machine.record):
+            raise EtagMismatch("the conversation was changed since it was read: read it again")
+        draft = machine.draft()
+        settings.update(self._runtime, draft, request, self._road.now())
+        self._road.perform(machine, draft)
+        return machine.record
+
+    def _archive(self, machine: Machine, archived: bool) -> ConversationRecord:
+        if archived and not self._road.resting:
+            raise Rejected(Reason.AGENT_BUSY)
+        if archived != (machine.record.archived_at is not None):
+            draft = machine.draft()
+            settings.archive(draft, archived, self._road.now())
+            self._road.perform(machine, draft)
+        return machine.record
+
+    def _continue(self, machine: Machine, request: Continue) -> ConversationRecord:
+        known = self._known(request)
+        if known is not None:
+            return self._created(known)
+        linked = machine.record.continued_by
+        successor = self._runtime.store.load(linked) if linked else None
+        if successor is not None:
+            return successor
+        if not isinstance(machine.state, ContextExhausted):
+            raise NotExhausted("its context is not used up: send it a message instead")
+        return self._succeed(machine, request, machine.state.summary)
+
+    def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:
+        for _ in range(SLUG_TRIES):
+            draft, at = machine.draft(), self._road.now()
+            successor, commit = settings.succession(self._runtime, draft, request, summary, at)
+            try:
+                self._road.perform(machine, draft, commit, command=_remembered(request, successor.id.encode(), at))
+            except SlugTaken:
+                continue
+            return successor
+        raise SlugTaken
+
+    def _delete(self, force: bool) -> tuple[str, ...]:
+        if not self._road.resting:
+            if not force:
+                raise Rejected(Reason.AGENT_BUSY)
+            self._road.advance(UserCancel(self._road.now(), discard_queued=True, kill_jobs=True, reason="deleted"))
+        self._road.executor.stop_everything()
+        self._runtime.store.delete(self._road.conversation_id)
+        self._runtime.bus.deleted(self._road.conversation_id)
+        self._road.machine = None
+        return ()
+
+    def _known(self, request: Send | Continue) -> CommandRecord | None:
+        """The same command, if it was accepted before."""
+        if not request.request_id:
+            return None
+        known = self._runtime.store.command(self._road.conversation_id, request.request_id)
+        if known is not None:
+            _same_body(known, request.body_hash)
+        return known
+
+    def _created(self, known: CommandRecord) -> ConversationRecord:
+        record = self._runtime.store.load(known.answer.decode())
+        if record is None:
+            raise NotFound("the conversation that this request_id created has been deleted")
+        return record
+
+
+def cancel_event(request: Cancel, at: int) -> UserCancel:
+    """A request to stop as the machine takes it."""
+    return UserCancel(
+        at,
+        run_id=request.run_id,
+        discard_queued=request.discard_queued,
+        kill_jobs=request.kill_jobs,
+        reason=request.reason,
+    )
+
+
+def _delivery(name: str) -> Delivery:
+    try:
+        return Delivery(name)
+    except ValueError:
+        raise Invalid("delivery", f"there is no delivery {name!r}") from None
+
+
+def _refuse_archived(machine: Machine) -> None:
+    if machine.record.archived_at is not None:
+        raise Rejected(Reason.ARCHIVED)
+
+
+def _same_body(known: CommandRecord, body_hash: str) -> None:
+    if known.body_hash != body_hash:
+        raise Rejected(Reason.REQUEST_ID_REUSED)
+
+
+def _remembered(request: Send | Continue, answer: bytes, at: int) -> CommandRecord | None:
+    """What is kept of an accepted command that has a request id."""
+    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None

@@ -1,0 +1,60 @@
+"""`bedrock chat`: talk with an agent at a terminal; without one, play a conversation through."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from bedrock import AsyncClient, Client
+from bedrock.cli import demo, exits
+from bedrock.cli.opening import open_conversation, opening_options
+from bedrock.cli.paint import Paint
+from bedrock.cli.session import ChatSession
+from bedrock.cli.spawning import SpawnedServer, server_answers
+
+
+@click.command()
+@click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
+@opening_options
+def chat(spawn: bool, **opening: Any) -> None:
+    """Chat with an agent in a directory.
+
+    Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves; the run
+    goes on. /help says more. Without a terminal one conversation is played through, printed, and answered by itself.
+    """
+    ctx = click.get_current_context()
+    address: str | None = ctx.find_root().obj
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    paint = Paint.for_stream(sys.stdout)
+    with ExitStack() as stack:
+        if spawn and not server_answers(address):
+            click.echo(paint.dim("starting a server…"), err=True)
+            address = stack.enter_context(SpawnedServer()).address
+        client = stack.enter_context(Client(address))
+        if not at_terminal:
+            exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"])
+        else:
+            exit_code = exits.OK
+            conversation = open_conversation(client, **opening)
+            asyncio.run(_chat(address, conversation.name, paint))
+            slug = conversation.get().slug
+            click.echo(paint.dim(f"Left {slug}. To come back: bedrock chat -r {slug}"))
+    ctx.exit(exit_code)
+
+
+async def _chat(address: str | None, name: str, paint: Paint) -> None:
+    from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+
+    async with AsyncClient(address) as client:
+        conversation = client.conversation(name)
+        width = shutil.get_terminal_size().columns - 1
+        session = ChatSession(conversation, paint, print, width=width)
+        client.on_disconnect = session.disconnected
+        now = await conversation.get()
+        print(paint.bold(now.slug), paint.dim(f"in {now.working_directory} · /help says what can be done"))
+        await chat_at_terminal(session, paint)

@@ -1,0 +1,62 @@
+"""One conversation that plays by itself, for when there is no terminal to chat at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bedrock import Client, Conversation, v1
+from bedrock.cli import exits
+from bedrock.cli.paint import Paint
+from bedrock.cli.transcript import Transcript
+from bedrock.messages import Approval
+
+PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
+
+REAL_MODEL = """\
+This was the scripted demo model. To talk to a real one, set one of these and start again:
+  ANTHROPIC_API_KEY=…                         Anthropic
+  OPENAI_API_KEY=…                            OpenAI
+  OPENAI_BASE_URL=http://… OPENAI_MODEL=…     any server that speaks like OpenAI
+At a terminal, the same command opens a chat."""
+
+
+def play(client: Client, paint: Paint, write: Callable[[str], None], directory: str, model: str | None) -> int:
+    """Say something, answer what is asked, print it all; returns the exit code."""
+    conversation = client.create(directory, model=model, approval_policy="ask_writes")
+    made = conversation.get()
+    scripted = any(
+        offered.name == made.model and offered.protocol == v1.Model.PROTOCOL_DEMO for offered in client.models()
+    )
+    write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
+    write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
+    transcript = Transcript(paint, write)
+    run = conversation.send(PROMPT)
+    for event in run:
+        if event.approval is not None:
+            for line in transcript.question(event.approval, made.working_directory):
+                write(line)
+            transcript.show(event)
+            _decide(conversation, event.approval, scripted, paint, write)
+            continue
+        transcript.show(event)
+    write("")
+    if run.stop is None or run.stop.reason != "completed":
+        write(paint.bad("The run did not complete."))
+        return exits.FAILED
+    write(paint.good(f"Completed. To read it again: bedrock show {made.slug}"))
+    if scripted:
+        write(REAL_MODEL)
+    return exits.OK
+
+
+def _decide(
+    conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Callable[[str], None]
+) -> None:
+    """Answer for the person who is not there: yes where nothing can be changed by it, else no."""
+    harmless = conversation.get().mode == v1.MODE_RESTRICTED or scripted
+    if harmless and approval.tool != "request_mode_upgrade":
+        write(paint.careful("  answered automatically, because there is no terminal: yes"))
+        conversation.approve(approval)
+    else:
+        write(paint.careful("  answered automatically, because there is no terminal: no"))
+        conversation.deny(approval, "nobody is at the terminal to approve this")

@@ -1,0 +1,215 @@
+"""A conversation that a test writes itself, and watchers of it without a network between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bedrock import v1
+from msgspec.structs import replace
+
+from actors.core.content import Message, MessageType, Text
+from actors.core.context import Limits, Mode, ToolGroup
+from actors.core.notifications import Durable, MessageAdded, StateChanged, Token
+from actors.core.states import Idle, Ledger, LlmRequesting, Phase, State
+from actors.core.summary import StateSummary
+from actors.event_hub import EventHub
+from actors.ports import Commit, ConversationRecord, LogEntry, Store, StoredEvent
+from actors.store.memory import MemoryStore
+from actors.system import SystemClock
+from server.auth import PRINCIPAL
+from server.frames import Frames
+from server.reads import Reads
+from server.wakeups import Wakeups
+from server.watch import Sources, Watchers, WatchSettings
+from server.wire.facts import Facts
+
+PATIENCE = 10.0
+"""Seconds before a test gives up waiting for something that should be there at once."""
+FACTS = Facts({"bash": ToolGroup.BASH}, lambda model: 1_000, Limits())
+ID = "c1"
+NAME = f"conversations/{ID}"
+
+
+class Author:
+    """Writes a conversation as its actor would: commit, then publish."""
+
+    def __init__(self, store: Store, hub: EventHub, conversation_id: str = ID, **fields: Any) -> None:
+        self.store = store
+        self.hub = hub
+        values = {
+            "slug": f"slug-{conversation_id}", "cwd": "/work", "state": Idle(), "state_updated_at": 1, "created_at": 1,
+            "updated_at": 1, "mode": Mode.UNRESTRICTED, "model": "demo", "principal": PRINCIPAL, "epoch": 1, "step": 1,
+        }  # fmt: skip
+        self.record = ConversationRecord(id=conversation_id, **{**values, **fields})
+        self.messages = 0
+        store.commit(
+            Commit(record=self.record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True)
+        )
+
+    @property
+    def head(self) -> int:
+        return self.record.last_seq
+
+    def store_only(
+        self, *notifications: Durable, state: State | None = None, at: int | None = None, **fields: Any
+    ) -> tuple[StoredEvent, ...]:
+        """Commit one transition, each a millisecond after the one before; returns what is to be published."""
+        before = self.record
+        at = before.updated_at + 1 if at is None else at
+        messages = tuple(each.message for each in notifications if isinstance(each, MessageAdded))
+        entry = LogEntry(before.step + 1, at, b"{}", before.last_seq + 1, notifications)
+        self.record = replace(
+            before,
+            state=state or before.state,
+            updated_at=at,
+            step=before.step + 1,
+            last_seq=before.last_seq + len(notifications),
+            **fields,
+        )
+        self.store.commit(
+            Commit(record=self.record, expected_step=before.step, messages=messages, log=(entry,))
+        )
+        return tuple(
+            StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications)
+        )
+
+    def publish(self, events: tuple[StoredEvent, ...]) -> None:
+        self.hub.publish(self.record.id, events)
+
+    def commit(self, *notifications: Durable, **options: Any) -> None:
+        """Commit and publish one transition."""
+        self.publish(self.store_only(*notifications, **options))
+
+    def says(self, text: str = "hi", **fields: Any) -> MessageAdded:
+        """The next message of the conversation, yet to be committed."""
+        self.messages += 1
+        message = Message(
+            id=f"m{self.messages}",
+            sequence=self.messages,
+            type=fields.pop("type", MessageType.USER),
+            content=fields.pop("content", (Text(text),)),
+            created_at=self.messages,
+            **fields,
+        )
+        return MessageAdded(message)
+
+    def streams(self, request_id: str = "r1", attempt: int = 1) -> None:
+        """Commit that the answer of a request has begun to arrive."""
+        state = LlmRequesting(Ledger(run=1, live=True), request_id, attempt, Phase.STREAMING, 1)
+        self.commit(changed("llm_requesting"), state=state)
+
+    def token(self, text: str, request_id: str = "r1", attempt: int = 1, *, reasoning: bool = False) -> None:
+        self.hub.token(self.record.id, Token(request_id, attempt, text, reasoning))
+
+
+def changed(kind: str) -> StateChanged:
+    return StateChanged(StateSummary(kind), ())
+
+
+class Stream:
+    """What one watcher was sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[v1.SubscribeResponse] = []
+        self.gate = asyncio.Event()
+        """Cleared: the reader takes nothing."""
+        self.gate.set()
+        self._arrived = asyncio.Event()
+        self.task: asyncio.Task[None]
+
+    @property
+    def events(self) -> list[v1.Event]:
+        return [event for response in self.responses for event in response.events]
+
+    @property
+    def revisions(self) -> list[int]:
+        return [event.revision for event in self.events if event.revision]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [str(event.WhichOneof("event")) for event in self.events]
+
+    @property
+    def text(self) -> str:
+        """All deltas of text in order."""
+        return "".join(event.text_delta.text for event in self.events)
+
+    async def write(self, response: bytes) -> None:
+        await self.gate.wait()
+        self.responses.append(v1.SubscribeResponse.FromString(response))
+        self._arrived.set()
+
+    async def until(self, there: Callable[[], bool]) -> None:
+        """Wait for responses until `there` holds; a stream that has failed raises its error."""
+        async with asyncio.timeout(PATIENCE):
+            while not there():
+                self._arrived.clear()
+                arrived = asyncio.create_task(self._arrived.wait())
+                await asyncio.wait((arrived, self.task), return_when=asyncio.FIRST_COMPLETED)
+                arrived.cancel()
+                if self.task.done() and not there():
+                    self.task.result()
+                    raise AssertionError(f"the stream ended with {self.kinds}")
+
+    async def revision(self, revision: int) -> None:
+        await self.until(lambda: revision in self.revisions)
+
+    async def kind(self, kind: str) -> None:
+        await self.until(lambda: kind in self.kinds)
+
+    async def end(self) -> None:
+        """Wait for the end of the stream; raises what it raised."""
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.shield(self.task)
+
+
+class Stage:
+    """Watchers over a store and a hub, on the running loop."""
+
+    def __init__(self, settings: WatchSettings, store: Store | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.hub = EventHub()
+        self.reads = Reads(2)
+        self.frames = Frames(self.store, self.reads, FACTS, SystemClock())
+        self.watchers = Watchers(
+            Sources(
+                hub=self.hub,
+                store=self.store,
+                reads=self.reads,
+                frames=self.frames,
+                facts=FACTS,
+                wakeups=Wakeups(asyncio.get_running_loop()),
+            ),
+            settings,
+        )
+        self.author = Author(self.store, self.hub)
+        self._streams: list[Stream] = []
+
+    def watch(self, *, write: Callable[[bytes], Awaitable[None]] | None = None, **request: Any) -> Stream:
+        """Open a stream; it runs until the test is over."""
+        stream = Stream()
+        asked = v1.SubscribeRequest(name=NAME, **request)
+        stream.task = asyncio.create_task(self.watchers.serve(ID, asked, write or stream.write))
+        self._streams.append(stream)
+        return stream
+
+    async def close(self) -> None:
+        for stream in self._streams:
+            stream.task.cancel()
+        await asyncio.gather(*(stream.task for stream in self._streams), return_exceptions=True)
+        self.reads.close()
+
+
+@asynccontextmanager
+async def stage(store: Store | None = None, **settings: Any) -> AsyncIterator[Stage]:
+    """A stage whose hub has nobody attached at the end."""
+    made = Stage(WatchSettings(**{"heartbeat_seconds": 60.0, "stall_seconds": 60.0, **settings}), store)
+    try:
+        yield made
+    finally:
+        await made.close()
+        assert made.hub.watchers() == 0
+        assert len(made.watchers) == 0

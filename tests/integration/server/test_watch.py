@@ -1,0 +1,700 @@
+"""Subscribe keeps its promises: complete, ordered, unique, resumable, final, alive (REQ-BED-011, REQ-BED-025)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from bedrock import v1
+
+from actors import event_hub
+from actors.core.content import MessageType, Text, ToolSuccess, Usage
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import (
+    ConversationUpdated,
+    Fate,
+    QueueChanged,
+    StreamDiscarded,
+    UsageChanged,
+)
+from actors.core.states import (
+    ApprovalKind,
+    AwaitingToolApproval,
+    Idle,
+    Ledger,
+    LlmRequesting,
+    Phase,
+    QueuedInput,
+)
+from actors.core.content import ToolUse
+from actors.ports import RevisionTooOld, Snapshot, StoreUnavailable
+from actors.store.memory import MemoryStore
+from server import frames, limits
+from server.status import Malformed, Missing, Stalled
+from tests.integration.server.stage import ID, Author, Stream, changed, stage
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def on_loop(test: Test) -> Callable[..., None]:
+    """Run an async test on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
+
+
+def busy() -> LlmRequesting:
+    return LlmRequesting(Ledger(run=1, live=True), "r1", 1, Phase.CONNECTING, 1)
+
+
+# --- how a stream begins ----------------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_stream_begins_with_how_things_stand_and_goes_on_live() -> None:
+    async with stage() as s:
+        s.author.commit(s.author.says("one"))
+        s.author.commit(s.author.says("two"))
+        stream = s.watch()
+        await stream.kind("caught_up")
+        assert stream.kinds == ["snapshot", "caught_up"]
+        snapshot = stream.events[0].snapshot
+        assert [message.content[0].text for message in snapshot.messages] == ["one", "two"]
+        assert snapshot.conversation.revision == stream.events[1].caught_up.head_revision == 2
+        s.author.commit(s.author.says("three"))
+        await stream.revision(3)
+        assert stream.revisions == [3]
+
+
+@on_loop
+async def test_a_snapshot_holds_as_many_recent_messages_as_asked_for() -> None:
+    async with stage() as s:
+        for _ in range(limits.RECENT_MESSAGES[1] + 5):
+            s.author.commit(s.author.says())
+        for wanted, held in ((0, 0), (3, 3), (10_000, limits.RECENT_MESSAGES[1])):
+            stream = s.watch(recent_messages=wanted)
+            await stream.kind("caught_up")
+            assert [message.sequence for message in stream.events[0].snapshot.messages] == list(
+                range(s.author.messages - held + 1, s.author.messages + 1)
+            )
+
+
+@on_loop
+async def test_a_snapshot_stays_small_whatever_the_messages() -> None:
+    async with stage() as s:
+        for _ in range(20):
+            s.author.commit(s.author.says("x" * limits.MAX_TEXT_BYTES))
+        waiting = tuple(QueuedInput(f"q{n}", "y" * limits.MAX_TEXT_BYTES, (), n) for n in range(8))
+        s.author.commit(changed("llm_requesting"), state=Idle(Ledger(follows=waiting)))
+        stream = s.watch()
+        await stream.kind("caught_up")
+        assert stream.responses[0].ByteSize() < limits.MAX_RESPONSE_BYTES
+        snapshot = stream.events[0].snapshot
+        assert len(snapshot.queue) == 8
+        assert snapshot.messages[-1].sequence == 20
+        assert 0 < len(snapshot.messages) < 20
+
+
+@on_loop
+async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
+    async with stage() as s:
+        call = ToolUse("call-1", "bash", "{}")
+        steer, follow = QueuedInput("q1", "left", (), 2), QueuedInput("q2", "then", (), 1)
+        ledger = Ledger(run=1, live=True, steers=(steer,), follows=(follow,))
+        s.author.commit(
+            changed("awaiting_tool_approval"),
+            state=AwaitingToolApproval(ledger, (call,), ("call-1",), ApprovalKind.TOOL, "r1", 5),
+        )
+        stream = s.watch()
+        await stream.kind("caught_up")
+        snapshot = stream.events[0].snapshot
+        assert [message.name.rsplit("/", 1)[1] for message in snapshot.queue] == ["q2", "q1"]
+        assert [question.tool_call.tool for question in snapshot.pending_approvals] == ["bash"]
+
+
+@on_loop
+async def test_a_conversation_that_is_gone_cannot_be_watched() -> None:
+    async with stage() as s:
+        s.store.delete(ID)
+        with pytest.raises(Missing):
+            await s.watch().end()
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_stream_resumes_after_every_revision_without_gap_or_duplicate() -> None:
+    async with stage(store_page=4) as s:
+        for commit in range(12):
+            s.author.commit(*(s.author.says() for _ in range(1 + commit % 3)))
+        stored = s.author.head
+        streams = [s.watch(after_revision=after) for after in range(stored + 1)]
+        for after, stream in enumerate(streams):
+            await stream.kind("caught_up")
+            assert stream.kinds[0] == "snapshot"
+            assert not stream.events[0].snapshot.messages
+            assert stream.revisions == list(range(after + 1, stored + 1))
+            assert stream.events[-1].caught_up.head_revision == stored
+        s.author.commit(s.author.says(), s.author.says())
+        for after, stream in enumerate(streams):
+            await stream.revision(stored + 2)
+            assert stream.revisions == list(range(after + 1, stored + 3))
+
+
+@on_loop
+async def test_a_revision_that_is_yet_to_come_is_refused_by_its_field() -> None:
+    async with stage() as s:
+        s.author.commit(s.author.says())
+        stream = s.watch(after_revision=2)
+        with pytest.raises(Malformed) as refusal:
+            await stream.end()
+        assert [field for field, _ in refusal.value.violations] == ["after_revision"]
+        assert stream.responses == []
+
+
+@on_loop
+async def test_a_revision_whose_events_are_gone_is_refused_before_anything_is_sent() -> None:
+    async with stage() as s:
+        for _ in range(10):
+            s.author.commit(s.author.says())
+        s.store.prune_log(ID, 6)
+        stream = s.watch(after_revision=2)
+        with pytest.raises(RevisionTooOld) as refusal:
+            await stream.end()
+        assert stream.responses == []
+        again = s.watch(after_revision=refusal.value.oldest)
+        await again.kind("caught_up")
+        assert again.revisions == list(range(refusal.value.oldest + 1, 11))
+
+
+class Interleaving(MemoryStore):
+    """Runs something while a watcher reads its snapshot: before it, or after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        self.before()
+        seen = super().snapshot(conversation_id, recent_messages)
+        self.after()
+        return seen
+
+
+@pytest.mark.parametrize("start", [{}, {"after_revision": 1}])
+@on_loop
+async def test_nothing_falls_between_the_snapshot_and_the_first_event(start: dict[str, int]) -> None:
+    store = Interleaving()
+    async with stage(store) as s:
+        s.author.commit(s.author.says())
+        s.author.commit(s.author.says())
+        store.before = store.after = lambda: s.author.commit(s.author.says())
+        stream = s.watch(**start)
+        await stream.kind("caught_up")
+        s.author.commit(s.author.says())
+        await stream.revision(5)
+        seen = stream.events[0].snapshot.conversation.revision
+        assert seen == 3
+        assert stream.revisions == list(range(start.get("after_revision", seen) + 1, 6))
+
+
+@on_loop
+async def test_commits_that_are_published_late_are_sent_once() -> None:
+    async with stage() as s:
+        s.author.commit(s.author.says())
+        late = s.author.store_only(s.author.says(), s.author.says())
+        stream = s.watch(after_revision=0)
+        await stream.kind("caught_up")
+        assert stream.revisions == [1, 2, 3]
+        s.author.publish(late)
+        s.author.commit(s.author.says())
+        await stream.revision(4)
+        assert stream.revisions == [1, 2, 3, 4]
+
+
+@on_loop
+async def test_many_threads_publishing_lose_nothing() -> None:
+    async with stage(store_page=16) as s:
+        streams = [s.watch(after_revision=0) for _ in range(10)]
+
+        def write() -> None:
+            for _ in range(300):
+                s.author.commit(s.author.says())
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        for stream in streams:
+            await stream.revision(300)
+            assert stream.revisions == list(range(1, 301))
+        writer.join()
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_the_events_of_a_commit_come_in_one_response() -> None:
+    async with stage(store_page=5) as s:
+        for _ in range(6):
+            s.author.commit(*(s.author.says() for _ in range(3)))
+        resumed, live = s.watch(after_revision=0), s.watch()
+        await resumed.kind("caught_up")
+        await live.kind("caught_up")
+        s.author.commit(*(s.author.says() for _ in range(40)))
+        for stream in (resumed, live):
+            await stream.revision(58)
+            by_commit = [list(range(first, first + 3)) for first in range(1, 19, 3)] + [list(range(19, 59))]
+            for commit in by_commit[0 if stream is resumed else 6 :]:
+                holders = [r for r in stream.responses if any(e.revision in commit for e in r.events)]
+                assert len(holders) == 1
+
+
+@on_loop
+async def test_what_waits_for_a_slow_reader_comes_together() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        stream.gate.clear()
+        for _ in range(100):
+            s.author.commit(s.author.says())
+            await asyncio.sleep(0)
+        stream.gate.set()
+        await stream.revision(100)
+        assert stream.revisions == list(range(1, 101))
+        assert len(stream.responses) <= 4
+
+
+@on_loop
+async def test_a_reader_who_falls_behind_the_hub_reads_on_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_hub, "RING", 8)
+    async with stage(store_page=16) as s:
+        stream, other = s.watch(), s.watch()
+        await stream.kind("caught_up")
+        await other.kind("caught_up")
+        stream.gate.clear()
+        for number in range(1, 201):
+            s.author.commit(s.author.says())
+            await other.revision(number)
+        stream.gate.set()
+        await stream.revision(200)
+        assert stream.revisions == other.revisions == list(range(1, 201))
+
+
+@on_loop
+async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        streams = [s.watch() for _ in range(50)]
+        for stream in streams:
+            await stream.kind("caught_up")
+        encoded: list[int] = []
+        original = frames.event
+        monkeypatch.setattr(frames, "event", lambda *args: encoded.append(args[2].revision) or original(*args))
+        s.author.commit(s.author.says())
+        s.author.streams()
+        s.author.token("x")
+        for stream in streams:
+            await stream.until(lambda stream=stream: stream.text == "x")  # type: ignore[misc]
+        assert sorted(encoded) == [1, 2]
+
+
+class Counting(MemoryStore):
+    loads = 0
+
+    def load(self, conversation_id: str) -> Any:
+        self.loads += 1
+        return super().load(conversation_id)
+
+
+@on_loop
+async def test_an_update_shows_the_conversation_read_once_for_all_watchers() -> None:
+    store = Counting()
+    async with stage(store) as s:
+        streams = [s.watch() for _ in range(30)]
+        for stream in streams:
+            await stream.kind("caught_up")
+        store.loads = 0
+        s.author.commit(ConversationUpdated(("title",)), UsageChanged(1, 2, Usage(), warning=False), title="New")
+        for stream in streams:
+            await stream.revision(2)
+            shown = [e.conversation_updated for e in stream.events if e.HasField("conversation_updated")]
+            assert [conversation.title for conversation in shown] == ["New", "New"]
+            assert shown[0].revision == 2
+        assert store.loads == 1
+
+
+@on_loop
+async def test_an_old_update_shows_the_conversation_as_it_is_now() -> None:
+    async with stage() as s:
+        s.author.commit(ConversationUpdated(("title",)), title="Old")
+        s.author.commit(ConversationUpdated(("title",)), title="New")
+        stream = s.watch(after_revision=0)
+        await stream.kind("caught_up")
+        assert [e.conversation_updated.title for e in stream.events if e.revision] == ["New", "New"]
+
+
+# --- passing text -----------------------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_text_comes_as_it_is_written_with_its_place() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.author.streams()
+        s.author.token("Hä")
+        await stream.until(lambda: stream.text == "Hä")
+        s.author.token("llo")
+        s.author.token("hm", reasoning=True)
+        await stream.until(lambda: stream.text.endswith("hm"))
+        deltas = [event.text_delta for event in stream.events if event.HasField("text_delta")]
+        assert [(d.text, d.offset, d.reasoning) for d in deltas] == [
+            ("Hä", 0, False), ("llo", 2, False), ("hm", 0, True),
+        ]  # fmt: skip
+        assert {(d.llm_request_id, d.attempt) for d in deltas} == {("r1", 1)}
+        assert all(event.revision == 0 for event in stream.events if event.HasField("text_delta"))
+
+
+@pytest.mark.parametrize("start", [{}, {"after_revision": 0}])
+@on_loop
+async def test_a_late_watcher_gets_what_was_streamed_so_far_and_goes_on_after_it(start: dict[str, int]) -> None:
+    async with stage() as s:
+        first = s.watch()
+        await first.kind("caught_up")
+        s.author.streams()
+        s.author.token("because", reasoning=True)
+        s.author.token("Hel")
+        s.author.token("lo")
+        await first.until(lambda: first.text.endswith("lo"))
+        late = s.watch(**start)
+        await late.kind("caught_up")
+        partial = late.events[0].snapshot.partial
+        assert [(p.text, p.offset, p.reasoning) for p in partial] == [("because", 0, True), ("Hello", 0, False)]
+        s.author.token(" you")
+        await late.until(lambda: late.text == " you")
+        assert [e.text_delta.offset for e in late.events if e.HasField("text_delta")] == [5]
+
+
+@on_loop
+async def test_text_of_a_slot_that_the_snapshot_does_not_know_comes_as_deltas() -> None:
+    store = Interleaving()
+    async with stage(store) as s:
+
+        def begin() -> None:
+            s.author.streams()
+            s.author.token("Hello")
+
+        store.after = begin
+        stream = s.watch()
+        await stream.until(lambda: stream.text == "Hello")
+        assert not stream.events[0].snapshot.partial
+        assert stream.kinds == ["snapshot", "caught_up", "state_changed", "text_delta"]
+
+
+@on_loop
+async def test_no_text_of_a_slot_follows_its_end_even_if_the_store_is_ahead_of_the_hub() -> None:
+    async with stage() as s:
+        keeper = s.watch()
+        await keeper.kind("caught_up")
+        s.author.streams()
+        s.author.token("Hello")
+        await keeper.until(lambda: keeper.text == "Hello")
+        answer = s.author.says("Hello", type=MessageType.AGENT, request_id="r1", attempt=1)
+        late = s.author.store_only(answer, changed("idle"), state=Idle())
+        stream = s.watch(after_revision=0)
+        await stream.kind("caught_up")
+        s.author.publish(late)
+        s.author.commit(s.author.says())
+        await stream.revision(4)
+        assert stream.text == ""
+        assert stream.revisions == [1, 2, 3, 4]
+
+
+@on_loop
+async def test_a_discarded_slot_ends_and_the_next_attempt_begins_anew() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.author.streams()
+        s.author.token("Hel")
+        await stream.until(lambda: stream.text == "Hel")
+        s.author.commit(StreamDiscarded("r1", 1), changed("llm_requesting"))
+        s.author.streams(attempt=2)
+        s.author.token("Hello", attempt=2)
+        await stream.until(lambda: stream.text == "HelHello")
+        slots = [
+            (e.text_delta.attempt, e.text_delta.offset) if e.HasField("text_delta") else e.WhichOneof("event")
+            for e in stream.events[2:]
+        ]
+        assert slots == ["state_changed", (1, 0), "stream_discarded", "state_changed", "state_changed", (2, 0)]
+
+
+@on_loop
+async def test_deltas_can_be_left_out() -> None:
+    async with stage() as s:
+        s.author.streams()
+        s.author.token("Hello")
+        stream = s.watch(omit_deltas=True)
+        await stream.kind("caught_up")
+        s.author.token("more")
+        s.hub.tool_output(ID, "call-1", "output")
+        s.author.commit(s.author.says())
+        await stream.revision(2)
+        assert not stream.events[0].snapshot.partial
+        assert set(stream.kinds) == {"snapshot", "caught_up", "message_added"}
+
+
+@on_loop
+async def test_output_of_a_tool_is_passed_on_until_its_result() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.hub.tool_output(ID, "call-1", "abc")
+        await stream.kind("tool_output_delta")
+        s.hub.tool_output(ID, "call-1", "def")
+        await stream.until(lambda: stream.kinds.count("tool_output_delta") == 2)
+        deltas = [e.tool_output_delta for e in stream.events if e.HasField("tool_output_delta")]
+        assert [(d.tool_use_id, d.attempt, d.offset, d.text) for d in deltas] == [
+            ("call-1", 1, 0, "abc"), ("call-1", 1, 3, "def"),
+        ]  # fmt: skip
+        late = s.author.store_only(
+            s.author.says(type=MessageType.TOOL, content=(ToolSuccess("call-1", "abcdef"),))
+        )
+        after = s.watch(after_revision=0)
+        await after.kind("caught_up")
+        s.author.publish(late)
+        s.author.commit(s.author.says())
+        await after.revision(2)
+        assert "tool_output_delta" not in after.kinds
+
+
+@on_loop
+async def test_a_slow_reader_gets_text_in_larger_pieces() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.author.streams()
+        await stream.revision(1)
+        stream.gate.clear()
+        words = [f"{n} " for n in range(200)]
+        for word in words:
+            s.author.token(word)
+            await asyncio.sleep(0)
+        stream.gate.set()
+        await stream.until(lambda: stream.text == "".join(words))
+        assert stream.kinds.count("text_delta") <= 5
+
+
+# --- silence, ends, limits --------------------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_silence_is_broken_by_a_heartbeat_with_the_newest_revision() -> None:
+    async with stage(heartbeat_seconds=0.05) as s:
+        s.author.commit(s.author.says())
+        stream = s.watch()
+        await stream.until(lambda: stream.kinds.count("heartbeat") == 2)
+        assert {e.heartbeat.head_revision for e in stream.events if e.HasField("heartbeat")} == {1}
+
+
+@on_loop
+async def test_text_that_a_watcher_leaves_out_does_not_count_as_a_sign_of_life() -> None:
+    async with stage(heartbeat_seconds=0.05) as s:
+        s.author.streams()
+        stream = s.watch(omit_deltas=True)
+        await stream.kind("caught_up")
+        while "heartbeat" not in stream.kinds:
+            s.author.token("x")
+            await asyncio.sleep(0)
+
+
+@on_loop
+async def test_a_settled_conversation_ends_the_stream_right_after_catching_up() -> None:
+    async with stage() as s:
+        s.author.commit(s.author.says())
+        stream = s.watch(until_settled=True, after_revision=0)
+        await stream.end()
+        assert stream.kinds == ["snapshot", "message_added", "caught_up"]
+
+
+@on_loop
+async def test_a_stream_until_settled_ends_with_the_run_and_not_before() -> None:
+    async with stage() as s:
+        s.author.commit(changed("llm_requesting"), state=busy())
+        stream = s.watch(until_settled=True)
+        await stream.kind("caught_up")
+        # A follow-up starts in the same commit: idle for a moment is not settled.
+        s.author.commit(changed("idle"), changed("awaiting_llm"), changed("llm_requesting"), state=busy())
+        await stream.revision(4)
+        s.author.commit(changed("idle"), state=Idle())
+        await stream.end()
+        assert stream.revisions == [2, 3, 4, 5]
+
+
+@on_loop
+async def test_a_page_that_ends_within_a_commit_does_not_settle_anything() -> None:
+    async with stage(store_page=2) as s:
+        s.author.commit(changed("llm_requesting"), state=busy())
+        hidden = s.author.store_only(
+            changed("idle"), changed("awaiting_llm"), changed("llm_requesting"), changed("llm_requesting"), state=busy()
+        )
+        stream = s.watch(until_settled=True, after_revision=0)
+        await stream.kind("caught_up")
+        s.author.publish(hidden)
+        s.author.commit(changed("idle"), state=Idle())
+        await stream.end()
+        assert stream.revisions == [1, 2, 3, 4, 5, 6]
+
+
+@on_loop
+async def test_a_stream_until_settled_ends_at_a_question() -> None:
+    async with stage() as s:
+        s.author.commit(changed("llm_requesting"), state=busy())
+        stream = s.watch(until_settled=True)
+        await stream.kind("caught_up")
+        s.author.commit(changed("awaiting_tool_approval"))
+        await stream.end()
+
+
+@on_loop
+async def test_a_stream_until_settled_waits_for_follow_ups() -> None:
+    async with stage() as s:
+        s.author.commit(changed("llm_requesting"), state=busy())
+        stream = s.watch(until_settled=True)
+        await stream.kind("caught_up")
+        follow = QueuedInput("q1", "then", (), 1)
+        s.author.commit(QueueChanged(follow, "follow_up", Fate.QUEUED))
+        s.author.commit(changed("error"))
+        await stream.revision(3)
+        s.author.commit(QueueChanged(follow, "follow_up", Fate.DISCARDED))
+        await stream.end()
+
+
+@on_loop
+async def test_a_deleted_conversation_ends_its_streams_well() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.author.commit(s.author.says())
+        s.store.delete(ID)
+        s.hub.deleted(ID)
+        await stream.end()
+        assert stream.kinds == ["snapshot", "caught_up", "message_added", "deleted"]
+
+
+@on_loop
+async def test_a_deletion_ends_a_stream_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_hub, "RING", 2)
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        stream.gate.clear()
+        for _ in range(10):
+            s.author.commit(s.author.says())
+            await asyncio.sleep(0)
+        s.store.delete(ID)
+        s.hub.deleted(ID)
+        stream.gate.set()
+        await stream.end()
+        assert stream.kinds[-1] == "deleted"
+
+
+@on_loop
+async def test_one_stream_too_many_is_refused_and_a_closed_one_makes_room() -> None:
+    async with stage(max_streams=2) as s:
+        first, second = s.watch(), s.watch()
+        await first.kind("caught_up")
+        await second.kind("caught_up")
+        with pytest.raises(Rejected) as refusal:
+            await s.watch().end()
+        assert refusal.value.reason is Reason.TOO_MANY_STREAMS
+        first.task.cancel()
+        await asyncio.wait((first.task,))
+        third = s.watch()
+        await third.kind("caught_up")
+
+
+@on_loop
+async def test_a_cancelled_stream_leaves_the_hub_at_once() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        assert s.hub.watchers() == 1
+        stream.task.cancel()
+        await asyncio.wait((stream.task,))
+        assert s.hub.watchers() == 0
+
+
+@on_loop
+async def test_a_reader_who_takes_nothing_is_ended_and_holds_nobody_up() -> None:
+    async with stage(stall_seconds=0.1) as s:
+        stuck, other = s.watch(), s.watch()
+        await stuck.kind("caught_up")
+        await other.kind("caught_up")
+        stuck.gate.clear()
+        s.author.commit(s.author.says())
+        await other.revision(1)
+        with pytest.raises(Stalled):
+            await stuck.end()
+        assert s.hub.watchers() == 1
+        resumed = s.watch(after_revision=0)
+        await resumed.revision(1)
+
+
+@on_loop
+async def test_a_shutdown_sends_what_is_there_and_then_ends_the_streams() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        s.author.commit(s.author.says())
+        s.watchers.shut_down()
+        with pytest.raises(Rejected) as refusal:
+            await stream.end()
+        assert refusal.value.reason is Reason.SHUTTING_DOWN
+        assert stream.revisions == [1]
+        await s.watchers.ended(5)
+        with pytest.raises(Rejected):
+            await s.watch().end()
+
+
+class Failing(MemoryStore):
+    broken = False
+
+    def load(self, conversation_id: str) -> Any:
+        if self.broken:
+            raise StoreUnavailable("disk")
+        return super().load(conversation_id)
+
+
+@on_loop
+async def test_a_store_that_fails_ends_the_stream_with_its_error() -> None:
+    store = Failing()
+    async with stage(store) as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        store.broken = True
+        s.author.commit(ConversationUpdated(("title",)))
+        with pytest.raises(StoreUnavailable):
+            await stream.end()
+
+
+def test_the_author_writes_what_the_store_accepts() -> None:
+    hub = event_hub.EventHub()
+    author = Author(MemoryStore(), hub)
+    author.commit(author.says())
+    assert author.store.events(ID, after=0, limit=10)[0].revision == author.head == 1
+
+
+def test_the_wire_is_that_of_the_contract() -> None:
+    assert v1.SubscribeResponse.DESCRIPTOR.fields_by_name["events"].number == 1
+    assert [field.name for field in v1.SubscribeResponse.DESCRIPTOR.fields] == ["events"]
+    assert isinstance(Text("x"), Text)
+    assert Stream is not None

@@ -1,0 +1,41 @@
+"""A process that commits until it is killed, and says what is durable: `python -m … DIRECTORY`, one line per commit.
+
+Two threads commit to conversations of their own. A line `conversation step` is written to standard output once the
+commit has returned; standard output is a pipe, and a line is one write.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from actors.store.peewee_store import PeeweeStore, open_store
+from tests.integration.store.drafts import Draft
+
+
+def work(store: PeeweeStore, conversation_id: str) -> None:
+    record = store.load(conversation_id)
+    draft = Draft(conversation_id)
+    if record is None:
+        store.commit(draft.create())
+    else:
+        draft.record = record
+    while True:
+        store.commit(draft.next(messages=1 + draft.record.step % 2))
+        os.write(1, f"{conversation_id} {draft.record.step}\n".encode())
+
+
+def main() -> None:
+    store = open_store(Path(sys.argv[1]))
+    os.write(1, b"ready 0\n")
+    threads = [threading.Thread(target=work, args=(store, f"c{number}")) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

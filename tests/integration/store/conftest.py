@@ -1,0 +1,71 @@
+"""Both stores, and a way to make the writer wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.ports import Faults, Store
+from actors.store.memory import MemoryStore
+from actors.store.peewee_store import open_store
+
+SECONDS = 20.0
+"""Longer than anything here takes."""
+
+
+class Gate:
+    """Faults that hold whoever writes at `store.before_begin`, or fail where they are told to."""
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        self.failing: dict[str, BaseException] = {}
+        self._open = threading.Event()
+        self._open.set()
+        self._held = threading.Event()
+
+    def hit(self, point: str) -> None:
+        self.hits.append(point)
+        if point in self.failing:
+            raise self.failing.pop(point)
+        if point == "store.before_begin" and not self._open.is_set():
+            self._held.set()
+            assert self._open.wait(SECONDS)
+
+    def close(self) -> None:
+        self._held.clear()
+        self._open.clear()
+
+    def wait_until_held(self) -> None:
+        assert self._held.wait(SECONDS)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture(params=["memory", "peewee"])
+def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Faults | None], Store]]:
+    """Opens a store of either kind, closed at the end."""
+    opened: list[Store] = []
+
+    def open_one(faults: Faults | None) -> Store:
+        store: Store = MemoryStore(faults) if request.param == "memory" else open_store(tmp_path / "data", faults)
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_any: Callable[[Faults | None], Store], gate: Gate) -> Store:
+    """A store of either kind, whose writer obeys `gate`."""
+    return open_any(gate)

@@ -1,0 +1,86 @@
+"""Commits for tests: what an actor would hand to the store, transition after transition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from actors.core.content import Message, MessageType, Text, ToolUse, Usage
+from actors.core.context import Mode
+from actors.core.fsm import ContextState
+from actors.core.notifications import Durable, MessageAdded, StateChanged
+from actors.core.states import Idle, Ledger, State
+from actors.core.summary import StateSummary
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+
+CHANGED = StateChanged(StateSummary("idle"), (ContextState.IDLE,))
+
+
+def record_of(conversation_id: str, **fields: Any) -> ConversationRecord:
+    """A record that nothing has happened to."""
+    record = ConversationRecord(
+        id=conversation_id,
+        slug=conversation_id,
+        cwd="/work",
+        state=Idle(),
+        state_updated_at=1,
+        created_at=1,
+        updated_at=1,
+        mode=Mode.RESTRICTED,
+        model="demo",
+        principal="local",
+    )
+    return replace(record, **fields)
+
+
+def message_of(sequence: int, text: str = "", **fields: Any) -> Message:
+    """An agent's message with a tool call."""
+    content = (Text(text or f"message {sequence} — ünïcode"), ToolUse(f"call-{sequence}", "bash", '{"command": "ls"}'))
+    message = Message(f"m{sequence}", sequence, MessageType.AGENT, content, 1_000 + sequence, usage=Usage(sequence, 10))
+    return replace(message, **fields)
+
+
+class Draft:
+    """A conversation as its actor sees it; every call builds the commit that comes next, and believes in it."""
+
+    def __init__(self, conversation_id: str, **fields: Any) -> None:
+        self.record = record_of(conversation_id, **fields)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def create(self, *, command: CommandRecord | None = None, steps: int = 1) -> Commit:
+        """Its first commit."""
+        return replace(
+            self.next(command=command, steps=steps, messages=0), create=True, create_command=command is not None
+        )
+
+    def next(
+        self,
+        *,
+        messages: int = 1,
+        steps: int = 1,
+        events: tuple[Durable, ...] = (CHANGED,),
+        command: CommandRecord | None = None,
+        state: State | None = None,
+        context: bytes | None = None,
+        **fields: Any,
+    ) -> Commit:
+        """A chain of `steps` transitions, the first of which brings `messages` messages."""
+        before = self.record
+        sequence = before.state.ledger.seq
+        fresh = tuple(message_of(sequence + offset + 1) for offset in range(messages))
+        log: list[LogEntry] = []
+        revision = before.last_seq
+        for step in range(before.step + 1, before.step + steps + 1):
+            told = (*(map(MessageAdded, fresh) if not log else ()), *events)
+            event = f'{{"type":"test","step":{step}}}'.encode()
+            log.append(LogEntry(step, 5_000 + step, event, revision + 1, told, context))
+            revision += len(told)
+        ends = state or Idle(Ledger(seq=sequence + messages))
+        self.record = replace(
+            before, state=ends, step=before.step + steps, last_seq=revision, updated_at=5_000 + before.step, **fields
+        )
+        return Commit(self.record, before.step, fresh, tuple(log), command)

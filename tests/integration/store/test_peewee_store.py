@@ -1,0 +1,552 @@
+"""The SQLite store on real files: crashes, full disks, damage, locks, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import Usage
+from actors.core.states import Idle, Ledger, LlmRequesting, Phase
+from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
+from actors.store import writer
+from actors.store.engine import sqlite3, wal_reset_race
+from actors.store.peewee_store import PeeweeStore, open_store
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.drafts import Draft
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def store(path: Path, gate: Gate) -> Iterator[PeeweeStore]:
+    opened = open_store(path, gate)
+    yield opened
+    opened.close()
+
+
+def grow(store: PeeweeStore, conversation_id: str, commits: int = 5) -> Draft:
+    draft = Draft(conversation_id)
+    store.commit(draft.create())
+    for _ in range(commits):
+        store.commit(draft.next())
+    return draft
+
+
+def tamper(path: Path, statement: str, *values: object) -> None:
+    """Change the file as nothing of ours would, while no store is open."""
+    connection = sqlite3.connect(path / "bedrock.db")
+    connection.execute(statement, values)
+    connection.commit()
+    connection.close()
+
+
+# --- crashes --------------------------------------------------------------------------------------------------
+
+
+def kill_at_random(path: Path, patience: random.Random) -> dict[bytes, int]:
+    """Let a process commit, kill it at some moment; the last step that it has acknowledged, by conversation."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.store.committer", str(path)], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        lines = patience.randrange(2, 60)
+        acknowledged = [pipe.readline() for _ in range(lines)]
+        os.kill(process.pid, signal.SIGKILL)
+        acknowledged += pipe.readlines()
+    assert process.wait(SECONDS) == -signal.SIGKILL
+    return {name: int(step) for name, step in (line.split() for line in acknowledged if line.endswith(b"\n"))}
+
+
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(path: Path) -> None:
+    patience = random.Random(7)
+    for _ in range(20):
+        acknowledged = kill_at_random(path, patience)
+        assert acknowledged.pop(b"ready") == 0
+        store = open_store(path)
+        try:
+            for name, step in acknowledged.items():
+                record = store.load(name.decode())
+                assert record is not None
+                assert record.step in (step, step + 1), "acknowledged, or just not yet"
+                assert len(store.history(record.id, 10_000)) == record.state.ledger.seq
+                assert len(store.events(record.id, after=0, limit=100_000)) == record.last_seq
+                assert store.verify(record.id) == ()
+        finally:
+            store.close()
+
+
+def test_a_lock_file_of_a_dead_process_does_not_matter(path: Path) -> None:
+    kill_at_random(path, random.Random(1))
+    assert (path / "lock").exists()
+    open_store(path).close()
+
+
+# --- disks that fail ------------------------------------------------------------------------------------------
+
+
+class FullDisk(Gate):
+    """Limits the database to the pages it has, as a full disk would, from `fill` to `empty`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit: int | None = None
+        self.store: PeeweeStore | None = None
+
+    def hit(self, point: str) -> None:
+        super().hit(point)
+        if point == "store.before_begin" and self.limit is not None and self.store is not None:
+            self.store._database.execute_sql(f"PRAGMA max_page_count = {self.limit}")  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("size", [1, 40_000])
+def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path, size: int) -> None:
+    disk = FullDisk()
+    store = disk.store = open_store(path, disk)
+    draft = grow(store, "c1")
+    disk.limit = 1
+    refused = None
+    for _ in range(100):
+        before = draft.record
+        try:
+            store.commit(draft.next(title="x" * size))
+        except StoreUnavailable as error:
+            refused = str(error)
+            draft.record = before
+            break
+    assert refused is not None
+    assert "full" in refused
+    at_the_limit = store.load("c1")
+    assert at_the_limit is not None
+    assert replace(at_the_limit, log_hash="") == draft.record
+    assert store.verify("c1") == ()
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.put_attachment("c1", Attachment("sha", "image/png", b"x" * 100_000, 1, 1))
+    disk.limit = 1 << 30
+    store.commit(draft.next(title="room"))
+    assert store.verify("c1") == ()
+    store.close()
+    reopened = open_store(path)
+    again = reopened.load("c1")
+    assert again is not None
+    assert replace(again, log_hash="") == draft.record
+    reopened.close()
+
+
+def test_everybody_in_a_transaction_that_fails_is_told_and_nothing_of_it_is_stored(
+    store: PeeweeStore, gate: Gate
+) -> None:
+    drafts = [grow(store, f"c{number}", 1) for number in range(12)]
+    before = [draft.record for draft in drafts]
+    with ThreadPoolExecutor(12) as threads:
+        running = held(store, gate, threads, drafts)
+        gate.failing["store.before_begin"] = OSError("I/O error")
+        gate.open()
+        errors = [future.exception(SECONDS) for future in running]
+    assert errors[0] is None
+    assert all(isinstance(error, StoreUnavailable) for error in errors[1:])
+    assert len({id(error) for error in errors}) == 12, "everybody gets an exception of their own"
+    for draft, record in zip(drafts[1:], before[1:], strict=True):
+        found = store.load(draft.id)
+        assert found is not None
+        assert replace(found, log_hash="") == record
+        draft.record = record
+        store.commit(draft.next())
+        assert store.verify(draft.id) == ()
+
+
+def held(store: PeeweeStore, gate: Gate, threads: ThreadPoolExecutor, drafts: list[Draft]) -> list[Future[None]]:
+    """Let the drafts commit: the first in a transaction that `gate` holds, all others in the one after it."""
+    gate.close()
+    running = [threads.submit(store.commit, drafts[0].next())]
+    gate.wait_until_held()
+    running += [threads.submit(store.commit, draft.next()) for draft in drafts[1:]]
+    wait_for(lambda: len(store._writer._normal) == len(drafts) - 1)
+    return running
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give other threads the processor until `condition` holds."""
+    pause = threading.Event()
+    for _ in range(int(SECONDS * 1000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it never held")
+
+
+def test_a_broken_connection_is_replaced(store: PeeweeStore, gate: Gate) -> None:
+    draft = grow(store, "c1")
+    before = draft.record
+    connection = store._database.connection()  # type: ignore[no-untyped-call]
+    connection.close()
+    with pytest.raises(StoreUnavailable):
+        store.commit(draft.next())
+    draft.record = before
+    store.commit(draft.next())
+    assert store.verify("c1") == ()
+
+
+class Crash(BaseException):
+    """What a simulated crash raises."""
+
+
+@pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
+def test_a_writer_that_ends_leaves_nobody_waiting(
+    path: Path, gate: Gate, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(path, gate)
+    drafts = [grow(store, f"c{number}", 0) for number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        running = held(store, gate, threads, drafts)
+        gate.failing[point] = Crash()
+        gate.open()
+        errors = [future.exception(SECONDS) for future in running]
+    assert all(isinstance(error, StoreUnavailable) for error in errors[1:])
+    with pytest.raises(StoreUnavailable):
+        store.delete("c1")
+    assert "writer ended" in caplog.text
+    store.close()
+    reopened = open_store(path)
+    assert all(reopened.verify(draft.id) == () for draft in drafts)
+    reopened.close()
+
+
+# --- opening --------------------------------------------------------------------------------------------------
+
+
+def test_a_data_directory_has_one_holder(store: PeeweeStore, path: Path) -> None:
+    with pytest.raises(DataDirectoryBusy) as caught:
+        open_store(path)
+    assert (caught.value.path, caught.value.pid) == (path, os.getpid())
+    assert str(os.getpid()) in str(caught.value)
+    command = [sys.executable, "-m", "tests.integration.store.committer", str(path)]
+    other = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert other.returncode != 0
+    assert f"is in use by process {os.getpid()}" in other.stderr
+    store.close()
+    open_store(path).close()
+
+
+def test_files_are_for_their_owner_only_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = open_store(path / "deeper")
+        grow(store, "c1")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (path / "deeper").iterdir()}
+        assert stat.S_IMODE((path / "deeper").stat().st_mode) == 0o700
+        assert modes == {"bedrock.db": 0o600, "bedrock.db-wal": 0o600, "bedrock.db-shm": 0o600, "lock": 0o600}
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_an_open_database_file_is_closed_to_others(path: Path) -> None:
+    path.mkdir()
+    (path / "bedrock.db").touch(mode=0o644)
+    open_store(path).close()
+    assert stat.S_IMODE((path / "bedrock.db").stat().st_mode) == 0o600
+
+
+def test_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    path.mkdir()
+    (path / "bedrock.db").write_bytes(b"this is not a database, it is a letter" * 100)
+    with pytest.raises(StoreUnusable, match="not a database"):
+        open_store(path)
+    assert (path / "bedrock.db").read_bytes().startswith(b"this is not")
+    shutil.rmtree(path)
+    open_store(path).close()
+
+
+def test_a_place_that_cannot_hold_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnusable, match="cannot be used: Not a directory"):
+        open_store(tmp_path / "file" / "data")
+    (tmp_path / "data" / "bedrock.db").mkdir(parents=True)
+    with pytest.raises(StoreUnusable, match="cannot be opened"):
+        open_store(tmp_path / "data")
+
+
+def test_a_read_only_file_system_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(path).close()
+    real = os.open
+
+    def read_only(name: str, flags: int, *rest: int, **more: int) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(30, "Read-only file system", str(name))
+        return real(name, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(StoreUnusable, match="Read-only file system"):
+        open_store(path)
+
+
+def test_a_failed_opening_holds_nothing(path: Path) -> None:
+    path.mkdir()
+    (path / "bedrock.db").write_bytes(b"nonsense" * 1000)
+    before = resources()
+    for _ in range(3):
+        with pytest.raises(StoreUnusable):
+            open_store(path)
+    assert resources() == before
+
+
+def test_the_race_of_sqlites_write_ahead_log_is_known_by_version() -> None:
+    affected = [(3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2), (3, 45, 0)]
+    sound = [(3, 44, 6), (3, 50, 7), (3, 51, 3), (3, 52, 0), (4, 0, 0)]
+    assert all(wal_reset_race(version) for version in affected)
+    assert not any(wal_reset_race(version) for version in sound)
+    assert not wal_reset_race(sqlite3.sqlite_version_info)
+
+
+# --- what it leaves behind ------------------------------------------------------------------------------------
+
+
+def resources() -> tuple[int, int]:
+    """Open file descriptors and threads."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def test_closing_gives_back_every_descriptor_and_thread_also_those_of_dead_threads(path: Path) -> None:
+    open_store(path).close()
+    before = resources()
+    for _ in range(3):
+        store = open_store(path)
+        draft = Draft("c1")
+        if store.load("c1") is None:
+            store.commit(draft.create())
+        with ThreadPoolExecutor(24) as threads:
+            list(threads.map(store.snapshot, ["c1"] * 200, [5] * 200))
+        assert resources()[0] > before[0]
+        store.close()
+        assert resources() == before
+    assert sorted(file.name for file in path.iterdir()) == ["bedrock.db", "lock"]
+
+
+def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> None:
+    store = open_store(path, gate)
+    drafts = [Draft(f"c{number}") for number in range(5)]
+    gate.close()
+    with ThreadPoolExecutor(6) as threads:
+        running = [threads.submit(store.commit, draft.create()) for draft in drafts]
+        gate.wait_until_held()
+        wait_for(lambda: len(store._writer._normal) == 4)
+        closing = threads.submit(store.close)
+        wait_for(lambda: store._writer._closing)
+        gate.open()
+        assert [future.exception(SECONDS) for future in (*running, closing)] == [None] * 6
+    reopened = open_store(path)
+    assert all(reopened.load(draft.id) is not None for draft in drafts)
+    reopened.close()
+
+
+def test_the_log_is_moved_into_the_database_as_it_grows(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr(writer, "WAL_PAGES", 20)
+    store = open_store(path)
+    draft = grow(store, "c1", 200)
+    assert (path / "bedrock.db-wal").stat().st_size < 1 << 20
+    (tmp_path / "copy").mkdir()
+    shutil.copy(path / "bedrock.db", tmp_path / "copy")
+    copy = sqlite3.connect(tmp_path / "copy" / "bedrock.db")
+    assert copy.execute("SELECT count(*) FROM log").fetchone()[0] > 100
+    copy.close()
+    store.commit(draft.next())
+    store.close()
+
+
+# --- damage ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state_data",
+    [
+        None,
+        "",
+        "{",
+        '{"version":1}',
+        '{"version":2,"state":{"type":"idle","ledger":{}}}',
+        '{"version":1,"state":{"type":"no_such_state"}}',
+        '{"version":1,"state":{"type":"llm_requesting","ledger":{}}}',
+        b'{"version":1,"state":{"type":"idle","ledger":{"last_text":"\xff\xfe"}}}',
+    ],
+)
+def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
+    path: Path, state_data: str | bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(path)
+    draft = grow(store, "c1", 4)
+    busy = LlmRequesting(Ledger(run=2, live=True, req=4, seq=5), "c1:r4", 1, Phase.STREAMING, 5)
+    store.commit(draft.next(state=busy))
+    store.commit(Draft("c1-a3", parent_conversation_id="c1", user_initiated=False).create(), Draft("c2").create())
+    store.close()
+    tamper(path, "UPDATE conversations SET state_data = CAST(? AS TEXT) WHERE id = 'c1'", state_data)
+    store = open_store(path)
+    with caplog.at_level(logging.ERROR):
+        record = store.load("c1")
+    assert record is not None
+    assert "conversation c1" in caplog.text
+    usage = sum((message.usage or Usage() for message in store.history("c1", 99)), Usage())
+    assert isinstance(record.state, Idle)
+    ledger = record.state.ledger
+    assert (ledger.seq, ledger.agents, ledger.total_usage, ledger.used_tokens) == (5, 3, usage, 15)
+    assert ledger.run >= 2
+    assert ledger.req >= 4
+    assert store.unsettled() == ("c1", "c1-a3"), "it was busy: the restart looks at it"
+    snapshot = store.snapshot("c1", 2)
+    assert snapshot is not None
+    assert snapshot.record == record
+    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    assert record in listed
+    assert len(listed) == 2
+    draft.record = record
+    store.commit(draft.next())
+    assert store.load("c1") != record
+    assert store.verify("c1") == ()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE messages SET content = '[{\"type\":' WHERE id = 'c1/m2'",
+        "UPDATE messages SET content = CAST(x'5b22ff5d' AS TEXT) WHERE id = 'c1/m2'",
+        "UPDATE messages SET display_data = '7' WHERE id = 'c1/m2'",
+        "UPDATE conversations SET labels = '[' WHERE id = 'c1'",
+        "UPDATE conversations SET mode = 'godlike' WHERE id = 'c1'",
+    ],
+)
+def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, statement: str) -> None:
+    store = open_store(path)
+    grow(store, "c1")
+    grow(store, "c2")
+    store.close()
+    tamper(
+        path,
+        statement + " AND (SELECT 1)" if "messages" not in statement else statement + " AND conversation_id = 'c1'",
+    )
+    store = open_store(path)
+    with pytest.raises(StoreDamaged):
+        store.snapshot("c1", 99)
+    assert store.verify("c1") != ()
+    assert store.verify("c2") == ()
+    assert len(store.history("c2", 99)) == 5
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3",
+        "UPDATE log SET notifications = replace(notifications, 'ls', 'rm') WHERE step = 3",
+        "UPDATE log SET at = at + 1 WHERE step = 3",
+        "UPDATE log SET epoch = 7 WHERE step = 3",
+        "UPDATE log SET context = '{}' WHERE step = 3",
+        "UPDATE log SET notifications = '[' WHERE step = 3",
+        "UPDATE log SET hash = prev_hash WHERE step = 6",
+        "DELETE FROM log WHERE step = 3",
+        "DELETE FROM log WHERE step = 6",
+        "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3",
+        "UPDATE messages SET usage_data = NULL WHERE sequence_id = 3",
+        "DELETE FROM messages WHERE sequence_id = 3",
+        "DELETE FROM messages WHERE sequence_id = 5",
+        "UPDATE conversations SET last_seq = last_seq + 1",
+        "UPDATE conversations SET log_hash = ''",
+    ],
+)
+def test_whatever_is_changed_behind_its_back_is_found(path: Path, statement: str) -> None:
+    store = open_store(path)
+    grow(store, "c1")
+    assert store.verify("c1") == ()
+    store.close()
+    tamper(path, statement)
+    store = open_store(path)
+    assert store.verify("c1") != ()
+    store.close()
+
+
+def test_a_damaged_file_is_damage(path: Path) -> None:
+    store = open_store(path)
+    grow(store, "c1", 200)
+    store.close()
+    file = path / "bedrock.db"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] + b"\xaa" * (len(whole) // 2))
+    store = open_store(path)
+    with pytest.raises(StoreDamaged):
+        store.history("c1", 999)
+    store.close()
+
+
+# --- readers --------------------------------------------------------------------------------------------------
+
+
+def test_readers_cannot_write_and_are_bounded(store: PeeweeStore, path: Path) -> None:
+    grow(store, "c1")
+    with pytest.raises(StoreUnavailable, match="readonly"), store._reading() as connection:
+        connection.execute("DELETE FROM messages")
+    assert len(store.history("c1", 9)) == 5
+    before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(60) as threads:
+        found = list(threads.map(lambda _: len(store.history("c1", 9)), range(600)))
+    assert found == [5] * 600
+    assert len(os.listdir("/proc/self/fd")) - before <= 3 * 16
+
+
+def test_queries_use_their_indexes(store: PeeweeStore) -> None:
+    grow(store, "c1")
+    statements: list[str] = []
+    with store._reading() as connection:
+        connection.set_trace_callback(statements.append)
+    store.load("c1")
+    store.find_slug("c1")
+    store.list(principal="local", archived=False, parent=None, before=(9, "c9"), limit=5)
+    store.list(principal="local", archived=False, parent="c1", before=None, limit=5)
+    store.children("c1")
+    store.unsettled()
+    store.history("c1", 5)
+    store.messages("c1", limit=2, descending=True)
+    store.events("c1", after=2, limit=5)
+    store.journal("c1", after_step=2, limit=5)
+    store.command("c1", "r")
+    store.create_command("local", "r")
+    store.attachment("c1", "a")
+    assert len(statements) == 13
+    with store._reading() as connection:
+        connection.set_trace_callback(None)
+        plans = {s: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {s}")] for s in statements}
+    scans = {s: plan for s, plan in plans.items() if any(step.startswith("SCAN") for step in plan)}
+    assert [plan for plan in scans.values() if "conversations_unsettled" not in str(plan)] == []
+    sorts = [s for s, plan in plans.items() if any("TEMP B-TREE" in step for step in plan)]
+    assert all("parent_conversation_id\" = 'c1'" in s for s in sorts)
+
+
+def test_deletion_uses_indexes_in_every_table(store: PeeweeStore) -> None:
+    with store._reading() as connection:
+        for table in ("messages", "log", "commands", "attachments", "prompts"):
+            plan = connection.execute(
+                f"EXPLAIN QUERY PLAN SELECT 1 FROM {table} WHERE conversation_id = 'c1'"
+            ).fetchall()
+            assert plan[0][3].startswith("SEARCH"), table

@@ -1,0 +1,261 @@
+"""The tables are the seed's, with what was added; migrations make them, and only migrations."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import peewee
+import pytest
+from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
+from playhouse.schema_diff import diff_models  # type: ignore[import-untyped]
+
+from actors.core.content import MessageType
+from actors.core.states import TERMINAL, Idle, State
+from actors.ports import ConversationRecord, StoreUnusable
+from actors.store import rows, schema
+from actors.store.engine import FILE, MIGRATIONS, migrate, open_writer, sqlite3
+from actors.store.journal import LOG
+from actors.store.peewee_store import open_store
+from tests.integration.store.drafts import Draft
+
+SEED = """
+CREATE TABLE conversations (
+    id TEXT PRIMARY KEY,
+    slug TEXT UNIQUE,
+    cwd TEXT NOT NULL,                    -- REQ-BED-010: fixed at creation
+    parent_conversation_id TEXT,          -- REQ-BED-009: NULL for user conversations
+    user_initiated BOOLEAN NOT NULL,      -- REQ-BED-009: FALSE for sub-agents
+    state TEXT NOT NULL DEFAULT 'idle',
+    state_data TEXT,                       -- JSON: retry attempt, pending tools, etc.
+    state_updated_at TIMESTAMP NOT NULL,
+    created_at TIMESTAMP NOT NULL,
+    updated_at TIMESTAMP NOT NULL,
+    archived BOOLEAN NOT NULL DEFAULT FALSE,
+
+    FOREIGN KEY (parent_conversation_id)
+        REFERENCES conversations(id) ON DELETE CASCADE
+);
+
+CREATE TABLE messages (
+    id TEXT PRIMARY KEY,
+    conversation_id TEXT NOT NULL,
+    sequence_id INTEGER NOT NULL,
+    message_type TEXT NOT NULL,           -- user, agent, tool, system, error
+    actor_kind TEXT NOT NULL,             -- human, llm_agent, system
+    content TEXT NOT NULL,                -- JSON
+    display_data TEXT,                    -- JSON for UI rendering
+    usage_data TEXT,                      -- JSON: token counts (REQ-BED-012)
+    created_at TIMESTAMP NOT NULL,
+
+    FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
+);
+"""
+"""The second seed's "Database Schema", verbatim."""
+OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[peewee.SqliteDatabase]:
+    """What the migrations make of an empty file."""
+    opened = open_writer(tmp_path / FILE)
+    migrate(opened)
+    yield opened
+    opened.close()
+
+
+def pragma(connection: Any, name: str, table: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = connection.execute(f"PRAGMA {name}({table})").fetchall()
+    return found
+
+
+def columns(connection: Any, table: str) -> dict[str, tuple[str, bool, str | None, int]]:
+    """Type, NOT NULL, default and place in the primary key of every column. A primary key is never NULL: the
+    standard says so, SQLite has to be told."""
+    found = pragma(connection, "table_info", table)
+    return {name: (kind, bool(notnull or key), default, key) for _, name, kind, notnull, default, key in found}
+
+
+def uniques(connection: Any, table: str) -> set[tuple[str, ...]]:
+    """The columns of every UNIQUE constraint and index without a condition."""
+    indexes = [row[1] for row in pragma(connection, "index_list", table) if row[2] and not row[4]]
+    return {tuple(row[2] for row in pragma(connection, "index_info", index)) for index in indexes}
+
+
+@pytest.mark.parametrize("table", ["conversations", "messages"])
+def test_the_seeds_tables_are_there_as_it_declares_them(database: peewee.SqliteDatabase, table: str) -> None:
+    seed = sqlite3.connect(":memory:")
+    seed.executescript(SEED)
+    ours = database.connection()  # type: ignore[no-untyped-call]
+    wanted, found = columns(seed, table), columns(ours, table)
+    assert list(found)[: len(wanted)] == list(wanted)
+    assert {name: found[name] for name in wanted} == wanted
+    assert set(pragma(seed, "foreign_key_list", table)) <= set(pragma(ours, "foreign_key_list", table))
+    assert uniques(seed, table) <= uniques(ours, table)
+    assert all(row[6] == "CASCADE" for row in pragma(ours, "foreign_key_list", table))
+    seed.close()
+
+
+def test_the_seeds_rows_fit(database: peewee.SqliteDatabase) -> None:
+    """What the seed's own INSERTs would say works: everything that was added has a default or may be NULL."""
+    ours = database.connection()  # type: ignore[no-untyped-call]
+    ours.execute(
+        "INSERT INTO conversations (id, slug, cwd, user_initiated, state_updated_at, created_at, updated_at) "
+        "VALUES ('c', 's', '/', 1, 1, 1, 1)"
+    )
+    ours.execute(
+        "INSERT INTO messages (id, conversation_id, sequence_id, message_type, actor_kind, content, created_at) "
+        "VALUES ('m', 'c', 1, 'user', 'human', '[]', 1)"
+    )
+
+
+def test_every_type_of_message_fits_and_no_other(database: peewee.SqliteDatabase) -> None:
+    ours = database.connection()  # type: ignore[no-untyped-call]
+    ours.execute(
+        "INSERT INTO conversations (id, cwd, user_initiated, state_updated_at, created_at, updated_at) "
+        "VALUES ('c', '/', 1, 1, 1, 1)"
+    )
+    insert = (
+        "INSERT INTO messages (id, conversation_id, sequence_id, message_type, actor_kind, content, created_at) "
+        "VALUES (?, 'c', ?, ?, ?, '[]', 1)"
+    )
+    for number, kind in enumerate((*MessageType, "human")):
+        fits = kind in set(MessageType)
+        for actor in ("human", "llm_agent", "system", "dog"):
+            key = f"{kind}{actor}"
+            if fits and actor != "dog":
+                ours.execute(insert, (key, number * 10 + len(actor), str(kind), actor))
+            else:
+                with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+                    ours.execute(insert, (key, 1_000, str(kind), actor))
+
+
+def test_the_models_are_what_the_migrations_make(database: peewee.SqliteDatabase) -> None:
+    assert not diff_models(database, schema.TABLES)
+    fresh = peewee.SqliteDatabase(":memory:")
+    with fresh.bind_ctx(schema.TABLES):
+        fresh.create_tables(schema.TABLES)
+    modelled, migrated = fresh.connection(), database.connection()  # type: ignore[no-untyped-call]
+    for table in OURS:
+        assert columns(modelled, table) == columns(migrated, table)
+        assert set(pragma(modelled, "foreign_key_list", table)) == set(pragma(migrated, "foreign_key_list", table))
+        assert uniques(modelled, table) == uniques(migrated, table)
+        assert indexes(modelled, table) == indexes(migrated, table)
+        assert checks(modelled, table) == checks(migrated, table)
+    fresh.close()
+
+
+def indexes(connection: Any, table: str) -> set[tuple[str, ...]]:
+    """Uniqueness, columns and condition of every index."""
+    found = set()
+    for _, name, unique, _, _ in pragma(connection, "index_list", table):
+        names = [row[2] for row in pragma(connection, "index_info", name)]
+        sql = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0] or ""
+        found.add((str(unique), *names, squeezed(sql.partition("WHERE")[2])))
+    return found
+
+
+def checks(connection: Any, table: str) -> set[str]:
+    sql = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    return set(re.findall(r"CHECK \((.*?\))\)", squeezed(sql)))
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_missing_column_is_drift(database: peewee.SqliteDatabase) -> None:
+    database.execute_sql("ALTER TABLE conversations ADD COLUMN surprise TEXT")  # type: ignore[no-untyped-call]
+    assert diff_models(database, schema.TABLES)
+
+
+def test_no_column_is_forgotten_when_rows_are_written(database: peewee.SqliteDatabase) -> None:
+    ours = database.connection()  # type: ignore[no-untyped-call]
+    assert set(columns(ours, "conversations")) == set(rows.RECORD)
+    assert set(columns(ours, "messages")) == set(rows.MESSAGE)
+    assert tuple(columns(ours, "log")) == LOG
+    elsewhere = {"system_prompt"}
+    assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(columns(ours, "conversations"))
+
+
+def test_the_index_of_what_is_unsettled_knows_every_state() -> None:
+    tags = {state.__struct_config__.tag for state in get_args(State)}
+    settled = set(re.findall(r"'(\w+)'", schema.UNSETTLED.partition(" OR ")[0]))
+    assert settled == {state.__struct_config__.tag for state in (Idle, *TERMINAL)}
+    assert settled < tags
+
+
+# --- migrations -----------------------------------------------------------------------------------------------
+
+
+def test_migrations_are_applied_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = open_store(tmp_path)
+        applied = Runner(store._database, str(MIGRATIONS)).status()
+        assert all(migration.applied for migration in applied)
+        store.close()
+    assert [migration.name for migration in applied] == sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))
+
+
+def test_a_later_migration_keeps_what_is_stored(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "data")
+    draft = Draft("c1")
+    store.commit(draft.create())
+    store.commit(draft.next())
+    before = (store.load("c1"), store.history("c1", 9), store.events("c1", after=0, limit=9))
+    store.close()
+    later = later_migrations(tmp_path, "ALTER TABLE conversations ADD COLUMN mood TEXT")
+    database = open_writer(tmp_path / "data" / FILE)
+    migrate(database, later)
+    assert "mood" in columns(database.connection(), "conversations")  # type: ignore[no-untyped-call]
+    database.close()
+    database = open_writer(tmp_path / "data" / FILE)
+    database.execute_sql("DELETE FROM schema_migration WHERE name LIKE '%later'")  # type: ignore[no-untyped-call]
+    database.close()
+    store = open_store(tmp_path / "data")
+    assert (store.load("c1"), store.history("c1", 9), store.events("c1", after=0, limit=9)) == before
+    store.close()
+
+
+def later_migrations(tmp_path: Path, *statements: str) -> Path:
+    """Our migrations and one more."""
+    directory = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, directory)
+    body = "\n".join(f"    db.execute_sql({statement!r})" for statement in statements)
+    (directory / "0999_later.py").write_text(f"def up(migrator, db):\n{body}\n")
+    return directory
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "data")
+    store.commit(Draft("c1").create())
+    store.close()
+    broken = later_migrations(tmp_path, "DELETE FROM conversations", "CREATE TABLE log (x)")
+    database = open_writer(tmp_path / "data" / FILE)
+    with pytest.raises(StoreUnusable, match="already exists"):
+        migrate(database, broken)
+    database.close()
+    store = open_store(tmp_path / "data")
+    assert store.load("c1") is not None
+    store.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    open_store(tmp_path / "data").close()
+    database = open_writer(tmp_path / "data" / FILE)
+    migrate(database, later_migrations(tmp_path, "ALTER TABLE conversations ADD COLUMN mood TEXT"))
+    database.close()
+    with pytest.raises(StoreUnusable, match="newer version: it has 0999_later"):
+        open_store(tmp_path / "data")
+
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    connection = sqlite3.connect(tmp_path / "data" / FILE)
+    connection.execute("CREATE TABLE messages (whatever TEXT)")
+    connection.close()
+    with pytest.raises(StoreUnusable, match="cannot be brought up to date"):
+        open_store(tmp_path / "data")

@@ -1,0 +1,830 @@
+"""What every store promises, whatever it is made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import (
+    Image,
+    Message,
+    MessageType,
+    Reasoning,
+    SubAgentComplete,
+    SystemKind,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+)
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.notifications import MessageAdded, RunStop, StopReason
+from actors.core.states import (
+    AgentFailed,
+    AgentReport,
+    ApprovalKind,
+    AwaitingContinuation,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    CancelKind,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    Ledger,
+    LlmReason,
+    LlmRequesting,
+    PendingAgent,
+    Phase,
+    QueuedInput,
+    State,
+    ToolExecuting,
+)
+from actors.ports import (
+    Attachment,
+    CommandExists,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    Fenced,
+    RevisionTooOld,
+    SlugTaken,
+    Snapshot,
+    Store,
+    StoredEvent,
+    StoreError,
+    StoreUnavailable,
+)
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.drafts import CHANGED, Draft, message_of, record_of
+
+IMAGE = Image("sha256-1", "image/png", 10, 20)
+LEDGER = Ledger(
+    run=3,
+    live=True,
+    req=7,
+    xid=4,
+    seq=9,
+    agents=2,
+    steers=(QueuedInput("q1", "steer ✓", (IMAGE,), 5),),
+    warned=True,
+    total_usage=Usage(1, 2, 3, 4, 5),
+)
+CALL = ToolUse("t1", "bash", '{"command": "ls"}')
+AGENT = PendingAgent("c1-a1", 0, "look", 99)
+STATES: tuple[State, ...] = (
+    Idle(LEDGER),
+    AwaitingLlm(LEDGER, LlmReason.STEER),
+    LlmRequesting(LEDGER, "c1:r7", 2, Phase.BACKOFF, 8, 77, 1, LlmFailure(ErrorKind.NETWORK, "down")),
+    AwaitingToolApproval(LEDGER, (CALL,), ("t1",), ApprovalKind.MODE_UPGRADE, "c1:r7", 55),
+    ToolExecuting(LEDGER, "t1", ("t2",), (ToolError("t0", "no"),), (CALL,), 4),
+    AwaitingSubAgents(LEDGER, (AGENT,), (AgentReport("c1-a2", 1, "x", AgentFailed(ErrorKind.UNKNOWN, "e")),)),
+    Cancelling(LEDGER, CancelKind.AGENTS, (AGENT,), True),
+    Error(LEDGER, "it failed", ErrorKind.AUTH),
+    AwaitingContinuation(LEDGER, "c1:r7", 1, Phase.CONNECTING, ("bash",), 8),
+    ContextExhausted(LEDGER, "a summary"),
+    Completed(LEDGER, "a result"),
+    Failed(LEDGER, ErrorKind.TURN_LIMIT, "too long", "half"),
+)
+
+
+def command(request_id: str) -> CommandRecord:
+    return CommandRecord(request_id, f"hash of {request_id}", b'{"answer":"\xc3\xa9"}', 12)
+
+
+def stored(store: Store, conversation_id: str) -> tuple[Any, ...]:
+    """Everything of a conversation that a refusal must leave as it was."""
+    record = store.load(conversation_id)
+    events = store.events(conversation_id, after=0, limit=1_000)
+    return record, store.history(conversation_id, 1_000), events, store.journal(conversation_id, after_step=0, limit=99)
+
+
+def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> list[BaseException | None]:
+    """Run all of these at once, held until all of them wait; what each raised."""
+    gate.close()
+    with ThreadPoolExecutor(len(commits) + 1) as threads:
+        first = threads.submit(store.commit, Draft("first").create())
+        gate.wait_until_held()
+        started = [threading.Event() for _ in commits]
+
+        def run(index: int) -> None:
+            started[index].set()
+            commits[index]()
+
+        running = [threads.submit(run, index) for index in range(len(commits))]
+        assert all(event.wait(SECONDS) for event in started)
+        gate.open()
+        first.result(SECONDS)
+        return [future.exception(SECONDS) for future in running]
+
+
+# --- records --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
+def test_a_record_comes_back_as_it_was_in_every_state(store: Store, state: State) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create())
+    store.commit(draft.next(messages=0, state=state, state_updated_at=77))
+    assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
+
+
+def loaded(store: Store, conversation_id: str) -> ConversationRecord:
+    record = store.load(conversation_id)
+    assert record is not None
+    return record
+
+
+def test_every_field_of_a_record_comes_back(store: Store) -> None:
+    store.commit(Draft("parent").create(), Draft("before", slug="").create())
+    draft = Draft(
+        "c1",
+        slug="a-slug",
+        parent_conversation_id="parent",
+        user_initiated=False,
+        archived_at=33,
+        title="Títle",
+        labels={"team": "x", "ü": ""},
+        system_prompt="You are.",
+        approval_policy=ApprovalPolicy.ASK_ALL,
+        always_approved=("bash", "patch"),
+        follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
+        budget=Budget(1, 2, 3),
+        continued_from="before",
+        continued_by="after",
+        node="node-1",
+        epoch=4,
+        workspace_label="host-7",
+        mode=Mode.UNRESTRICTED,
+        principal="somebody",
+    )
+    store.commit(draft.create())
+    assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
+
+
+def test_what_never_changes_is_not_changed_by_a_commit(store: Store) -> None:
+    draft = Draft("c1", system_prompt="frozen")
+    store.commit(draft.create())
+    store.commit(draft.next(system_prompt="other", cwd="/elsewhere", principal="thief", created_at=9))
+    record = loaded(store, "c1")
+    assert (record.system_prompt, record.cwd, record.principal, record.created_at) == ("frozen", "/work", "local", 1)
+
+
+def test_unknown_ids_are_simply_not_there(store: Store) -> None:
+    assert store.load("no") is None
+    assert store.find_slug("no") is None
+    assert store.find_slug("") is None
+    assert store.snapshot("no", 5) is None
+    assert not store.history("no", 5)
+    assert not store.events("no", after=0, limit=5)
+    assert not store.journal("no", after_step=0, limit=5)
+    assert store.children("no") == store.verify("no") == ()
+    assert store.command("no", "r") is store.create_command("no", "r") is None
+    assert store.attachment("no", "a") is None
+    store.delete("no")
+    store.prune_log("no", 7)
+
+
+def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
+    one, two = Draft("c1", slug="one"), Draft("c2", slug="two")
+    store.commit(one.create())
+    store.commit(two.create())
+    store.commit(Draft("c3", slug="").create(), Draft("c4", slug="").create())
+    with pytest.raises(SlugTaken):
+        store.commit(Draft("c5", slug="one").create())
+    before = stored(store, "c2")
+    with pytest.raises(SlugTaken):
+        store.commit(replace_slug(two, "one"))
+    assert stored(store, "c2") == before
+    store.commit(one.next(slug="uno"))
+    assert (store.find_slug("uno"), store.find_slug("one"), store.find_slug("two")) == ("c1", None, "c2")
+    assert loaded(store, "c3").slug == ""
+
+
+def replace_slug(draft: Draft, slug: str) -> Commit:
+    """The draft's next commit with another slug; the draft itself stays as it is."""
+    before = draft.record
+    commit = draft.next(slug=slug)
+    draft.record = before
+    return commit
+
+
+# --- fencing --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grown(store: Store) -> Draft:
+    """A conversation at step 3 of epoch 2."""
+    draft = Draft("c1", epoch=2)
+    store.commit(draft.create())
+    store.commit(draft.next())
+    store.commit(draft.next(messages=2))
+    return draft
+
+
+def _stale_step(draft: Draft) -> Commit:
+    draft.record = replace(draft.record, step=draft.record.step - 1)
+    return draft.next(messages=0)
+
+
+def _future_step(draft: Draft) -> Commit:
+    draft.record = replace(draft.record, step=draft.record.step + 1)
+    return draft.next(messages=0)
+
+
+def _other_revision(draft: Draft) -> Commit:
+    draft.record = replace(draft.record, last_seq=draft.record.last_seq + 1)
+    return draft.next(messages=0)
+
+
+def _older_epoch(draft: Draft) -> Commit:
+    return draft.next(messages=0, epoch=1)
+
+
+def _gone(draft: Draft) -> Commit:
+    draft.record = replace(draft.record, id="gone")
+    return draft.next(messages=0)
+
+
+def _repeated_sequence(draft: Draft) -> Commit:
+    commit = draft.next()
+    return replace(commit, messages=(message_of(2, id="another"),))
+
+
+def _there_already(draft: Draft) -> Commit:
+    return Draft(draft.id, slug="other").create()
+
+
+def _orphan(draft: Draft) -> Commit:
+    return Draft("c2", parent_conversation_id="gone").create()
+
+
+FENCED = (
+    _stale_step,
+    _future_step,
+    _other_revision,
+    _older_epoch,
+    _gone,
+    _repeated_sequence,
+    _there_already,
+    _orphan,
+)
+
+
+@pytest.mark.parametrize("misfit", FENCED)
+def test_what_does_not_follow_is_fenced_and_changes_nothing(
+    store: Store, grown: Draft, misfit: Callable[[Draft], Commit]
+) -> None:
+    before = stored(store, "c1")
+    with pytest.raises(Fenced):
+        store.commit(misfit(grown))
+    assert stored(store, "c1") == before
+    assert store.verify("c1") == ()
+
+
+@pytest.mark.parametrize("misfit", FENCED)
+def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
+    store: Store, gate: Gate, grown: Draft, misfit: Callable[[Draft], Commit]
+) -> None:
+    others = [Draft(f"o{number}") for number in range(8)]
+    for other in others:
+        store.commit(other.create())
+    before = stored(store, "c1")
+    commits = [misfit(grown), *(other.next() for other in others)]
+    outcome = together(store, gate, [lambda commit=commit: store.commit(commit) for commit in commits])  # type: ignore[misc]
+    assert isinstance(outcome[0], Fenced)
+    assert outcome[1:] == [None] * len(others)
+    assert stored(store, "c1") == before
+    assert all(loaded(store, other.id).step == 2 and store.verify(other.id) == () for other in others)
+
+
+def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: Draft) -> None:
+    zombie = Draft("c1")
+    zombie.record = grown.record
+    store.commit(grown.next(epoch=3))
+    grown_again = grown.next(epoch=3)
+    store.commit(grown_again)
+    with pytest.raises(Fenced):
+        store.commit(zombie.next())
+    late = replace(grown.record, epoch=2)
+    grown.record = late
+    with pytest.raises(Fenced):
+        store.commit(grown.next())
+
+
+def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grown: Draft) -> None:
+    claim = replace(grown.record, epoch=3, node="other")
+    store.commit(Commit(claim, grown.record.step))
+    assert (loaded(store, "c1").epoch, loaded(store, "c1").node) == (3, "other")
+    assert store.verify("c1") == ()
+    with pytest.raises(Fenced):
+        store.commit(grown.next())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda commit: replace(commit, expected_step=commit.expected_step + 1),
+        lambda commit: replace(commit, log=commit.log[1:]),
+        lambda commit: replace(commit, log=commit.log[:1]),
+        lambda commit: replace(commit, log=commit.log[::-1]),
+        lambda commit: replace(commit, record=replace(commit.record, last_seq=99)),
+        lambda commit: replace(commit, record=replace(commit.record, step=99)),
+        lambda commit: replace(commit, log=(commit.log[0], replace(commit.log[1], first_revision=99))),
+        lambda commit: replace(commit, create=True),
+    ],
+)
+def test_a_commit_that_contradicts_itself_is_refused(
+    store: Store, grown: Draft, broken: Callable[[Commit], Commit]
+) -> None:
+    before = stored(store, "c1")
+    with pytest.raises(ValueError, match="c1"):
+        store.commit(broken(grown.next(steps=2)))
+    assert stored(store, "c1") == before
+
+
+# --- atomicity ------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: Draft) -> None:
+    before = stored(store, "c1")
+    fine, child = grown.next(command=command("r1")), Draft("child", parent_conversation_id="c1", user_initiated=False)
+    with pytest.raises(SlugTaken):
+        store.commit(fine, child.create(), Draft("other", slug="c1").create())
+    assert stored(store, "c1") == before
+    assert store.load("child") is store.load("other") is None
+    assert store.command("c1", "r1") is None
+    store.commit(fine, Draft("child", parent_conversation_id="c1", user_initiated=False).create())
+    assert store.children("c1") == ("child",)
+    assert store.command("c1", "r1") == command("r1")
+
+
+def test_two_parts_of_one_commit_may_follow_each_other(store: Store, grown: Draft) -> None:
+    store.commit(grown.next(), grown.next())
+    assert loaded(store, "c1").step == 5
+    assert store.verify("c1") == ()
+
+
+def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create(steps=3))
+    store.commit(draft.next(steps=4, messages=2))
+    assert [row.step for row in store.journal("c1", after_step=0, limit=99)] == [1, 2, 3, 4, 5, 6, 7]
+    assert store.verify("c1") == ()
+
+
+@pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
+def test_a_failure_before_the_commit_leaves_everything_as_it_was(
+    store: Store, gate: Gate, grown: Draft, point: str
+) -> None:
+    before, commit = stored(store, "c1"), grown.next(command=command("r1"))
+    gate.failing[point] = OSError("disk on fire")
+    with pytest.raises(StoreUnavailable, match="disk on fire"):
+        store.commit(commit)
+    assert stored(store, "c1") == before
+    store.commit(commit)
+    assert loaded(store, "c1").step == 4
+    assert store.verify("c1") == ()
+
+
+def test_a_failure_after_the_commit_is_reported_though_it_is_stored(store: Store, gate: Gate, grown: Draft) -> None:
+    commit = grown.next()
+    gate.failing["store.after_commit"] = OSError("too late")
+    with pytest.raises(StoreUnavailable):
+        store.commit(commit)
+    assert loaded(store, "c1").step == 4
+    with pytest.raises(Fenced):
+        store.commit(commit)
+    assert store.journal("c1", after_step=3, limit=9)[0].event == commit.log[0].event
+
+
+# --- messages -------------------------------------------------------------------------------------------------
+
+EVERY_MESSAGE = (
+    Message("u", 1, MessageType.USER, (Text("héllo\n\x00"), IMAGE), 5, run="c1:1", delivery="direct"),
+    Message(
+        "a",
+        2,
+        MessageType.AGENT,
+        (Reasoning("hm", "anthropic", "m", '{"x":1}'), Text("ok"), CALL),
+        6,
+        run="c1:1",
+        request_id="c1:r1",
+        attempt=2,
+        through_sequence=1,
+        usage=Usage(1, 2, 3, 4, 5),
+    ),
+    Message("t1", 3, MessageType.TOOL, (ToolSuccess("t1", "out", (IMAGE,), '{"diff": 1}', 12),), 7),
+    Message("t2", 4, MessageType.TOOL, (ToolError("t2", "bad", ToolOutcome.DENIED, 1, "{}"),), 8),
+    Message("t3", 5, MessageType.TOOL, (ToolCancelled("t3", "Cancelled by user", ToolOutcome.SKIPPED),), 9),
+    Message("t4", 6, MessageType.TOOL, (SubAgentComplete("t4", "done", False, ToolOutcome.ERROR),), 10),
+    Message("s", 7, MessageType.SYSTEM, (Text("mode"),), 11, kind=SystemKind.MODE, meta=True),
+    Message("e", 8, MessageType.ERROR, (Text("failed"),), 12, error_kind="network"),
+)
+
+
+def test_every_kind_of_message_comes_back_as_it_was(store: Store) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create())
+    store.commit(replace(draft.next(messages=0, events=()), messages=EVERY_MESSAGE))
+    assert store.history("c1", 8) == EVERY_MESSAGE
+
+
+@pytest.fixture
+def ten(store: Store) -> tuple[Message, ...]:
+    """A conversation with ten messages, beside another one."""
+    draft, other = Draft("c1"), Draft("c2")
+    store.commit(draft.create(), other.create())
+    for _ in range(5):
+        store.commit(draft.next(messages=2), other.next())
+    return tuple(message_of(sequence) for sequence in range(1, 11))
+
+
+def test_messages_are_paged_in_both_directions(store: Store, ten: tuple[Message, ...]) -> None:
+    assert store.messages("c1", limit=3) == ten[:3]
+    assert store.messages("c1", after=3, limit=3) == ten[3:6]
+    assert store.messages("c1", after=3, before=6, limit=9) == ten[3:5]
+    assert store.messages("c1", limit=3, descending=True) == ten[:-4:-1]
+    assert store.messages("c1", before=8, limit=2, descending=True) == (ten[6], ten[5])
+    assert store.messages("c1", after=10, limit=3) == store.messages("c1", before=1, limit=3) == ()
+
+
+def test_history_is_everything_up_to_a_message(store: Store, ten: tuple[Message, ...]) -> None:
+    assert store.history("c1", 10) == ten
+    assert store.history("c1", 4) == ten[:4]
+    assert store.history("c1", 0) == ()
+
+
+def test_a_snapshot_has_the_record_and_the_latest_messages_in_order(store: Store, ten: tuple[Message, ...]) -> None:
+    assert store.snapshot("c1", 3) == Snapshot(loaded(store, "c1"), ten[-3:])
+    assert store.snapshot("c1", 99) == Snapshot(loaded(store, "c1"), ten)
+    assert store.snapshot("c1", 0) == Snapshot(loaded(store, "c1"), ())
+
+
+def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: Draft) -> None:
+    other = Draft("c2")
+    store.commit(other.create())
+    store.commit(other.next())
+    before = stored(store, "c1")
+    with pytest.raises(CommandExists):
+        store.commit(replace(grown.next(), messages=(message_of(4, id="m1"),)))
+    assert stored(store, "c1") == before
+    assert store.history("c2", 9) == (message_of(1),)
+
+
+# --- events ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eventful(store: Store) -> Draft:
+    """A conversation whose transitions have 0 to 4 events each: 23 in all, the last one alone."""
+    draft = Draft("c1")
+    store.commit(draft.create())
+    for number in range(11):
+        stops = tuple(RunStop(f"c1:{number}", StopReason.COMPLETED, str(index)) for index in range(number % 4))
+        store.commit(draft.next(messages=number % 3 // 2, events=stops))
+    store.commit(draft.next(messages=0, events=()))
+    store.commit(draft.next(messages=0, events=(CHANGED,)))
+    return draft
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
+    store: Store, eventful: Draft, limit: int
+) -> None:
+    whole = store.events("c1", after=0, limit=1_000)
+    paged: list[StoredEvent] = []
+    while page := store.events("c1", after=paged[-1].revision if paged else 0, limit=limit):
+        assert len(page) <= limit
+        paged.extend(page)
+    assert tuple(paged) == whole
+    assert [event.revision for event in whole] == list(range(1, eventful.record.last_seq + 1))
+
+
+def test_events_resume_after_any_revision(store: Store, eventful: Draft) -> None:
+    whole = store.events("c1", after=0, limit=1_000)
+    for after in range(len(whole) + 3):
+        assert store.events("c1", after=after, limit=1_000) == whole[after:]
+
+
+def test_an_event_carries_what_was_told_and_when(store: Store) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create())
+    commit = draft.next()
+    store.commit(commit)
+    found = store.events("c1", after=1, limit=9)
+    assert [(event.revision, event.at) for event in found] == [(2, 5_002), (3, 5_002)]
+    assert [event.notification for event in found] == [MessageAdded(message_of(1)), CHANGED]
+
+
+def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store, eventful: Draft) -> None:
+    whole = store.events("c1", after=0, limit=1_000)
+    store.prune_log("c1", 9)
+    first = store.journal("c1", after_step=0, limit=1)[0].first_revision
+    assert 1 < first <= 9
+    for after in range(len(whole)):
+        if after < first - 1:
+            with pytest.raises(RevisionTooOld):
+                store.events("c1", after=after, limit=1)
+        else:
+            assert store.events("c1", after=after, limit=1_000) == whole[after:]
+    assert store.verify("c1") == ()
+
+
+def test_the_latest_event_is_never_pruned(store: Store, eventful: Draft) -> None:
+    last = eventful.record.last_seq
+    store.prune_log("c1", 1_000)
+    assert [event.revision for event in store.events("c1", after=last - 1, limit=9)] == [last]
+    with pytest.raises(RevisionTooOld):
+        store.events("c1", after=0, limit=9)
+    store.commit(eventful.next())
+    assert store.verify("c1") == ()
+
+
+# --- the journal ----------------------------------------------------------------------------------------------
+
+
+def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> None:
+    draft = Draft("c1", epoch=5)
+    commits = [draft.create(), draft.next(context=b'{"mode":"restricted"}'), draft.next(events=(), messages=0)]
+    for commit in commits:
+        store.commit(commit)
+    rows = store.journal("c1", after_step=0, limit=9)
+    assert [row.event for row in rows] == [commit.log[0].event for commit in commits]
+    assert [row.context for row in rows] == [None, b'{"mode":"restricted"}', None]
+    assert [row.notifications for row in rows] == [commit.log[0].notifications for commit in commits]
+    assert [row.epoch for row in rows] == [5, 5, 5]
+    assert [row.prev_hash for row in rows] == ["", rows[0].hash, rows[1].hash]
+    assert len({row.hash for row in rows}) == 3
+    assert loaded(store, "c1").log_hash == rows[-1].hash
+    assert store.journal("c1", after_step=1, limit=1) == rows[1:2]
+
+
+def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grown: Draft) -> None:
+    store.commit(grown.next(log_hash="made up"))
+    assert loaded(store, "c1").log_hash == store.journal("c1", after_step=3, limit=1)[0].hash
+    assert store.verify("c1") == ()
+
+
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_remembered_for_its_conversation(store: Store, grown: Draft) -> None:
+    store.commit(grown.next(command=command("r1")))
+    assert store.command("c1", "r1") == command("r1")
+    assert store.command("c2", "r1") is store.create_command("local", "r1") is store.command("c1", "r2") is None
+
+
+def test_a_create_command_is_remembered_for_its_principal(store: Store) -> None:
+    store.commit(Draft("c1").create(command=command("r1")))
+    assert store.create_command("local", "r1") == command("r1")
+    assert store.command("c1", "r1") is store.create_command("other", "r1") is None
+    store.commit(Draft("c2", principal="other").create(command=command("r1")))
+    with pytest.raises(CommandExists):
+        store.commit(Draft("c3").create(command=command("r1")))
+    assert store.load("c3") is None
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: Draft, grouped: bool) -> None:
+    store.commit(grown.next(command=command("r1")))
+    other = Draft("c2")
+    store.commit(other.create())
+    before = stored(store, "c1")
+    again, fine = grown.next(command=command("r1")), other.next(command=command("r1"))
+    commits = [lambda: store.commit(again), lambda: store.commit(fine)]
+    outcome = together(store, gate, commits) if grouped else [_raised(commit) for commit in commits]
+    assert isinstance(outcome[0], CommandExists)
+    assert outcome[1] is None
+    assert stored(store, "c1") == before
+    assert store.command("c2", "r1") == command("r1")
+
+
+def _raised(commit: Callable[[], None]) -> BaseException | None:
+    try:
+        commit()
+    except StoreError as error:
+        return error
+    return None
+
+
+# --- attachments ----------------------------------------------------------------------------------------------
+
+
+def test_an_attachment_belongs_to_its_conversation(store: Store, grown: Draft) -> None:
+    picture = Attachment("sha256-1", "image/png", bytes(range(256)) * 40, 3, 4)
+    store.put_attachment("c1", picture)
+    store.put_attachment("c1", picture)
+    assert store.attachment("c1", "sha256-1") == picture
+    assert store.attachment("c2", "sha256-1") is store.attachment("c1", "sha256-2") is None
+    with pytest.raises(Fenced):
+        store.put_attachment("gone", picture)
+
+
+# --- lists ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed(store: Store) -> Store:
+    """c1 to c6, later ones updated later, c5 and c6 at the same time; two children; one archived; one foreign."""
+    for number, updated_at in ((1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 50)):
+        store.commit(replace_updated(Draft(f"c{number}"), updated_at))
+    for number in (1, 2):
+        child = Draft(f"c1-a{number}", parent_conversation_id="c1", user_initiated=False)
+        store.commit(replace_updated(child, number))
+    store.commit(replace_updated(Draft("old", archived_at=5), 60))
+    store.commit(replace_updated(Draft("foreign", principal="other"), 70))
+    return store
+
+
+def replace_updated(draft: Draft, updated_at: int) -> Commit:
+    commit = draft.create()
+    return replace(commit, record=replace(commit.record, updated_at=updated_at))
+
+
+def _ids(records: tuple[ConversationRecord, ...]) -> list[str]:
+    return [record.id for record in records]
+
+
+def test_lists_show_the_latest_first_and_nothing_of_others(listed: Store) -> None:
+    found = listed.list(principal="local", archived=False, parent=None, before=None, limit=99)
+    assert _ids(found) == ["c6", "c5", "c4", "c3", "c2", "c1"]
+    assert found[0] == listed.load("c6")
+    assert _ids(listed.list(principal="local", archived=True, parent=None, before=None, limit=9)) == ["old"]
+    assert _ids(listed.list(principal="other", archived=False, parent=None, before=None, limit=9)) == ["foreign"]
+    children = listed.list(principal="local", archived=False, parent="c1", before=None, limit=9)
+    assert _ids(children) == ["c1-a2", "c1-a1"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_lists_are_paged_without_gap_or_repeat(listed: Store, limit: int) -> None:
+    def pages() -> Iterator[str]:
+        before = None
+        while page := listed.list(principal="local", archived=False, parent=None, before=before, limit=limit):
+            assert len(page) <= limit
+            yield from _ids(page)
+            before = (page[-1].updated_at, page[-1].id)
+
+    assert list(pages()) == ["c6", "c5", "c4", "c3", "c2", "c1"]
+
+
+def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
+    assert sorted(listed.children("c1")) == ["c1-a1", "c1-a2"]
+    assert listed.children("c2") == ()
+
+
+@pytest.mark.parametrize("sub_agent", [False, True])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
+def test_what_a_restart_must_bring_to_rest_is_known(store: Store, state: State, sub_agent: bool) -> None:
+    at_rest = (ContextExhausted, Completed, Failed) if sub_agent else (Idle, ContextExhausted, Completed, Failed)
+    store.commit(Draft("parent").create())
+    draft = Draft("c1", state=state, parent_conversation_id="parent" if sub_agent else None)
+    draft.record = replace(draft.record, user_initiated=not sub_agent)
+    commit = draft.create()
+    store.commit(replace(commit, record=replace(commit.record, state=state)))
+    assert store.unsettled() == (() if isinstance(state, at_rest) else ("c1",))
+
+
+# --- deletion -------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Store) -> None:
+    draft = Draft("c1")
+    child = Draft("c1-a1", parent_conversation_id="c1", user_initiated=False, system_prompt="x")
+    other = Draft("c2")
+    store.commit(draft.create(command=command("create")))
+    store.commit(child.create(), other.create())
+    store.commit(draft.next(command=command("r1")), child.next(command=command("r2")), other.next())
+    for id_ in ("c1", "c1-a1", "c2"):
+        store.put_attachment(id_, Attachment("sha", "image/png", b"x", 1, 1))
+    store.delete("c1")
+    for gone in ("c1", "c1-a1"):
+        assert stored(store, gone) == (None, (), (), ())
+        assert store.attachment(gone, "sha") is None
+        assert store.command(gone, "r1") is store.command(gone, "r2") is None
+    assert store.create_command("local", "create") == command("create")
+    assert store.children("c1") == ()
+    assert store.find_slug("c1") is None
+    assert loaded(store, "c2").step == 2
+    assert store.attachment("c2", "sha") is not None
+    with pytest.raises(Fenced):
+        store.commit(draft.next())
+    store.commit(Draft("c1").create())
+    assert store.history("c1", 99) == ()
+
+
+# --- concurrency ----------------------------------------------------------------------------------------------
+
+
+def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: Store) -> None:
+    def work(number: int) -> Draft:
+        draft = Draft(f"c{number}")
+        store.commit(draft.create())
+        for step in range(40):
+            store.commit(draft.next(messages=step % 3), urgent=step % 7 == 0)
+        return draft
+
+    with ThreadPoolExecutor(16) as threads:
+        drafts = list(threads.map(work, range(16), timeout=SECONDS))
+    for draft in drafts:
+        assert store.verify(draft.id) == ()
+        assert replace(loaded(store, draft.id), log_hash="") == draft.record
+        assert [message.sequence for message in store.history(draft.id, 99)] == list(range(1, 40))
+        revisions = [event.revision for event in store.events(draft.id, after=0, limit=999)]
+        assert revisions == list(range(1, draft.record.last_seq + 1))
+
+
+def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
+    start = Draft("c1")
+    store.commit(start.create())
+    barrier = threading.Barrier(16)
+    won: list[int] = []
+
+    def work(_: int) -> None:
+        for _ in range(15):
+            mine = Draft("c1")
+            mine.record = loaded(store, "c1")
+            barrier.wait(SECONDS)
+            try:
+                store.commit(mine.next())
+            except Fenced:
+                pass
+            else:
+                won.append(mine.record.step)
+            barrier.wait(SECONDS)
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(work, range(16), timeout=SECONDS))
+    assert won == list(range(2, 17))
+    assert store.verify("c1") == ()
+
+
+def test_a_reader_never_sees_half_a_commit(store: Store) -> None:
+    draft, twin = Draft("c1"), Draft("c2")
+    store.commit(draft.create(), twin.create())
+    done = threading.Event()
+
+    def write() -> None:
+        try:
+            for _ in range(60):
+                store.commit(draft.next(messages=2), twin.next(messages=2))
+        finally:
+            done.set()
+
+    def read() -> int:
+        seen = 0
+        while not done.is_set():
+            head = loaded(store, "c2").step
+            view = store.snapshot("c1", 1_000)
+            assert view is not None
+            seen = max(seen, len(view.messages))
+            assert len(view.messages) == 2 * (view.record.step - 1) == view.record.state.ledger.seq
+            assert view.record.step >= head
+            events = store.events("c1", after=0, limit=10_000)
+            assert len(events) >= view.record.last_seq
+            assert (len(events) - 1) % 3 == 0
+            told = [event.notification.message for event in events if isinstance(event.notification, MessageAdded)]
+            assert store.history("c1", len(told)) == tuple(told)
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        readers = [threads.submit(read) for _ in range(3)]
+        threads.submit(write).result(SECONDS)
+        assert all(reader.result(SECONDS) >= 0 for reader in readers)
+
+
+# --- closing --------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown: Draft) -> None:
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.commit(grown.next()),
+        lambda: store.delete("c1"),
+        lambda: store.load("c1"),
+        lambda: store.events("c1", after=0, limit=1),
+        lambda: store.list(principal="local", archived=False, parent=None, before=None, limit=1),
+        lambda: store.create_command("local", "r"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            use()
+
+
+def test_empty_commits_and_records_of_nothing_are_fine(store: Store) -> None:
+    store.commit()
+    store.commit(Commit(record_of("bare"), 0, create=True))
+    assert loaded(store, "bare") == record_of("bare")
+    assert store.verify("bare") == ()

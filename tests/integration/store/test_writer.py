@@ -1,0 +1,261 @@
+"""Group commit: who is written with whom, in what order, and that it makes no difference to what is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import peewee
+import pytest
+
+from actors.core.content import Usage
+from actors.core.states import Idle, Ledger
+from actors.ports import CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreUnavailable
+from actors.store import statements, writer
+from actors.store.engine import sqlite3
+from actors.store.peewee_store import PeeweeStore, open_store
+from actors.store.writer import Writer
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.drafts import Draft
+
+
+class Note:
+    """A change that writes its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO notes (name) VALUES (?)", (self.name,))
+        if self.name.startswith("bad"):
+            raise Fenced(self.name)
+
+
+@pytest.fixture
+def database() -> Iterator[peewee.SqliteDatabase]:
+    opened = peewee.SqliteDatabase(":memory:", thread_safe=False, check_same_thread=False)
+    opened.execute_sql("CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT)")  # type: ignore[no-untyped-call]
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def notes(database: peewee.SqliteDatabase, gate: Gate) -> Iterator[Writer]:
+    made = Writer(database, gate)
+    yield made
+    made.close()
+
+
+def names(database: peewee.SqliteDatabase) -> list[str]:
+    rows = database.execute_sql("SELECT name FROM notes ORDER BY id").fetchall()  # type: ignore[no-untyped-call]
+    return [name for (name,) in rows]
+
+
+def queued(notes: Writer, threads: ThreadPoolExecutor, name: str, *, urgent: bool = False) -> Future[None]:
+    """Hand a note in, and return once it waits."""
+    waiting = len(notes._urgent) + len(notes._normal)
+    future = threads.submit(notes.write, Note(name), urgent=urgent)
+    pause = threading.Event()
+    for _ in range(int(SECONDS * 1000)):
+        if len(notes._urgent) + len(notes._normal) > waiting:
+            return future
+        pause.wait(0.001)
+    raise AssertionError("it was never queued")
+
+
+def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
+    notes: Writer, gate: Gate, database: peewee.SqliteDatabase
+) -> None:
+    gate.close()
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(notes.write, Note("first"))
+        gate.wait_until_held()
+        waiting = [queued(notes, threads, f"n{number}") for number in range(4)]
+        waiting += [queued(notes, threads, f"u{number}", urgent=True) for number in range(3)]
+        gate.open()
+        for future in (first, *waiting):
+            future.result(SECONDS)
+    assert names(database) == ["first", "u0", "u1", "u2", "n0", "n1", "n2", "n3"]
+    assert gate.hits.count("store.before_commit") == gate.hits.count("store.after_commit") == 2
+    assert gate.hits.count("store.before_savepoint") == 8
+
+
+def test_an_urgent_change_does_not_wait_for_everybody(
+    notes: Writer, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_TOGETHER", 2)
+    gate.close()
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(notes.write, Note("first"))
+        gate.wait_until_held()
+        waiting = [queued(notes, threads, f"n{number}") for number in range(5)]
+        waiting.append(queued(notes, threads, "u", urgent=True))
+        gate.open()
+        for future in (first, *waiting):
+            future.result(SECONDS)
+    assert names(database) == ["first", "u", "n0", "n1", "n2", "n3", "n4"]
+    assert gate.hits.count("store.before_commit") == 4
+
+
+def test_one_that_is_refused_fails_alone(notes: Writer, gate: Gate, database: peewee.SqliteDatabase) -> None:
+    gate.close()
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(notes.write, Note("bad first"))
+        gate.wait_until_held()
+        waiting = [queued(notes, threads, name) for name in ("a", "bad b", "c", "bad d", "e")]
+        gate.open()
+        outcome = [future.exception(SECONDS) for future in (first, *waiting)]
+    assert [str(error) if error else None for error in outcome] == ["bad first", None, "bad b", None, "bad d", None]
+    assert names(database) == ["a", "c", "e"]
+
+
+def test_a_fault_at_a_savepoint_hits_one_change(notes: Writer, gate: Gate, database: peewee.SqliteDatabase) -> None:
+    gate.close()
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(notes.write, Note("first"))
+        gate.wait_until_held()
+        waiting = [queued(notes, threads, name) for name in "abc"]
+        gate.failing["store.before_savepoint"] = OSError("bad luck")
+        gate.open()
+        outcome = [future.exception(SECONDS) for future in (first, *waiting)]
+    assert [type(error) for error in outcome] == [StoreUnavailable, type(None), type(None), type(None)]
+    assert names(database) == ["a", "b", "c"]
+
+
+def test_many_threads_never_miss_their_wake_up(notes: Writer, database: peewee.SqliteDatabase) -> None:
+    def work(number: int) -> None:
+        for step in range(60):
+            notes.write(Note(f"{number}-{step}"), urgent=step % 5 == 0)
+
+    with ThreadPoolExecutor(32) as threads:
+        list(threads.map(work, range(32), timeout=SECONDS))
+    written = names(database)
+    assert len(written) == len(set(written)) == 32 * 60
+    assert [name for name in written if name.startswith("7-")] == [f"7-{step}" for step in range(60)]
+
+
+# --- together or alone ----------------------------------------------------------------------------------------
+
+
+def _commits(drafts: list[Draft]) -> list[Commit]:
+    """One round: plain ones, chains, without messages, with a command, with nulls and without, and a new slug."""
+    return [
+        draft.next(
+            messages=number % 4,
+            steps=1 + number % 3,
+            context=b"{}" if number % 2 else None,
+            command=CommandRecord(f"r{draft.record.step}", "h", b"{}", 1) if number % 3 == 0 else None,
+            archived_at=5 if number % 5 == 0 else None,
+            slug=f"{draft.id}-{draft.record.step}" if number == 6 else draft.record.slug,
+            title="ü" * number,
+        )
+        for number, draft in enumerate(drafts)
+    ]
+
+
+def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    connection = sqlite3.connect(path / "bedrock.db")
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {
+        name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall(), key=repr)
+        for name in tables
+        if name != "schema_migration"
+    }
+    connection.close()
+    return found
+
+
+def write_at_once(store: PeeweeStore, gate: Gate, commits: list[Commit]) -> list[BaseException | None]:
+    """All of them in one transaction, behind one that is held."""
+    gate.close()
+    with ThreadPoolExecutor(len(commits) + 1) as threads:
+        first = threads.submit(store.delete, "nobody")
+        gate.wait_until_held()
+        running = [threads.submit(store.commit, commit) for commit in commits]
+        pause = threading.Event()
+        while len(store._writer._normal) < len(commits):
+            pause.wait(0.001)
+        gate.open()
+        first.result(SECONDS)
+        return [future.exception(SECONDS) for future in running]
+
+
+def test_the_same_rows_are_written_together_and_alone(tmp_path: Path, gate: Gate) -> None:
+    alone, grouped = open_store(tmp_path / "alone"), open_store(tmp_path / "grouped", gate)
+    mine, theirs = ([Draft(f"c{number:02}") for number in range(21)] for _ in range(2))
+    for draft, twin in zip(mine, theirs, strict=True):
+        alone.commit(draft.create())
+        grouped.commit(twin.create())
+    gate.hits.clear()
+    for _ in range(3):
+        for commit in _commits(mine):
+            alone.commit(commit)
+        assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21
+    assert gate.hits.count("store.before_commit") == 6, "three rounds, each behind one that was held"
+    alone.close()
+    grouped.close()
+    assert rows_of(tmp_path / "alone") == rows_of(tmp_path / "grouped")
+
+
+@pytest.fixture
+def store(tmp_path: Path, gate: Gate) -> Iterator[PeeweeStore]:
+    opened = open_store(tmp_path / "data", gate)
+    yield opened
+    opened.close()
+
+
+def test_a_violation_among_many_hits_the_violator_only(store: PeeweeStore, gate: Gate) -> None:
+    drafts = [Draft(f"c{number}") for number in range(9)]
+    for draft in drafts:
+        store.commit(draft.create())
+    known = CommandRecord("r", "h", b"{}", 1)
+    store.commit(drafts[3].next(command=known))
+    commits = [draft.next(command=known if draft is drafts[3] else None) for draft in drafts]
+    commits.append(Draft("new", slug="c1").create())
+    outcome = write_at_once(store, gate, commits)
+    assert [type(error) for error in outcome] == [*[type(None)] * 3, CommandExists, *[type(None)] * 5, SlugTaken]
+    steps = []
+    for draft in drafts:
+        record = store.load(draft.id)
+        assert record is not None
+        steps.append(record.step)
+        assert store.verify(draft.id) == ()
+    assert steps == [2] * 9
+
+
+def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_fail(
+    store: PeeweeStore, gate: Gate
+) -> None:
+    draft, other = Draft("c1"), Draft("c2")
+    store.commit(draft.create(), other.create())
+    rival = Draft("c1")
+    rival.record = draft.record
+    commits = [draft.next(), draft.next(), rival.next(title="rival"), other.next()]
+    outcome = write_at_once(store, gate, commits)
+    assert outcome[3] is None
+    record = store.load("c1")
+    assert record is not None
+    assert record.step == 2 + (outcome[1] is None)
+    assert (outcome[0] is None) != (outcome[2] is None)
+    assert all(error is None or isinstance(error, Fenced) for error in outcome)
+    assert store.verify("c1") == store.verify("c2") == ()
+
+
+def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, gate: Gate) -> None:
+    drafts = [Draft(f"c{number}") for number in range(5)]
+    for draft in drafts:
+        store.commit(draft.create())
+    big = Idle(Ledger(last_text="x" * 50_000, total_usage=Usage(1)))
+    assert write_at_once(store, gate, [draft.next(messages=0, state=big) for draft in drafts]) == [None] * 5
+    for draft in drafts:
+        record = store.load(draft.id)
+        assert record is not None
+        assert record.state == big
+
+
+def test_few_statements_are_ever_prepared() -> None:
+    for count in (1, 2, 64, 128):
+        assert statements.insert_messages(count).count("?") == count * 12
+    assert statements.insert_messages(4) is statements.insert_messages(4)

@@ -1,0 +1,24 @@
+"""A cancel at any step (SEMANTICS I7, I8, §2.7): it settles, and the conversation can be talked to again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from tests.property.drive import a_context, happen
+from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
+from tests.property.world import World
+
+pytestmark = pytest.mark.timeout(3_600)
+
+
+@profile(500)
+@given(tapes(80, 240))
+def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
+    world = World(a_context(tape, sub_agent=tape.one_in(4)))
+    while not tape.over and not world.terminal:
+        happen(world, tape)
+        for discard in (False, True):
+            if not world.terminal:
+                world.cancel_and_go_on(discard=discard)

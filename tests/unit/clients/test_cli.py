@@ -1,0 +1,440 @@
+"""The program against a scripted server: what it prints where, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import grpc
+import pytest
+from bedrock import v1
+from bedrock.cli import app, demo, doctor, exits
+from bedrock.cli.app import bedrock
+from click.testing import CliRunner, Result
+
+from tests.unit.clients.fake_server import (
+    NAME,
+    SLUG,
+    FakeBedrock,
+    Refusal,
+    fails,
+    says,
+    state,
+    stopped,
+    stored,
+    uses_tool,
+)
+
+Program = Callable[..., Result]
+
+
+@pytest.fixture
+def program(address: str) -> Program:
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        result = CliRunner(env={"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}).invoke(
+            bedrock, arguments, input=stdin
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+def test_the_answer_goes_to_standard_output_and_the_work_to_standard_error(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls -l", "a.txt", "There is a.txt."))
+    result = program("ask", "What", "is", "here?")
+    assert result.exit_code == 0
+    assert result.stdout == "There is a.txt.\n"
+    assert "ls -l" in result.stderr
+    assert "a.txt" in result.stderr
+    (sent,) = fake.asked(v1.SendMessageRequest)
+    assert isinstance(sent, v1.SendMessageRequest)
+    assert sent.text == "What is here?"
+
+
+def test_a_quiet_question_prints_only_the_answer(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a.txt", "Yes."))
+    result = program("ask", "-q", "Hm?")
+    assert (result.stdout, result.stderr) == ("Yes.\n", "")
+
+
+def test_the_prompt_is_read_from_standard_input(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Fine."))
+    assert program("ask", stdin="Review this\n").stdout == "Fine.\n"
+    (sent,) = fake.asked(v1.SendMessageRequest)
+    assert isinstance(sent, v1.SendMessageRequest)
+    assert sent.text == "Review this"
+
+
+def test_no_prompt_is_a_mistake(program: Program, fake: FakeBedrock) -> None:
+    result = program("ask", stdin="")
+    assert result.exit_code == exits.USAGE
+    assert "there is no prompt" in result.stderr
+    assert not fake.requests
+
+
+def test_the_result_as_json(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    result = program("ask", "--output", "json", "Hi")
+    printed = json.loads(result.stdout)
+    assert printed["text"] == "Hello"
+    assert printed["stop_reason"] == "completed"
+    assert (printed["conversation"], printed["slug"], printed["exit_code"]) == (NAME, SLUG, 0)
+
+
+def test_every_event_as_a_line_of_json(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    lines = [json.loads(line) for line in program("ask", "--output", "stream-json", "Hi").stdout.splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds[-1] == "result"
+    assert kinds.count("text_delta") == 2
+    assert [int(line["revision"]) for line in lines if "revision" in line] == list(range(1, fake.revision + 1))
+    assert lines[-1]["result"]["text"] == "Hello"
+
+
+def test_a_failed_run_is_exit_code_1(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(fails("auth", "The key is wrong; set another one."))
+    result = program("ask", "Hi")
+    assert result.exit_code == exits.FAILED
+    assert result.stdout == ""
+    assert "set another one" in result.stderr
+
+
+def test_a_call_that_asks_is_exit_code_3_and_stays_open(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "", ask=True))
+    result = program("ask", "Remove x")
+    assert result.exit_code == exits.NEEDS_APPROVAL
+    assert f"bedrock approve {SLUG}" in result.stderr
+    assert not fake.asked(v1.ResolveApprovalRequest)
+    assert not fake.asked(v1.CancelConversationRequest)
+
+
+def test_everything_that_asks_can_be_approved(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+    result = program("ask", "--approve", "all", "Remove x")
+    assert (result.exit_code, result.stdout) == (0, "Done.\n")
+
+
+def test_a_run_that_somebody_cancels_is_exit_code_130(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
+    assert program("ask", "Hi").exit_code == exits.CANCELLED
+
+
+def test_a_restart_is_an_error_and_not_a_cancel(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted", "restart")])
+    assert program("ask", "Hi").exit_code == exits.FAILED
+
+
+def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.answers.append(uses_tool("sleep", "", "", ask=True))
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bedrock.cli.ask._follow", pressed)
+    assert program("ask", "Wait").exit_code == exits.CANCELLED
+    (cancelled,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancelled, v1.CancelConversationRequest)
+    assert cancelled.run == f"{NAME}/requestCycles/1"
+
+
+def test_no_server_is_exit_code_4_and_says_how_to_start_one() -> None:
+    for arguments in (["list"], ["chat"]):
+        result = CliRunner().invoke(bedrock, ["--address", "127.0.0.1:1", *arguments])
+        assert result.exit_code == exits.UNREACHABLE
+        assert "bedrock serve" in result.stderr
+        assert "Connection refused" in result.stderr
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("refusal", "exit_code", "words"),
+    [
+        (Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MODEL_UNAVAILABLE", "no such model"), 2, "bedrock models"),
+        (Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "no token"), 1, "BEDROCK_TOKEN"),
+        (Refusal(grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN", "shutting down"), 4, "shutting down"),
+        (Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", "a fault"), 1, "a fault"),
+    ],
+)
+def test_refusals_say_what_to_do(
+    program: Program, fake: FakeBedrock, refusal: Refusal, exit_code: int, words: str
+) -> None:
+    fake.refuse("CreateConversation", *[refusal] * 5)
+    result = program("ask", "-m", "nope", "Hi")
+    assert result.exit_code == exit_code
+    assert words in result.stderr
+
+
+def test_going_on_with_the_latest_conversation(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("One."), says("Two.")])
+    assert program("ask", "-c", "Hi").stdout == "One.\n"
+    assert program("ask", "-r", SLUG, "Hi").stdout == "Two.\n"
+    assert not fake.asked(v1.CreateConversationRequest)
+    assert program("ask", "-c", "-r", SLUG, "Hi").exit_code == exits.USAGE
+    assert program("ask", "-c", "-m", "big", "Hi").exit_code == exits.USAGE
+
+
+def test_a_new_conversation_is_as_the_options_say(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
+    fake.answers.append(says("Hi."))
+    program("ask", "-C", str(tmp_path), "-m", "big", "--mode", "unrestricted", "--approval-policy", "ask_all", "Hi")
+    (request,) = fake.asked(v1.CreateConversationRequest)
+    assert isinstance(request, v1.CreateConversationRequest)
+    assert (request.working_directory, request.model) == (str(tmp_path), "models/big")
+    assert (request.mode, request.approval_policy) == (v1.MODE_UNRESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
+
+
+def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: FakeBedrock) -> None:
+    fake.conversation.title = "A title that is much longer than a column of a table for people would ever be " * 2
+    (line,) = program("list").stdout.splitlines()
+    cells = line.split("\t")
+    assert cells[:4] == [SLUG, "idle", "restricted", "demo"]
+    assert cells[5] == fake.conversation.title.strip() or cells[5] == fake.conversation.title
+
+
+def test_lists_as_json_have_the_names_of_the_contract(program: Program) -> None:
+    assert json.loads(program("list", "--output", "json").stdout)[0]["working_directory"] == "/tmp"
+    assert json.loads(program("models", "--output", "json").stdout)[1]["usable_window_tokens"] == "180000"
+    assert json.loads(program("tools", "--output", "json").stdout)[0]["name"] == "tools/bash"
+
+
+def test_models_and_tools_are_listed(program: Program) -> None:
+    assert program("models").stdout.splitlines()[1].split("\t") == ["big", "acme", "180,000", "yes", ""]
+    assert program("tools").stdout.startswith("bash\t")
+
+
+def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "", ask=True))
+    program("ask", "Remove x")
+    shown = program("show", SLUG).stdout
+    for words in (SLUG, "> Remove x", "Let me look.", "? bash wants to run in /", "rm x", "bedrock approve"):
+        assert words in shown
+    as_json = json.loads(program("show", SLUG, "--output", "json").stdout)
+    assert [message["role"] for message in as_json["messages"]] == ["ROLE_USER", "ROLE_AGENT"]
+
+
+def test_cycles_are_listed(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    program("ask", "Hi")
+    assert program("cycles", SLUG).stdout.split("\t")[-1] == "completed\n"
+    assert json.loads(program("cycles", SLUG, "--output", "json").stdout)[0]["stop_reason"] == "STOP_REASON_COMPLETED"
+
+
+def test_an_open_question_is_answered_by_command(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+    program("ask", "Remove x")
+    assert program("approve", SLUG, "other").exit_code == exits.FAILED
+    assert program("approve", SLUG, "--always").stdout == "approved bash (t1)\n"
+    (request,) = fake.asked(v1.ResolveApprovalRequest)
+    assert isinstance(request, v1.ResolveApprovalRequest)
+    assert request.decision == v1.APPROVAL_DECISION_APPROVE_ALWAYS
+
+
+def test_an_open_question_is_denied_by_command(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+    program("ask", "Remove x")
+    assert program("deny", SLUG, "--note", "No.").stdout == "denied bash (t1)\n"
+    (request,) = fake.asked(v1.ResolveApprovalRequest)
+    assert isinstance(request, v1.ResolveApprovalRequest)
+    assert request.note == "No."
+
+
+def test_several_open_questions_are_told_apart(program: Program, fake: FakeBedrock) -> None:
+    pending = [
+        v1.PendingApproval(name=f"{NAME}/approvals/{id}", tool_call=v1.ToolCall(tool_use_id=id, tool="bash"))
+        for id in ("t1", "t2")
+    ]
+    fake.conversation.state.awaiting_approval.pending.extend(pending)
+    result = program("deny", SLUG)
+    assert result.exit_code == exits.USAGE
+    assert "t1 (bash), t2 (bash)" in result.stderr
+
+
+def test_nothing_to_approve_is_said(program: Program) -> None:
+    result = program("approve", SLUG)
+    assert result.exit_code == exits.FAILED
+    assert "waits for no approval" in result.stderr
+
+
+def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -> None:
+    assert program("cancel", SLUG).stdout == "there is nothing to cancel\n"
+    fake.answers.append(uses_tool("rm x", "", "", ask=True))
+    program("ask", "Remove x")
+    assert program("cancel", SLUG, "--discard-queued").stdout == "cancelled\n"
+    request = fake.asked(v1.CancelConversationRequest)[-1]
+    assert isinstance(request, v1.CancelConversationRequest)
+    assert request.discard_queued
+
+
+def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock) -> None:
+    assert program("mode", SLUG, "unrestricted").stdout == f"{SLUG} is unrestricted\n"
+    assert "bedrock chat -r" in program("continue", SLUG).stdout
+    assert program("rename", SLUG, "--title", "New").stdout == f"{SLUG}  New\n"
+    assert program("rename", SLUG).exit_code == exits.USAGE
+    assert program("archive", SLUG).stdout == f"{SLUG} is archived\n"
+    assert program("archive", SLUG, "--undo").stdout == f"{SLUG} is active\n"
+    assert program("verify", "--all").stdout == f"{SLUG}: ok\n"
+    assert program("verify").exit_code == exits.USAGE
+    assert program("replay", SLUG).stdout == "1 steps, 0 differences\n"
+    assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
+    assert program("rm", SLUG).stdout == f"deleted {SLUG}\n"
+    assert program("watch").stdout.startswith(SLUG)
+    assert json.loads(program("watch", "--output", "stream-json").stdout.splitlines()[-1]) == {"caught_up": {}}
+    assert "_BEDROCK_COMPLETE" in program("completion", "bash").stdout
+
+
+def test_watching_ends_when_the_conversation_is_deleted(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello"))
+    program("ask", "Hi")
+    fake.deleted = True
+    shown = program("watch", SLUG).stdout
+    assert "> Hi" in shown
+    assert shown.endswith("■ the conversation was deleted\n")
+    lines = program("watch", SLUG, "--output", "stream-json").stdout.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["snapshot", "caught_up", "deleted"]
+
+
+def test_nothing_that_a_model_writes_controls_the_terminal(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("echo \x1b]0;x\x07; rm\r-rf", "out\x1b[31mput", "Done.", ask=True))
+    program("ask", "Do it")
+    shown = program("show", SLUG).stdout
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert r"echo \x1b]0;x\x07; rm\x0d-rf" in shown
+
+
+def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    result = program("doctor")
+    assert result.exit_code == 0
+    assert "ok    server: version 0.1.0 answers" in result.stdout
+    assert "warn  sandbox: tier TIER_B" not in result.stdout
+    assert "warn  sandbox: tier B, Landlock 4" in result.stdout
+    assert "namespaces are forbidden" in result.stdout
+    assert "ok    models: 2, by default demo" in result.stdout
+    assert "ANTHROPIC_API_KEY is set" in result.stdout
+    assert "very-secret" not in result.output
+
+
+def test_the_doctor_notices_a_wrong_token(program: Program, fake: FakeBedrock) -> None:
+    fake.refuse("GetServerInfo", Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "unknown token"))
+    result = program("doctor")
+    assert result.exit_code == exits.FAILED
+    assert "fail  auth: unknown token" in result.stdout
+
+
+def test_the_doctor_notices_that_no_server_is_there() -> None:
+    result = CliRunner().invoke(bedrock, ["--address", "127.0.0.1:1", "doctor", "--output", "json"])
+    assert result.exit_code == exits.UNREACHABLE
+    levels = {finding["subject"]: finding["level"] for finding in json.loads(result.stdout)}
+    assert levels["server"] == "fail"
+
+
+def test_the_doctor_notices_a_token_that_others_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
+    (tmp_path / "token").write_text("x")
+    (tmp_path / "token").chmod(0o644)
+    assert doctor._token_file().level == "warn"
+    (tmp_path / "token").chmod(0o600)
+    assert doctor._token_file().level == "ok"
+
+
+def test_only_the_demo_model_is_worth_a_hint(program: Program, fake: FakeBedrock) -> None:
+    del fake.models[1:]
+    assert "warn  models: only the scripted demo model" in program("doctor").stdout
+
+
+def test_without_a_terminal_a_conversation_is_played(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
+    fake.answers.append(uses_tool("ls", "a.txt", "There is a.txt.", ask=True))
+    result = program("chat", "-C", str(tmp_path))
+    assert result.exit_code == 0
+    order = [demo.PROMPT, "Let me look.", "● bash ls", "bash wants to run", "answered automatically", "a.txt"]
+    order += ["There is a.txt.", "Completed", "ANTHROPIC_API_KEY"]
+    positions = [result.stdout.index(words) for words in order]
+    assert positions == sorted(positions)
+    (created,) = fake.asked(v1.CreateConversationRequest)
+    assert isinstance(created, v1.CreateConversationRequest)
+    assert created.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
+    assert created.working_directory == str(tmp_path)
+
+
+def test_a_real_model_without_a_sandbox_gets_no_automatic_yes(program: Program, fake: FakeBedrock) -> None:
+    fake.conversation.mode = v1.MODE_UNRESTRICTED
+    fake.conversation.model = "models/big"
+    fake.answers.append(uses_tool("rm -rf /", "", "", ask=True))
+    result = program("chat")
+    assert result.exit_code == 0
+    assert "there is no terminal: no" in result.stdout
+    (resolved,) = fake.asked(v1.ResolveApprovalRequest)
+    assert isinstance(resolved, v1.ResolveApprovalRequest)
+    assert resolved.decision == v1.APPROVAL_DECISION_DENY
+
+
+def test_a_played_conversation_that_fails_is_exit_code_1(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(fails("auth", "The key is wrong."))
+    result = program("chat")
+    assert result.exit_code == exits.FAILED
+    assert "The key is wrong." in result.stdout
+
+
+def test_commands_of_the_server_are_plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def serve() -> None:
+        click.echo("serving")
+
+    class Plugged(EntryPoint):
+        def load(self) -> click.Command:
+            return serve
+
+    plugged = [Plugged("serve", "server.cli:serve", app.GROUP), Plugged("chat", "elsewhere:chat", app.GROUP)]
+    monkeypatch.setattr(app, "entry_points", lambda group: plugged if group == app.GROUP else [])
+    assert CliRunner().invoke(bedrock, ["serve"]).output == "serving\n"
+    assert "elsewhere" not in CliRunner().invoke(bedrock, ["chat", "--help"]).output
+
+
+def test_without_the_server_its_commands_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "entry_points", lambda group: [])
+    result = CliRunner().invoke(bedrock, ["serve"])
+    assert result.exit_code == exits.USAGE
+    assert "pip install phoenix-bedrock" in result.stderr
+    assert CliRunner().invoke(bedrock, ["nonsense"]).exit_code == exits.USAGE
+
+
+def test_help_names_every_command() -> None:
+    shown = CliRunner().invoke(bedrock, ["--help"]).output
+    for name in app.OURS:
+        assert f"  {name} " in shown
+        assert CliRunner().invoke(bedrock, [name, "--help"]).exit_code == 0
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(bedrock, ["--version"]).output.startswith("bedrock ")
+
+
+def test_messages_of_the_server_and_errors_are_told_apart(program: Program, fake: FakeBedrock) -> None:
+    fake.happen(
+        stored("system", v1.ContentBlock(text="The mode is restricted now.")),
+        stored("error", v1.ContentBlock(text="It broke.")),
+    )
+    while len(fake.durable) < 2:
+        fake.move()
+    shown = program("show", SLUG).stdout
+    assert "· The mode is restricted now." in shown
+    assert "✗ It broke." in shown
+
+
+def test_standard_input_that_never_ends_is_not_waited_for(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            raise AssertionError("waited for ever")
+
+    monkeypatch.setattr("sys.stdin", Endless())
+    from bedrock.cli.ask import _prompt
+
+    assert _prompt(("Hi",)) == "Hi"

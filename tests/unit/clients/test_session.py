@@ -1,0 +1,356 @@
+"""A chat without its looks: what is typed, what it does, what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import grpc
+import pytest
+from bedrock import AsyncClient, Event, v1
+from bedrock.cli.paint import Paint
+from bedrock.cli.session import ChatSession
+from bedrock.cli.view import ConversationView
+
+from tests.unit.clients.fake_server import (
+    NAME,
+    FakeBedrock,
+    Refusal,
+    Step,
+    delta,
+    discarded,
+    says,
+    state,
+    stopped,
+    stored,
+    text,
+    uses_tool,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Chat:
+    """A session that is followed, and what it has printed."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.lines: list[str] = []
+        self._changed = asyncio.Event()
+        self.session = ChatSession(client.conversation("c1"), Paint(False), self._write, refresh=self._changed.set)
+        client.on_disconnect = self.session.disconnected
+
+    def _write(self, line: str) -> None:
+        self.lines.append(line)
+        self._changed.set()
+
+    @property
+    def screen(self) -> str:
+        return "\n".join(self.lines)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until something holds."""
+        while not holds():
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 10)
+
+    async def shows(self, words: str) -> None:
+        await self.until(lambda: words in self.screen)
+
+
+def play(address: str, story: Callable[[Chat], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with AsyncClient(address) as client, asyncio.timeout(30):
+            chat = Chat(client)
+            tasks = [asyncio.create_task(chat.session.follow()), asyncio.create_task(chat.session.work())]
+            try:
+                await story(chat)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def sent(fake: FakeBedrock) -> list[tuple[str, v1.Delivery.ValueType]]:
+    return [
+        (request.text, request.delivery)
+        for request in fake.asked(v1.SendMessageRequest)
+        if isinstance(request, v1.SendMessageRequest)
+    ]
+
+
+def test_what_is_entered_is_sent_and_answered(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a.txt\nb.txt", "Two files."))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("What is here?")
+        await chat.until(lambda: "Two files." in chat.screen and not chat.session.view.busy)
+        shown = [line for line in chat.lines if line]
+        assert shown[:3] == ["> What is here?", "Let me look.", "● bash ls"]
+        assert shown[3:5] == ["  │ a.txt", "  │ b.txt"]
+        assert shown[-1] == "Two files."
+
+    play(address, story)
+    assert sent(fake) == [("What is here?", v1.DELIVERY_STEER)]
+
+
+def test_while_the_agent_works_enter_steers_and_tab_queues(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([uses_tool("ls", "", "Yes.", ask=True), says("Next.")])
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Look")
+        await chat.until(lambda: chat.session.question)
+        chat.session.enter("and hurry")
+        chat.session.enter("/queue then this")
+        await chat.shows("“then this” waits (follow-up)")
+        assert "“and hurry” waits (steer)" in chat.screen
+        assert "2 waiting" in chat.session.status()
+
+    play(address, story)
+    assert sent(fake)[1:] == [("and hurry", v1.DELIVERY_STEER), ("then this", v1.DELIVERY_FOLLOW_UP)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "decision", "note"),
+    [
+        ("y", v1.APPROVAL_DECISION_APPROVE, ""),
+        ("YES", v1.APPROVAL_DECISION_APPROVE, ""),
+        ("a", v1.APPROVAL_DECISION_APPROVE_ALWAYS, ""),
+        ("n", v1.APPROVAL_DECISION_DENY, ""),
+        ("no, use git rm", v1.APPROVAL_DECISION_DENY, "use git rm"),
+    ],
+)
+def test_a_question_is_answered(
+    address: str, fake: FakeBedrock, reply: str, decision: v1.ApprovalDecision.ValueType, note: str
+) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Remove x")
+        await chat.until(lambda: chat.session.question)
+        assert "? bash wants to run in /tmp\n    rm x" in chat.screen
+        chat.session.enter(reply)
+        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
+
+    play(address, story)
+    expected = v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=decision, note=note)
+    assert fake.asked(v1.ResolveApprovalRequest) == [expected]
+    assert len(sent(fake)) == 1
+
+
+@pytest.mark.parametrize("words", ["yesterday", "nothing like that", "all of them"])
+def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: FakeBedrock, words: str) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Remove x")
+        await chat.until(lambda: chat.session.question)
+        chat.session.enter(words)
+        await chat.shows("waits (steer)")
+
+    play(address, story)
+    assert not fake.asked(v1.ResolveApprovalRequest)
+
+
+def test_the_first_ctrl_c_cancels_and_the_second_leaves(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("sleep", "", "", ask=True))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Wait")
+        await chat.until(lambda: chat.session.question)
+        assert not chat.session.interrupt()
+        await chat.session.cancel()
+        await chat.shows("■ cancelled")
+        assert chat.session.question is None
+        assert chat.session.interrupt()
+        assert chat.session.over.is_set()
+
+    play(address, story)
+    (request,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(request, v1.CancelConversationRequest)
+    assert request.discard_queued
+
+
+def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+
+    async def story(chat: Chat) -> None:
+        assert not chat.session.interrupt()
+        assert "Ctrl-C again to leave" in chat.screen
+        chat.session.enter("Hi")
+        await chat.shows("Hello.")
+        assert not chat.session.interrupt()
+
+    play(address, story)
+
+
+def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: FakeBedrock) -> None:
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT_EXHAUSTED", "read-only"))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("One more thing")
+        await chat.shows("continue the conversation")
+        assert "not sent: “One more thing”" in chat.screen
+        assert "read-only" in chat.screen
+
+    play(address, story)
+
+
+def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -> None:
+    def stumble(run: str) -> list[Step]:
+        return [
+            state("llm_requesting", run),
+            delta("Half", 0),
+            discarded(),
+            *text("Whole", attempt=2),
+            state("idle"),
+            stopped(run),
+        ]
+
+    fake.answers.append(stumble)
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Hi")
+        await chat.shows("Whole")
+        assert chat.lines.index("Half") < chat.lines.index("· (what was just being written does not count)")
+
+    play(address, story)
+
+
+def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/help")
+        await chat.shows("Tab            queue")
+        for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
+            chat.session.enter(line)
+        await chat.shows("cannot do “/nonsense”")
+        assert "cannot do “/withdraw”" in chat.screen
+        assert "bedrock chat -r" in chat.screen
+        chat.session.enter("/quit")
+        await asyncio.wait_for(chat.session.over.wait(), 10)
+
+    play(address, story)
+    assert fake.conversation.mode == v1.MODE_UNRESTRICTED
+    assert fake.conversation.model == "models/big"
+
+
+def test_a_lost_connection_is_told_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+    fake.cuts.extend([2, 1, 1])
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Hi")
+        await chat.until(lambda: "Hello." in chat.screen and not chat.session.view.busy)
+        assert chat.screen.count("connection lost") <= 2
+        assert "connection lost" not in chat.session.status()
+
+    play(address, story)
+
+
+def test_a_deleted_conversation_ends_the_chat(address: str, fake: FakeBedrock) -> None:
+    fake.deleted = True
+
+    async def story(chat: Chat) -> None:
+        await asyncio.wait_for(chat.session.over.wait(), 10)
+        assert "the conversation was deleted" in chat.screen
+
+    play(address, story)
+
+
+def test_a_conversation_that_cannot_be_watched_ends_the_chat(address: str, fake: FakeBedrock) -> None:
+    fake.refuse("Subscribe", Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_STREAMS", "too many streams"))
+
+    async def story(chat: Chat) -> None:
+        await asyncio.wait_for(chat.session.over.wait(), 10)
+        assert "too many streams" in chat.screen
+
+    play(address, story)
+
+
+def view_of(*steps: v1.Event, at: float = 0.0) -> ConversationView:
+    view = ConversationView()
+    conversation = v1.Conversation(
+        slug="s",
+        model="models/demo",
+        mode=v1.MODE_RESTRICTED,
+        context_usage=v1.ContextUsage(used_tokens=42, usable_window_tokens=100),
+    )
+    view.observe(Event(v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))), at)
+    for step in steps:
+        view.observe(Event(step), at)
+    return view
+
+
+def test_the_status_line_counts_tools_and_seconds() -> None:
+    running = v1.ConversationState.ToolExecuting(
+        current=v1.ToolCall(tool_use_id="t2", tool="bash"), completed_count=1, remaining_count=2
+    )
+    view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
+    assert view.status(107.4, NOON) == "bash 2/4 7 s · context 42 % · restricted · demo"
+
+
+def test_the_status_line_counts_down_to_the_next_attempt() -> None:
+    waiting = v1.ConversationState.LlmRequesting(
+        attempt=2, max_attempts=3, phase=v1.ConversationState.LlmRequesting.PHASE_BACKOFF
+    )
+    waiting.retry_time.FromDatetime(datetime(2026, 1, 1, 12, 0, 2, tzinfo=UTC))
+    view = view_of(state("llm_requesting", "r", llm_requesting=waiting))
+    assert view.status(0, NOON).startswith("next attempt 2/3 in 2 s · ")
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (state("idle"), "idle"),
+        (state("awaiting_tool_approval", "r"), "waits for you"),
+        (state("cancelling", "r"), "cancelling"),
+        (state("context_exhausted"), "context used up"),
+        (
+            state(
+                "awaiting_sub_agents",
+                "r",
+                awaiting_sub_agents=v1.ConversationState.AwaitingSubAgents(pending=["a"], completed_count=2),
+            ),
+            "sub-agents 2/3",
+        ),
+        (
+            state(
+                "llm_requesting",
+                "r",
+                llm_requesting=v1.ConversationState.LlmRequesting(
+                    attempt=1, phase=v1.ConversationState.LlmRequesting.PHASE_STREAMING
+                ),
+            ),
+            "answering",
+        ),
+    ],
+)
+def test_the_status_line_says_what_is_going_on(step: v1.Event, words: str) -> None:
+    assert view_of(step).status(0, NOON).split(" · ")[0] == words
+
+
+def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBedrock) -> None:
+    reaped = v1.Event.ToolTreeReaped(tool_use_id="t1", pids=[1, 2])
+    reaped.duration.FromMilliseconds(12)
+    retrying = v1.Event.Retrying(attempt=2, max_attempts=3, error=v1.RunError(message="overloaded"))
+    agents = v1.Event.SubAgentsChanged(pending=["a"], reports=[v1.Event.SubAgentsChanged.Report(task="x")])
+    fake.happen(
+        delta("Hm.", 0, reasoning=True),
+        *text("Well.", chunks=1),
+        stored("system", v1.ContentBlock(text="Mode: restricted")),
+        v1.Event(retrying=retrying),
+        v1.Event(context_warning=v1.ContextUsage(used_tokens=83, usable_window_tokens=100)),
+        v1.Event(sub_agents_changed=agents),
+        v1.Event(tool_tree_reaped=reaped),
+        stopped("r", "interrupted", "round_cap"),
+    )
+
+    async def story(chat: Chat) -> None:
+        await chat.shows("as many requests")
+        for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "1 of 2 done", "2 processes ended"):
+            assert words in chat.screen
+        assert chat.screen.count("Well.") == 1
+
+    play(address, story)

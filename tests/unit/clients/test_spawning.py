@@ -1,0 +1,167 @@
+"""A server of one's own: started, found, and gone with its owner, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bedrock import Client
+from bedrock.cli import exits
+from bedrock.cli.app import bedrock
+from bedrock.cli.spawning import SpawnedServer, server_answers
+from click.testing import CliRunner
+
+from tests.unit.clients.fake_server import FakeBedrock
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 30
+
+SERVER = """
+import signal, sys, threading
+from tests.unit.clients.fake_server import FakeBedrock, FakeServer, uses_tool
+
+assert "--until-eof" in sys.argv
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+fake = FakeBedrock()
+fake.answers.append(uses_tool("ls", "a.txt", "There is a.txt.", ask=True))
+server = FakeServer(fake)
+print(f"bedrock ready on {server.address} (data /nowhere)", flush=True)
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), stop.set()), daemon=True).start()
+stop.wait()
+server.stop()
+"""
+
+BROKEN = """
+import sys
+print("bedrock: the data directory is in use by another server", file=sys.stderr)
+sys.exit(1)
+"""
+
+OWNER = """
+import sys
+from bedrock.cli.spawning import SpawnedServer
+
+with SpawnedServer() as server:
+    print(server.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `server` that comes before the real one."""
+    package = tmp_path / "site" / "server"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SERVER)
+    search = [str(package.parent), str(ROOT), str(ROOT / "clients"), *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(search))
+    return package / "__main__.py"
+
+
+class Watched:
+    """A process of somebody else, whose end can be waited for."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.pidfd_open(pid)
+
+    def ends(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        ended = bool(poll.poll(SECONDS * 1000))
+        os.close(self._fd)
+        return ended
+
+
+@pytest.fixture
+def owner(installed: Path) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path) -> None:
+    with SpawnedServer() as server:
+        assert server.pid is not None
+        watched = Watched(server.pid)
+        assert server_answers(server.address)
+        with Client(server.address) as client:
+            assert client.server_info().version == "0.1.0"
+    assert watched.ends()
+    assert not server_answers(server.address)
+
+
+def test_a_spawned_server_is_gone_after_an_error(installed: Path) -> None:
+    def fail() -> None:
+        with SpawnedServer() as server:
+            assert server.pid is not None
+            watched.append(Watched(server.pid))
+            raise RuntimeError("on purpose")
+
+    watched: list[Watched] = []
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+    assert watched[0].ends()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_spawned_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
+    assert owner.stdout is not None
+    watched = Watched(int(owner.stdout.readline()))
+    owner.send_signal(how)
+    owner.wait(SECONDS)
+    assert watched.ends()
+
+
+def test_a_server_that_does_not_listen_to_reason_is_killed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.write_text(SERVER.replace("stop.wait()", "threading.Event().wait()"))
+    monkeypatch.setattr("bedrock.cli.spawning.STOP_SECONDS", 0.2)
+    with SpawnedServer() as server:
+        assert server.pid is not None
+        watched = Watched(server.pid)
+    assert watched.ends()
+
+
+def test_a_server_that_does_not_start_says_why(installed: Path) -> None:
+    installed.write_text(BROKEN)
+    with pytest.raises(exits.Failure, match="in use by another server") as caught, SpawnedServer():
+        pass
+    assert caught.value.exit_code == exits.UNREACHABLE
+
+
+def test_a_server_that_is_never_ready_is_given_up(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.write_text("import sys; sys.stdin.read()")
+    monkeypatch.setattr("bedrock.cli.spawning.START_SECONDS", 0.2)
+    with pytest.raises(exits.Failure, match="could not be started"), SpawnedServer():
+        pass
+
+
+def test_a_file_named_server_in_the_directory_is_not_started(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "server.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    with SpawnedServer() as server:
+        assert server_answers(server.address)
+
+
+def test_make_run_without_a_terminal(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEDROCK_ADDRESS", "127.0.0.1:1")
+    result = CliRunner().invoke(bedrock, ["chat", "--spawn", "-C", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "There is a.txt." in result.stdout
+    assert "answered automatically" in result.stdout
+
+
+def test_a_server_that_answers_is_used(address: str, fake: FakeBedrock) -> None:
+    assert server_answers(address)
+    assert not server_answers("127.0.0.1:1")
+    assert not server_answers("unix:/nowhere")

@@ -1,0 +1,227 @@
+"""What each request must be: a good one passes, and each way to be wrong names its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bedrock import v1
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+
+from server import limits
+from server.checks import RULES, check
+from server.not_yet import CatalogNotYet, ConversationsNotYet
+from server.status import Malformed
+
+NAME = "conversations/calm-cove"
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+GOOD: dict[type[Message], dict[str, Any]] = {
+    v1.CreateConversationRequest: {"working_directory": "/work"},
+    v1.GetConversationRequest: {"name": NAME},
+    v1.ListConversationsRequest: {},
+    v1.UpdateConversationRequest: {
+        "conversation": v1.Conversation(name=NAME, title="New"),
+        "update_mask": FieldMask(paths=["title"]),
+    },
+    v1.ArchiveConversationRequest: {"name": NAME},
+    v1.UnarchiveConversationRequest: {"name": NAME},
+    v1.DeleteConversationRequest: {"name": NAME},
+    v1.SendMessageRequest: {"name": NAME, "text": "Hello"},
+    v1.CancelConversationRequest: {"name": NAME},
+    v1.ResolveApprovalRequest: {"name": f"{NAME}/approvals/call-1", "decision": v1.APPROVAL_DECISION_APPROVE},
+    v1.TriggerContinuationRequest: {"name": NAME},
+    v1.ContinueConversationRequest: {"name": NAME},
+    v1.ListMessagesRequest: {"parent": NAME},
+    v1.ListRequestCyclesRequest: {"parent": NAME},
+    v1.SubscribeRequest: {"name": NAME},
+    v1.ListModelsRequest: {},
+    v1.ListToolsRequest: {},
+    v1.GetServerInfoRequest: {},
+}
+
+TOO_MANY = {f"k{n}": "" for n in range(limits.MAX_LABELS + 1)}
+BAD_NAMES = (
+    "",
+    "calm-cove",
+    "conversations/",
+    "conversations/a/b",
+    "conversations/a b",
+    "conversations/a\0",
+    "c" * 600,
+)
+BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
+
+WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
+    v1.CreateConversationRequest: {
+        "working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
+        "model": ("demo", "models/", "models/a b"),
+        "slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä"),
+        "title": ("x" * (limits.MAX_TITLE_CHARS + 1), "two\nlines", "a\0"),
+        "mode": (99,),
+        "labels": (TOO_MANY, {"k" * 64: ""}, {"": "x"}, {"k": "v" * 257}, {"k": "a\0"}, {"a\n": "x"}),
+        "request_id": ("1", "not-a-uuid", UUID.replace("-", "")),
+        "approval_policy": (99,),
+        "follow_up_policy": (-1,),
+        "budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
+    },
+    v1.GetConversationRequest: {"name": BAD_NAMES},
+    v1.ListConversationsRequest: {"page_size": (-1,), "page_token": BAD_TOKENS, "parent": BAD_NAMES[1:]},
+    v1.UpdateConversationRequest: {},
+    v1.ArchiveConversationRequest: {"name": BAD_NAMES},
+    v1.UnarchiveConversationRequest: {"name": BAD_NAMES},
+    v1.DeleteConversationRequest: {"name": BAD_NAMES},
+    v1.SendMessageRequest: {
+        "name": BAD_NAMES,
+        "text": ("", " \n", "x" * (limits.MAX_TEXT_BYTES + 1), "é" * (limits.MAX_TEXT_BYTES // 2 + 1)),
+        "images": ([v1.Image(media_type="image/png", data=b"x")],),
+        "delivery": (99,),
+        "request_id": ("x",),
+        "expected_run": ("c:1", NAME, f"{NAME}/requestCycles/"),
+    },
+    v1.CancelConversationRequest: {
+        "name": BAD_NAMES,
+        "run": ("c:1", f"{NAME}/messages/c:1"),
+        "reason": ("x" * 257, "a\0"),
+    },
+    v1.ResolveApprovalRequest: {
+        "name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/x"),
+        "decision": (v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN, 99),
+        "note": ("x" * 1_025, "a\0"),
+    },
+    v1.TriggerContinuationRequest: {"name": BAD_NAMES},
+    v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
+    v1.ListMessagesRequest: {
+        "parent": BAD_NAMES,
+        "page_size": (-1,),
+        "page_token": BAD_TOKENS,
+        "after_sequence": (-1,),
+    },
+    v1.ListRequestCyclesRequest: {"parent": BAD_NAMES, "page_size": (-5,), "page_token": BAD_TOKENS, "view": (9,)},
+    v1.SubscribeRequest: {"name": BAD_NAMES, "after_revision": (-1,), "recent_messages": (-1,)},
+    v1.ListModelsRequest: {},
+    v1.ListToolsRequest: {},
+    v1.GetServerInfoRequest: {},
+}
+
+CASES = [
+    (kind, field, value) for kind, by_field in WRONG.items() for field, values in by_field.items() for value in values
+]
+
+
+def violated(request: Message) -> list[str]:
+    with pytest.raises(Malformed) as refusal:
+        check(request)
+    assert all(text for _, text in refusal.value.violations)
+    return [field for field, _ in refusal.value.violations]
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_a_plain_request_passes(kind: type[Message]) -> None:
+    check(kind(**GOOD[kind]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"), CASES, ids=[f"{kind.__name__}-{field}-{n}" for n, (kind, field, _) in enumerate(CASES)]
+)
+def test_a_wrong_field_is_named_and_nothing_else(kind: type[Message], field: str, value: Any) -> None:
+    assert violated(kind(**{**GOOD[kind], field: value})) == [field]
+
+
+def test_all_wrong_fields_are_named_at_once() -> None:
+    request = v1.CreateConversationRequest(slug="A", title="x" * 999, mode=7)  # type: ignore[arg-type]
+    assert violated(request) == ["working_directory", "slug", "title", "mode"]
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_every_rule_has_a_wrong_value(kind: type[Message]) -> None:
+    rules = {field for field, _ in RULES[kind]}
+    assert rules - set(WRONG[kind]) <= {"conversation.name"}
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message]) -> None:
+    judged = {
+        FieldDescriptor.TYPE_STRING,
+        FieldDescriptor.TYPE_ENUM,
+        FieldDescriptor.TYPE_INT32,
+        FieldDescriptor.TYPE_INT64,
+        FieldDescriptor.TYPE_MESSAGE,
+        FieldDescriptor.TYPE_BYTES,
+    }
+    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask"}
+    assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
+
+
+def test_every_call_is_either_checked_or_said_to_be_missing() -> None:
+    checked = {kind.__name__.removesuffix("Request") for kind in RULES}
+    missing = {name for each in (ConversationsNotYet, CatalogNotYet) for name in vars(each) if name[0].isupper()}
+    services = ("ConversationService", v1.conversation_service_pb2), ("CatalogService", v1.catalog_service_pb2)
+    methods = {method.name for name, file in services for method in file.DESCRIPTOR.services_by_name[name].methods}
+    assert checked | missing == methods
+    assert not checked & missing
+
+
+# --- updates --------------------------------------------------------------------------------------------------------
+
+
+def update(*paths: str, **fields: Any) -> v1.UpdateConversationRequest:
+    return v1.UpdateConversationRequest(
+        conversation=v1.Conversation(**{"name": NAME, **fields}), update_mask=FieldMask(paths=paths)
+    )
+
+
+def test_an_update_needs_a_name_and_a_mask() -> None:
+    assert violated(v1.UpdateConversationRequest()) == ["conversation.name", "update_mask"]
+
+
+@pytest.mark.parametrize("path", ["name", "mode", "working_directory", "labels.team", "state", "nothing", ""])
+def test_other_fields_cannot_be_updated(path: str) -> None:
+    assert violated(update(path)) == ["update_mask"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("slug", ""),
+        ("slug", "No"),
+        ("title", "x" * 300),
+        ("model", ""),
+        ("labels", TOO_MANY),
+        ("approval_policy", 99),
+        ("always_approved_tools", ["bash"]),
+        ("follow_up_policy", 99),
+        ("budget", v1.Budget(run_tokens=-1)),
+    ],
+)
+def test_a_wrong_new_value_is_named(field: str, value: Any) -> None:
+    assert violated(update(field, **{field: value})) == [f"conversation.{field}"]
+
+
+def test_fields_outside_of_the_mask_do_not_matter() -> None:
+    check(update("title", title="New", slug="WRONG", mode=99))
+
+
+def test_every_field_that_can_be_updated_passes_with_a_good_value() -> None:
+    check(
+        update(
+            "slug",
+            "title",
+            "model",
+            "labels",
+            "approval_policy",
+            "always_approved_tools",
+            "follow_up_policy",
+            "budget",
+            slug="a-b",
+            title="T",
+            model="models/a/b",
+            labels={"k": "v"},
+            approval_policy=v1.APPROVAL_POLICY_AUTO,
+            always_approved_tools=["tools/bash"],
+            follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS,
+            budget=v1.Budget(),
+        )
+    )

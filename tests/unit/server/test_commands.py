@@ -1,0 +1,152 @@
+"""Requests reach the actors as they were meant, and two requests are the same only if they mean the same."""
+
+from __future__ import annotations
+
+import pytest
+from bedrock import v1
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.summary import StateSummary
+from actors.requests import Cancelled, Create, Sent, Update
+from server import commands
+from tests.unit.server.samples import FACTS, MESSAGE, QUEUED
+
+UUID = "123E4567-e89b-12d3-a456-426614174000"
+
+
+def test_create_says_everything() -> None:
+    request = v1.CreateConversationRequest(
+        working_directory="/work", model="models/a/b", slug="s", title="t", mode=v1.MODE_RESTRICTED,
+        labels={"k": "v"}, request_id=UUID, approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
+        follow_up_policy=v1.FOLLOW_UP_POLICY_COMPLETED_ONLY, budget=v1.Budget(run_tokens=1, conversation_tokens=2),
+    )  # fmt: skip
+    made = commands.create(request, "somebody")
+    assert made == Create(
+        principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=Mode.RESTRICTED,
+        labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL, follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
+        budget=Budget(1, 2), request_id=UUID.lower(), body_hash=made.body_hash,
+    )  # fmt: skip
+
+
+def test_create_leaves_defaults_to_the_server() -> None:
+    made = commands.create(v1.CreateConversationRequest(working_directory="/work"), "p")
+    assert (made.model, made.mode, made.slug) == ("", None, "")
+
+
+def test_an_update_sets_only_what_is_in_the_mask() -> None:
+    full = v1.Conversation(
+        name="conversations/c", slug="s", title="t", model="models/m", labels={"k": "v"}, etag="e",
+        approval_policy=v1.APPROVAL_POLICY_ASK_ALL, always_approved_tools=["tools/bash"],
+        follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3),
+    )  # fmt: skip
+    title = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"])))
+    assert title == Update(etag="e", title="t")
+    paths = [
+        "slug", "title", "model", "labels", "approval_policy", "always_approved_tools", "follow_up_policy", "budget",
+    ]  # fmt: skip
+    every = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths)))
+    assert every == Update(
+        etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
+        always_approved=("bash",), follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("delivery", "meant"),
+    [
+        (v1.DELIVERY_UNSPECIFIED, "reject"),
+        (v1.DELIVERY_DIRECT, "reject"),
+        (v1.DELIVERY_STEER, "steer"),
+        (v1.DELIVERY_FOLLOW_UP, "follow_up"),
+    ],
+)
+def test_deliveries(delivery: v1.Delivery.ValueType, meant: str) -> None:
+    request = v1.SendMessageRequest(name="conversations/c", text="x", delivery=delivery)
+    assert commands.send(request).delivery == meant
+
+
+def test_a_run_is_named_by_its_id() -> None:
+    name = "conversations/slug/requestCycles/c:4"
+    assert commands.send(v1.SendMessageRequest(text="x", expected_run=name)).expected_run == "c:4"
+    cancel = commands.cancel(v1.CancelConversationRequest(run=name, discard_queued=True, kill_jobs=True, reason="why"))
+    assert (cancel.run_id, cancel.discard_queued, cancel.kill_jobs, cancel.reason) == ("c:4", True, True, "why")
+
+
+@pytest.mark.parametrize(
+    ("decision", "approve", "always"),
+    [
+        (v1.APPROVAL_DECISION_APPROVE, True, False),
+        (v1.APPROVAL_DECISION_APPROVE_ALWAYS, True, True),
+        (v1.APPROVAL_DECISION_DENY, False, False),
+    ],
+)
+def test_decisions(decision: v1.ApprovalDecision.ValueType, approve: bool, always: bool) -> None:
+    made = commands.resolve(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1")
+    assert (made.tool_use_id, made.approve, made.always, made.note) == ("call-1", approve, always, "n")
+
+
+def test_the_same_body_under_another_id_or_name_is_the_same() -> None:
+    first = commands.send(v1.SendMessageRequest(name="conversations/c", text="x", request_id=UUID))
+    second = commands.send(v1.SendMessageRequest(name="conversations/slug", text="x"))
+    assert first.body_hash == second.body_hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        v1.SendMessageRequest(text="y"),
+        v1.SendMessageRequest(text="x", delivery=v1.DELIVERY_STEER),
+        v1.SendMessageRequest(text="x", expected_run="conversations/c/requestCycles/c:1"),
+    ],
+)
+def test_another_body_is_another(other: v1.SendMessageRequest) -> None:
+    assert commands.send(v1.SendMessageRequest(text="x")).body_hash != commands.send(other).body_hash
+
+
+def test_labels_in_another_order_are_the_same_body() -> None:
+    first = v1.CreateConversationRequest(labels={"a": "1", "b": "2"})
+    second = v1.CreateConversationRequest(labels={"b": "2", "a": "1"})
+    assert commands.body_hash(first) == commands.body_hash(second)
+
+
+def test_a_stored_message_is_answered_with_its_place() -> None:
+    answer = commands.sent(FACTS, "c", Sent("m-7", "direct", "c:3", 41, message=MESSAGE))
+    assert (answer.message.sequence, answer.disposition, answer.revision) == (7, v1.DISPOSITION_DIRECT, 41)
+    assert answer.run == "conversations/c/requestCycles/c:3"
+
+
+@pytest.mark.parametrize(
+    ("disposition", "delivery", "run"), [("steer_queued", "STEER", "c:3"), ("follow_up_queued", "FOLLOW_UP", "")]
+)
+def test_a_waiting_message_is_answered_without_a_place(disposition: str, delivery: str, run: str) -> None:
+    answer = commands.sent(FACTS, "c", Sent("m-11", disposition, run, 41, queued=QUEUED))
+    assert answer.message.sequence == 0
+    assert v1.Delivery.Name(answer.message.delivery) == f"DELIVERY_{delivery}"
+    assert v1.Disposition.Name(answer.disposition) == f"DISPOSITION_{disposition.upper()}"
+    assert bool(answer.run) is bool(run)
+
+
+def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
+    answer = commands.sent(FACTS, "c", Sent("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True))
+    assert (answer.disposition, answer.message.sequence) == (v1.DISPOSITION_DUPLICATE, 7)
+
+
+def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
+    stopped = Cancelled(
+        no_op=False, state=StateSummary("idle"), run="c:3", revision=50, llm_request_id="c:r5",
+        tool_use_ids=("call-1",), sub_agents=("agent-1",), returned=(QUEUED,), discarded=(QUEUED,),
+        surviving_jobs=("job-1",),
+    )  # fmt: skip
+    answer = commands.cancelled(FACTS, "c", stopped, 1)
+    assert {field.name for field, _ in answer.ListFields()} == {field.name for field in answer.DESCRIPTOR.fields} - {
+        "no_op"
+    }
+    assert (answer.returned_steers[0].delivery, answer.discarded_follow_ups[0].delivery) == (
+        v1.DELIVERY_STEER, v1.DELIVERY_FOLLOW_UP,
+    )  # fmt: skip
+
+
+def test_a_cancel_that_did_nothing_says_only_that() -> None:
+    answer = commands.cancelled(FACTS, "c", Cancelled(no_op=True, state=StateSummary("idle"), revision=50), 1)
+    assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}

@@ -1,0 +1,145 @@
+"""Settings: where they come from, which one wins, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import SETTINGS, Config, ConfigError, Listen, load
+
+HOME = {"HOME": "/home/ada"}
+
+
+def config(environ: dict[str, str] | None = None, file: Path | None = None, **flags: Any) -> Config:
+    return load(flags, {**HOME, **(environ or {})}, file)
+
+
+def test_nothing_set_is_a_server_for_this_machine_only() -> None:
+    plain = config()
+    assert plain.data_dir == Path("/home/ada/.local/state/bedrock")
+    assert (plain.listen.target, plain.listen.local, plain.tls) == ("127.0.0.1:7421", True, False)
+
+
+def test_state_goes_where_the_desktop_says() -> None:
+    assert config({"XDG_STATE_HOME": "/var/state"}).data_dir == Path("/var/state/bedrock")
+
+
+def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('listen = "127.0.0.1:1"\nlog_level = "debug"\ndrain_seconds = 3\n')
+    made = config({"BEDROCK_LISTEN": "127.0.0.1:2", "BEDROCK_LOG_LEVEL": "error"}, file, listen="127.0.0.1:3")
+    assert (made.listen.port, made.log_level, made.drain_seconds) == (3, "error", 3.0)
+
+
+def test_the_file_is_found_where_it_is_named_or_usual(tmp_path: Path) -> None:
+    usual = tmp_path / "bedrock" / "config.toml"
+    usual.parent.mkdir()
+    usual.write_text('default_model = "usual"')
+    named = tmp_path / "named.toml"
+    named.write_text('default_model = "named"')
+    assert config({"XDG_CONFIG_HOME": str(tmp_path)}).default_model == "usual"
+    assert config({"XDG_CONFIG_HOME": str(tmp_path), "BEDROCK_CONFIG": str(named)}).default_model == "named"
+
+
+def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) -> None:
+    values = {
+        "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
+        "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
+    }  # fmt: skip
+    assert set(values) == set(SETTINGS)
+    file = tmp_path / "c.toml"
+    file.write_text("\n".join(f'{name} = "{value}"' for name, value in values.items()))
+    by_variable = config({f"BEDROCK_{name.upper()}": value for name, value in values.items()})
+    by_file = config(file=file)
+    for name in values:
+        assert getattr(by_variable, name) == getattr(by_file, name)
+    assert by_file == Config(
+        data_dir=Path("/d"), listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
+        idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
+        environ=by_file.environ,
+    )  # fmt: skip
+
+
+def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[providers.local]\nprotocol = "openai-chat"\napi_key = "sk-secret"\n')
+    made = config({"ANTHROPIC_API_KEY": "sk-other"}, file)
+    assert made.providers["local"]["protocol"] == "openai-chat"
+    assert made.environ["ANTHROPIC_API_KEY"] == "sk-other"
+    assert "sk-" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "local"),
+    [
+        ("127.0.0.1:0", "127.0.0.1:0", True),
+        ("localhost:80", "localhost:80", True),
+        ("[::1]:80", "[::1]:80", True),
+        ("unix:/run/b.sock", "unix:/run/b.sock", True),
+        ("unix:///run/b.sock", "unix:/run/b.sock", True),
+    ],
+)
+def test_addresses(text: str, target: str, local: bool) -> None:
+    listen = config(listen=text).listen
+    assert (listen.target, listen.local) == (target, local)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:7421", "[::]:7421", "10.0.0.1:1", "example.org:7421"])
+def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
+    with pytest.raises(ConfigError, match="refusing to listen"):
+        config(listen=text)
+    assert config(listen=text, tls_certificate="/c.pem", tls_key="/k.pem").tls
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"listen": "7421"}, "--listen: must be host:port"),
+        ({"listen": "127.0.0.1:70000"}, "--listen"),
+        ({"listen": "127.0.0.1:x"}, "--listen"),
+        ({"listen": ":80"}, "--listen"),
+        ({"listen": "unix:relative"}, "absolute"),
+        ({"log_level": "loud"}, "--log-level: must be one of debug"),
+        ({"drain_seconds": -1}, "--drain-seconds"),
+        ({"drain_seconds": "soon"}, "--drain-seconds: must be a number"),
+        ({"max_streams": 0}, "--max-streams: must be at least 1"),
+        ({"data_dir": "a\0b"}, "--data-dir"),
+        ({"tls_key": "/k.pem"}, "together"),
+    ],
+)
+def test_a_wrong_setting_is_named(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        config(**flags)
+    assert said in str(refusal.value)
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="BEDROCK_REFLECTION: must be true or false"):
+        config({"BEDROCK_REFLECTION": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("listen = 5\n", "listen"),
+        ("lisen = 'x'\n", "unknown setting 'lisen'"),
+        ("listen = \n", "not valid TOML"),
+        ("default_model = 5\n", "default_model: must be a text"),
+        ("providers = 5\n", "providers"),
+        ("[providers]\nlocal = 5\n", "providers"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        config(file=file)
+    assert str(file) in str(refusal.value)
+    assert said in str(refusal.value)
+
+
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config(file=tmp_path / "none.toml")

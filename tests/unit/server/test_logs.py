@@ -1,0 +1,59 @@
+"""Logs are one JSON object a line and hold no contents."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from server.logs import JsonFormatter
+
+
+def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.Logger("actors.x")
+    logger.addHandler(handler)
+    logger.error(text, *(arguments or (3,)), exc_info=error)
+    (one,) = output.getvalue().splitlines()
+    found: dict[str, object] = json.loads(one)
+    return found
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 -- any exception shall have a traceback
+        return caught
+
+
+def test_a_line_says_when_how_bad_where_and_what() -> None:
+    found = line()
+    assert (found["level"], found["logger"], found["message"]) == ("error", "actors.x", "saved 3 rows")
+    assert str(found["time"]).endswith("Z")
+
+
+def test_text_with_line_breaks_and_broken_characters_stays_one_line() -> None:
+    assert line(None, "%s", "a\nb\ud83d")["message"] == "a\nb\ud83d"
+
+
+@pytest.mark.parametrize("error", [ValueError("what the user said"), KeyError("sk-secret")])
+def test_an_exception_is_told_by_class_and_place_without_its_text(error: BaseException) -> None:
+    found = line(raised(error))
+    assert found["error"] == type(error).__name__
+    assert "test_logs.py" in str(found["stack"])
+    assert "said" not in json.dumps(found)
+    assert "sk-" not in json.dumps(found)
+
+
+def test_what_the_system_says_is_told() -> None:
+    assert line(raised(FileNotFoundError(2, "No such file")))["error"] == "FileNotFoundError: No such file"
+
+
+def test_causes_are_told() -> None:
+    error = ValueError("y")
+    error.__cause__ = raised(KeyError("x"))
+    assert line(raised(error))["error"] == "ValueError from KeyError"
