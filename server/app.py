@@ -96,21 +96,24 @@ def _providers(config: Config) -> tuple[ProviderConfig, ...]:
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
 
 
-def run(config: Config, announce: Callable[[str], None]) -> None:
+def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
     """Serve until a signal says stop. `announce` gets the line that says that the server is ready.
 
-    Raises CannotStart.
+    `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
+    program started ends with that program, however it ends. Raises CannotStart.
     """
     with wire(config) as wired:
         restored = wired.supervisor.start()
         if restored:
             log.info("brought %d conversations to rest after a restart", len(restored))
-        asyncio.run(_serve(config, wired, announce))
+        asyncio.run(_serve(config, wired, announce, until_eof))
 
 
-async def _serve(config: Config, wired: Wired, announce: Callable[[str], None]) -> None:
+async def _serve(config: Config, wired: Wired, announce: Callable[[str], None], until_eof: bool) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
+    if until_eof:
+        _on_eof(stop)
     endpoint = Endpoint(
         wired.runtime,
         wired.supervisor,
@@ -155,6 +158,22 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
+
+
+def _on_eof(stop: asyncio.Event) -> None:
+    """Stop when standard input ends. Raises CannotStart if it is nothing whose end can be waited for."""
+    loop = asyncio.get_running_loop()
+    source = 0
+
+    def readable() -> None:
+        if not os.read(source, 4096):
+            loop.remove_reader(source)
+            stop.set()
+
+    try:
+        loop.add_reader(source, readable)
+    except OSError:
+        raise CannotStart("--until-eof needs a pipe as standard input") from None
 
 
 @contextmanager

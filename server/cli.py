@@ -26,7 +26,8 @@ USAGE = 2
 @click.option("--reflection/--no-reflection", default=None, help="Describe the services to tools. [off]")
 @click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", type=str, help="The PEM file with its key.")
-def serve(file: Path | None, **options: Any) -> None:
+@click.option("--until-eof", is_flag=True, help="Stop as well when standard input, a pipe, is closed at its other end.")
+def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """Run the Bedrock server until it is told to stop.
 
     Every option is also a variable, BEDROCK_DATA_DIR and so on, and a line of the file. The token that clients need
@@ -45,7 +46,7 @@ def serve(file: Path | None, **options: Any) -> None:
 
     logs.set_up(config.log_level)
     try:
-        run(config, lambda line: print(line, flush=True))
+        run(config, lambda line: print(line, flush=True), until_eof=until_eof)
     except CannotStart as error:
         _fail(str(error), CANNOT_START)
 

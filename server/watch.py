@@ -4,24 +4,18 @@ A watcher attaches to the hub first and reads its snapshot from the store afterw
 published later, so it is found in the hub; whatever was committed before is in the snapshot: nothing falls between.
 From then on the watcher has one number, the revision that it has sent last, and asks for what comes after it: the
 hub if it still has it, else the store. It keeps no queue; while its reader is slow it simply asks later.
-
-The store can be ahead of the hub by the commit that is just being published. A watcher that reads there may
-therefore find a delta slot closed while the hub still holds its text; such text is not sent any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from bedrock import v1
 
-from actors.core.content import SubAgentComplete, ToolCancelled, ToolError, ToolSuccess
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import MessageAdded, StreamDiscarded
 from actors.event_hub import Batch, EventHub
 from actors.ports import Store, StoredEvent
 from server.batches import Outbox, commits, start_of_last_commit
@@ -34,9 +28,6 @@ from server.wakeups import Wakeups
 from server.wire.facts import Facts
 
 log = logging.getLogger(__name__)
-
-CLOSED_SLOTS = 64
-"""Ends of delta slots that a watcher remembers: more than one commit can bring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +126,6 @@ class Watcher:
         """Have a look. Event loop only."""
         self._position = 0
         """The last revision sent, or contained in the snapshot."""
-        self._closed: deque[tuple[str, int]] = deque(maxlen=CLOSED_SLOTS)
-        """Slots whose end was read from the store."""
         self._silent_until = 0.0
         self._watch = sources.hub.attach(conversation_id, self._on_publish)
 
@@ -203,8 +192,6 @@ class Watcher:
             for group in commits(events, frames):
                 await self._out.add(group)
             self._took(events)
-            for event in events:
-                self._closed.extend(_slots_closed_by(event))
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
@@ -224,9 +211,9 @@ class Watcher:
             for group in commits(events, await frames.live(self._conversation_id, batch.events)):
                 await self._out.add(group)
             self._took(events)
-        if batch.text is not None and (batch.text.key, batch.text.attempt) not in self._closed:
+        if batch.text is not None:
             await self._out.add(frames.text(batch.text))
-        if batch.output is not None and (batch.output.key, batch.output.attempt) not in self._closed:
+        if batch.output is not None:
             await self._out.add(frames.output(batch.output))
 
     def _took(self, events: Sequence[StoredEvent]) -> None:
@@ -237,20 +224,3 @@ class Watcher:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _slots_closed_by(event: StoredEvent) -> list[tuple[str, int]]:
-    """The slots of passing text that an event ends: request id and attempt, or tool use id and 0."""
-    match event.notification:
-        case StreamDiscarded(request_id=request_id, attempt=attempt):
-            return [(request_id, attempt)]
-        case MessageAdded(message=message) if message.request_id:
-            return [(message.request_id, message.attempt)]
-        case MessageAdded(message=message):
-            return [
-                (block.tool_use_id, 0)
-                for block in message.content
-                if isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
-            ]
-        case _:
-            return []

@@ -52,14 +52,14 @@ def scene_for(request: ModelRequest) -> Scene:
     """What the demo model answers; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
     results = [block for block in last.content if is_result(block)]
-    said = next((block.text for block in reversed(last.content) if isinstance(block, Text)), "")
+    said = next(reversed(_said(last)), "")
     offered = {tool.name for tool in request.tools}
     if not offered:
         return _summary(request)
     if "submit_result" in offered:
         return _sub_agent(request, said, begun=bool(results))
     if results:
-        return _after_tools(results, request)
+        return _after_tools(results, said, request)
     for pattern, play in _SCENES:
         if found := pattern.search(said):
             return play(found, request)
@@ -69,6 +69,12 @@ def scene_for(request: ModelRequest) -> Scene:
         f'You said: "{_short(said)}". A real model would have something to say to that; I only know my script. '
         "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
     )
+
+
+def _said(turn: Turn) -> list[str]:
+    """What people said in a turn: its texts but the system's notices."""
+    texts = (block.text for block in turn.content if isinstance(block, Text))
+    return [text for text in texts if not text.startswith("<system-notice>")]
 
 
 def words_of(block: Content) -> str:
@@ -155,9 +161,11 @@ _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
 # --- scenes that follow from elsewhere ------------------------------------------------------------------------------
 
 
-def _after_tools(results: list[ToolResult], request: ModelRequest) -> Scene:
+def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) -> Scene:
     names = {block.id: block.name for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
     parts = [_report(names.get(result.tool_use_id, "tool"), result) for result in results]
+    if said:
+        parts.append(f'Meanwhile you said: "{_short(said)}". It reached me between two steps.')
     return Scene("\n\n".join((*parts, "Type help to see what else I can show.")))
 
 
@@ -176,8 +184,8 @@ def _sub_agent(request: ModelRequest, said: str, *, begun: bool) -> Scene:
     offers_think = any(tool.name == "think" for tool in request.tools)
     if offers_think and not begun and not any(turn.role == "assistant" for turn in request.turns):
         return _using("think", {"thoughts": f"My task: {_short(said)}"}, "I have a task.", request)
-    first = next((words_of(block) for turn in request.turns for block in turn.content), said)
-    return _using("submit_result", {"result": f"Done, by script: {_short(first)}"}, "I am done.", request)
+    task = next((text for turn in request.turns for text in _said(turn)), said)
+    return _using("submit_result", {"result": f"Done, by script: {_short(task)}"}, "I am done.", request)
 
 
 def _summary(request: ModelRequest) -> Scene:

@@ -296,8 +296,6 @@ class HostedTree:
             if kind == toolhost.INIT:
                 pid, namespace = _numbers(content)
                 self._init = InitProcess(pid, bool(namespace), self._host.pid)
-                if self._killed_at is not None:
-                    self._init.kill()
             elif kind == toolhost.STARTED:
                 self._started = True
             elif kind == toolhost.FAILED:

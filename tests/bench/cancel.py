@@ -13,7 +13,7 @@ TIMES = 200
 
 async def while_streaming(running: House) -> list[float]:
     async with Clients(running) as clients:
-        watched = await clients.conversation("claude-bench")
+        watched = await clients.conversation("claude-sonnet-4-5")
         await watched.watch()
         took = []
         for _ in range(TIMES):
@@ -27,7 +27,7 @@ async def while_streaming(running: House) -> list[float]:
 async def behind_a_backlog(running: House) -> list[float]:
     """The same, with 500 messages for a busy agent in front of the cancel."""
     async with Clients(running) as clients:
-        watched = await clients.conversation("claude-bench")
+        watched = await clients.conversation("claude-sonnet-4-5")
         await watched.watch()
         took = []
         for _ in range(TIMES // 10):

@@ -7,8 +7,19 @@ import json
 import resource
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import requests
+
+
+def events(response: requests.Response) -> Iterator[dict[str, Any]]:
+    """The answer's events as they arrive: iter_lines would read byte by byte, and not be a floor."""
+    rest = b""
+    while piece := response.raw.read1(65536):
+        *whole, rest = (rest + piece).split(b"\n\n")
+        for event in whole:
+            yield json.loads(event.partition(b"data:")[2])
 
 
 def ask(session: requests.Session, url: str, messages: list[dict[str, object]]) -> dict[str, object]:
@@ -16,10 +27,7 @@ def ask(session: requests.Session, url: str, messages: list[dict[str, object]]) 
     blocks: dict[int, dict[str, object]] = {}
     body = {"model": "bench", "max_tokens": 1000, "stream": True, "messages": messages}
     with session.post(url, json=body, stream=True, timeout=60) as response:
-        for line in response.iter_lines(chunk_size=1):
-            if not line.startswith(b"data:"):
-                continue
-            event = json.loads(line[5:])
+        for event in events(response):
             if event["type"] == "content_block_start":
                 blocks[event["index"]] = dict(event["content_block"])
             elif event["type"] == "content_block_delta" and "text" in event["delta"]:

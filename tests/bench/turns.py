@@ -28,7 +28,7 @@ def floor(url: str, conversations: int, turns: int) -> dict[str, float]:
 async def bedrock(running: House, conversations: int, turns: int) -> tuple[float, list[float], int]:
     """Seconds for all, milliseconds of each turn, events read."""
     async with Clients(running) as clients:
-        watched = [await clients.conversation("claude-bench") for _ in range(conversations)]
+        watched = [await clients.conversation("claude-sonnet-4-5") for _ in range(conversations)]
         for one in watched:
             await one.watch()
         began = time.perf_counter()

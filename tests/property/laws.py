@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
+from actors.core.content import Message, MessageType, SystemKind, Text, ToolSuccess, ToolUse, text_of, tool_uses
 from actors.core.context import ConvContext, ToolTraits
 from actors.core.cycles import Delivery, Projector, RequestCycle, events_of
 from actors.core.effects import (
@@ -29,7 +29,17 @@ from actors.core.effects import (
     SpawnSubAgent,
 )
 from actors.core.errors import ErrorKind
-from actors.core.events import Event, LlmError, LlmResponse, UserCancel, UserMessage
+from actors.core.events import (
+    Event,
+    LlmError,
+    LlmResponse,
+    Restart,
+    SetMode,
+    ToolComplete,
+    ToolTransient,
+    UserCancel,
+    UserMessage,
+)
 from actors.core.history import ChainCheck, provider_view, summary_view
 from actors.core.notifications import (
     ApprovalRequested,
@@ -125,6 +135,9 @@ def check_transition(
     _delays(context, event, after, effects)
     _parent_is_told(before, context, after, effects)
     _counters_grow(before, after)
+    _may_run(before, context, event, effects)
+    _bounded(context, before, after, effects)
+    _stops(before, event, after, effects)
     if isinstance(event, UserCancel):
         _cancelled_calls(before, event, effects)
     grown = before.ledger.warned < after.ledger.warned
@@ -225,6 +238,63 @@ def _parent_is_told(before: State, context: ConvContext, after: State, effects: 
 def _counters_grow(before: State, after: State) -> None:
     for counter in ("run", "req", "xid", "seq", "agents", "turns"):
         check("I18 counters only grow", getattr(before.ledger, counter) <= getattr(after.ledger, counter), counter)
+
+
+def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[Effect, ...]) -> None:
+    """What starts, starts again, or gets more rights, may do so."""
+    call: ToolUse | None = None
+    if isinstance(before, ToolExecuting):
+        call = next(call for call in before.calls if call.id == before.current_tool_id)
+    safe = {traits.name for traits in context.tools if traits.retry_safe}
+    for effect in effects:
+        match effect:
+            case ExecuteTool() if isinstance(event, LlmResponse):
+                used = event.usage.context_tokens if event.usage else 0
+                check("REQ-BED-019 nothing runs in a full context", used < 0.9 * context.usable_window, event)
+                check("C25 nothing runs that was cut off", not event.truncated, event)
+                check("C15 an upgrade asks first", effect.name != "request_mode_upgrade", effect)
+            case ScheduleRetry() if isinstance(event, ToolTransient):
+                again = not event.begun or (call and call.name in safe)
+                check("C14 what can change something never starts twice", again, call, event)
+            case PersistMode() if not isinstance(event, SetMode):
+                upgrade = isinstance(event, ToolComplete) and isinstance(event.result, ToolSuccess)
+                named = call and call.name == "request_mode_upgrade"
+                check("C15 only an approved upgrade gives rights", upgrade and named, event)
+                check("C32 sub-agents get no rights", not context.is_sub_agent, event)
+            case _:
+                pass
+
+
+def _bounded(context: ConvContext, before: State, after: State, effects: tuple[Effect, ...]) -> None:
+    """Rounds, continuations, queues and budgets have their limits."""
+    limits, budget, ledger = context.limits, context.budget, after.ledger
+    if isinstance(after, LlmRequesting):
+        check("C24 continuations", after.continuations <= limits.max_continuations, after)
+    queued = len(ledger.steers) + len(ledger.follows)
+    grown = queued > len(before.ledger.steers) + len(before.ledger.follows)
+    check("C17 the queue is bounded", queued <= limits.max_queue or not grown, after)
+    if any(isinstance(effect, RequestLlm) and effect.attempt == 1 for effect in effects):
+        check("C44 the round cap", context.is_sub_agent or ledger.rounds <= limits.max_rounds, after)
+        run, whole = ledger.run_usage.context_tokens, ledger.total_usage.context_tokens
+        check("C44 the run's budget", not 0 < budget.run_tokens <= run, after)
+        check("C44 the conversation's budget", not 0 < budget.conversation_tokens <= whole, after)
+
+
+def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+    """A run says how it ended; the first run-stop is that of the run that was open."""
+    stops = [told for told in notifications(effects) if isinstance(told, RunStop)]
+    for stop in stops[1:]:
+        check("C18 a follow-up that did not run", (stop.reason, stop.detail) == ("interrupted", "not_run"), stop)
+    if isinstance(after, Error) and not isinstance(before, Error):
+        errors = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
+        said = [message.error_kind for message in errors if message.type is MessageType.ERROR]
+        check("C13 an error is a message too", said == [after.error_kind], after, said)
+    if isinstance(after, Error) and not isinstance(before, Error) and before.ledger.live:
+        check("C33 a failed run", stops and (stops[0].reason, stops[0].detail) == ("error", after.error_kind), stops)
+    if isinstance(event, UserCancel | Restart) and before.ledger.live and stops:
+        check("C33 an interrupted run", stops[0].reason == "interrupted", stops, event)
+    if isinstance(after, Completed) and stops:
+        check("C33 a submitted result", stops[0].reason == "completed", stops)
 
 
 def _cancelled_calls(before: State, event: UserCancel, effects: tuple[Effect, ...]) -> None:

@@ -24,6 +24,11 @@ class LineFlow:
         *full, self.tail = self._wrap(self.tail)
         return lines + full
 
+    def flush(self) -> list[str]:
+        """Return the tail as a line, because something else is going to be printed. The text goes on."""
+        tail, self.tail = self.tail, ""
+        return [tail] if tail else []
+
     def finish(self, text: str | None = None) -> list[str]:
         """Return the rest and begin anew.
 
@@ -37,9 +42,8 @@ class LineFlow:
             else:
                 self.tail = ""
                 lines = self.feed(text)
-        if self.tail:
-            lines.append(self.tail)
-        self.tail, self.text = "", ""
+        lines += self.flush()
+        self.text = ""
         return lines
 
     def _wrap(self, line: str) -> list[str]:

@@ -71,6 +71,7 @@ class ChatSession:
         self._entered: asyncio.Queue[str] = asyncio.Queue()
         self._disconnected = False
         self._armed = False
+        self._asked: set[str] = set()
 
     @property
     def question(self) -> Approval | None:
@@ -132,10 +133,12 @@ class ChatSession:
         self.view.observe(event, time.monotonic())
         if self.view.busy and not was_busy:
             self._armed = False
-        if event.approval is not None:
-            for line in self.transcript.question(event.approval, self.view.working_directory):
-                self._write(line)
         self.transcript.show(event)
+        for approval in self.view.approvals:  # also those that were open before somebody looked
+            if approval.name not in self._asked:
+                self._asked.add(approval.name)
+                for line in self.transcript.question(approval, self.view.working_directory):
+                    self._write(line)
         self.refresh()
 
     async def _do(self, text: str) -> None:

@@ -32,11 +32,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    cells = [[one_line(cell, CELL) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="ellipsis", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell, CELL)) for cell in row))
+    for index, column in enumerate(columns):
+        widest = max((len(row[index]) for row in cells), default=0)
+        last = index == len(columns) - 1  # the one that gives way when the terminal is narrow
+        table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=None if last else widest)
+    for row in cells:
+        table.add_row(*map(Text, row))
     Console().print(table)
 
 

@@ -16,8 +16,8 @@ OUTPUT_LINES = 12
 #: What a message of a person begins with.
 USER_MARK = "> "
 
-#: The input that says most about a call, by tool.
-_TELLING = {"bash": "command", "patch": "path", "read_file": "path", "read_image": "path", "search": "pattern"}
+#: The inputs that say most about a call; shown without their names.
+_TELLING = ("cmd", "command", "path", "pattern", "thoughts")
 
 
 class Transcript:
@@ -121,18 +121,14 @@ class Transcript:
 
     def _show_text_delta(self, event: Event) -> None:
         if self._live:
-            self._end_of_thought()
+            for line in self._thought.flush():
+                self._write(self._paint.dim(harmless(line)))
             for line in self._said.feed(event.text):
                 self._write(harmless(line))
 
     def _show_reasoning_delta(self, event: Event) -> None:
         if self._live:
             for line in self._thought.feed(event.text):
-                self._write(self._paint.dim(harmless(line)))
-
-    def _end_of_thought(self) -> None:
-        if self._thought.tail:
-            for line in self._thought.feed("\n"):
                 self._write(self._paint.dim(harmless(line)))
 
     def _show_tool_output_delta(self, event: Event) -> None:
@@ -161,13 +157,12 @@ class Transcript:
         self._write(paint(f"  {decision}{' ' + asked.tool if asked else ''}{note}"))
 
     def _show_queue_changed(self, event: Event) -> None:
-        if event.message is None or event.fate == "delivered":
+        if event.message is None or event.fate in ("delivered", "discarded"):  # its message tells the rest
             return
         delivery = enum_name(v1.Delivery, event.message.proto.delivery).replace("_", "-")
         text = {
             "queued": f"waits ({delivery})",
             "returned": "was not delivered; send it again if it still matters",
-            "discarded": "was discarded",
             "withdrawn": "was taken back",
         }.get(event.fate, event.fate)
         self._write(self._paint.dim(f"⋯ “{one_line(event.message.text, 60)}” {text}"))
@@ -222,12 +217,12 @@ class Transcript:
 
 def _telling(call: ToolCall, clean: Callable[[str], str]) -> str:
     """What a call is about, from its input."""
-    key = _TELLING.get(call.tool)
-    if key in call.input and len(call.input) == 1:
-        return clean(str(call.input[key]))
     if not call.input:
         return clean(call.raw_input)
-    return "\n".join(f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items())
+    key = next((key for key in _TELLING if key in call.input), None)
+    lines = [] if key is None else [clean(str(call.input[key]))]
+    lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items() if name != key]
+    return "\n".join(lines)
 
 
 def _interruption(detail: str) -> str:

@@ -78,7 +78,7 @@ def test_stdin_is_the_launch_s(sandbox: ToolHostSandbox, content: bytes) -> None
 
 
 def test_stdin_is_open_once(sandbox: ToolHostSandbox) -> None:
-    assert lines(run(sandbox, "ls -1 /proc/$$/fd", stdin=b"x")) == ["0", "1", "2"]
+    assert lines(run(sandbox, "ls -1 /proc/$$/fd; true", stdin=b"x")) == ["0", "1", "2"]
 
 
 def test_stdin_is_empty_without(sandbox: ToolHostSandbox) -> None:

@@ -89,6 +89,19 @@ def test_a_fork_bomb_of_nobody_is_bounded() -> None:
         assert len(end.split()[7:]) <= 40
 
 
+def test_a_host_that_may_not_fork_says_that_nothing_began() -> None:
+    script = BY_HAND.replace(
+        "    toolhost.serve",
+        "    import resource; resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n    toolhost.serve",
+    ).replace(
+        "if frame[:1] == toolhost.INIT:", "if frame[:1] == toolhost.FAILED: print(frame)\n    elif frame[:1] in b'I':"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "echo begun"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "b'Xfork 11'\n"
+
+
 def test_the_probe_prints_one_digit() -> None:
     host = ROOT / "actors" / "sandbox" / "toolhost.py"
     done = subprocess.run([sys.executable, "-I", "-S", host, "probe"], capture_output=True, check=True, timeout=60)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from bedrock import v1
 from msgspec.structs import replace
 
-from actors.core.content import Message, MessageType, Text
+from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, Token
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, State
@@ -45,9 +45,7 @@ class Author:
         }  # fmt: skip
         self.record = ConversationRecord(id=conversation_id, **{**values, **fields})
         self.messages = 0
-        store.commit(
-            Commit(record=self.record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True)
-        )
+        store.commit(Commit(record=self.record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
 
     @property
     def head(self) -> int:
@@ -69,12 +67,8 @@ class Author:
             last_seq=before.last_seq + len(notifications),
             **fields,
         )
-        self.store.commit(
-            Commit(record=self.record, expected_step=before.step, messages=messages, log=(entry,))
-        )
-        return tuple(
-            StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications)
-        )
+        self.store.commit(Commit(record=self.record, expected_step=before.step, messages=messages, log=(entry,)))
+        return tuple(StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications))
 
     def publish(self, events: tuple[StoredEvent, ...]) -> None:
         self.hub.publish(self.record.id, events)
@@ -99,7 +93,13 @@ class Author:
     def streams(self, request_id: str = "r1", attempt: int = 1) -> None:
         """Commit that the answer of a request has begun to arrive."""
         state = LlmRequesting(Ledger(run=1, live=True), request_id, attempt, Phase.STREAMING, 1)
-        self.commit(changed("llm_requesting"), state=state)
+        summary = StateSummary("llm_requesting", request_id=request_id, attempt=attempt, phase="streaming")
+        self.commit(StateChanged(summary, ()), state=state)
+
+    def runs_tool(self, tool_use_id: str) -> None:
+        """Commit that a tool call is at work."""
+        summary = StateSummary("tool_executing", busy=True, current_call=ToolUse(tool_use_id, "bash", "{}"))
+        self.commit(StateChanged(summary, ()))
 
     def token(self, text: str, request_id: str = "r1", attempt: int = 1, *, reasoning: bool = False) -> None:
         self.hub.token(self.record.id, Token(request_id, attempt, text, reasoning))
@@ -188,11 +188,11 @@ class Stage:
         self.author = Author(self.store, self.hub)
         self._streams: list[Stream] = []
 
-    def watch(self, *, write: Callable[[bytes], Awaitable[None]] | None = None, **request: Any) -> Stream:
+    def watch(self, **request: Any) -> Stream:
         """Open a stream; it runs until the test is over."""
         stream = Stream()
         asked = v1.SubscribeRequest(name=NAME, **request)
-        stream.task = asyncio.create_task(self.watchers.serve(ID, asked, write or stream.write))
+        stream.task = asyncio.create_task(self.watchers.serve(ID, asked, stream.write))
         self._streams.append(stream)
         return stream
 

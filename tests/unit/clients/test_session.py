@@ -336,9 +336,11 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
     reaped.duration.FromMilliseconds(12)
     retrying = v1.Event.Retrying(attempt=2, max_attempts=3, error=v1.RunError(message="overloaded"))
     agents = v1.Event.SubAgentsChanged(pending=["a"], reports=[v1.Event.SubAgentsChanged.Report(task="x")])
+    answer = stored("agent", v1.ContentBlock(reasoning="Hm."), v1.ContentBlock(text="Well."), request="r1", attempt=1)
     fake.happen(
         delta("Hm.", 0, reasoning=True),
-        *text("Well.", chunks=1),
+        delta("Well.", 0),
+        answer,
         stored("system", v1.ContentBlock(text="Mode: restricted")),
         v1.Event(retrying=retrying),
         v1.Event(context_warning=v1.ContextUsage(used_tokens=83, usable_window_tokens=100)),
@@ -351,6 +353,6 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
         await chat.shows("as many requests")
         for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "1 of 2 done", "2 processes ended"):
             assert words in chat.screen
-        assert chat.screen.count("Well.") == 1
+        assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 
     play(address, story)

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Self
 import pytest
 from bedrock import v1
 
-from tests.unit.clients.fake_server import FakeBedrock, says, uses_tool
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, call, says, state, stored, uses_tool
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0
@@ -28,6 +29,7 @@ class Terminal:
 
     def __init__(self, *arguments: str, environ: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 100))
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "bedrock.cli", *arguments],
@@ -35,7 +37,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": search, "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1", **environ},
+            env={**os.environ, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
         )
         os.close(slave)
         self._seen = ""
@@ -61,6 +63,10 @@ class Terminal:
 
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does while a program reads no keys."""
+        self._child.send_signal(signal.SIGINT)
 
     def ends(self) -> int:
         """Wait until the program has ended; returns its exit code."""
@@ -152,8 +158,14 @@ def test_tables_fit_the_terminal(address: str, fake: FakeBedrock) -> None:
 
 
 def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> None:
-    fake.answers.append(uses_tool("sleep", "", "", ask=False))
-    fake.refuse("GetConversation")
-    with Terminal("ask", "--approve", "none", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        assert terminal.ends() == 0
-    assert signal.getsignal(signal.SIGINT) is not None
+    fake.answers.append(
+        lambda run: [state("llm_requesting", run), stored("agent", call("bash", {"command": "sleep 9"})), Gate()]
+    )
+    with Terminal("ask", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("bash sleep 9")
+        terminal.interrupt()
+        terminal.shows("error: cancelled")
+        assert terminal.ends() == 130
+    (cancelled,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancelled, v1.CancelConversationRequest)
+    assert cancelled.run == f"{NAME}/requestCycles/1"

@@ -265,14 +265,14 @@ def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(conversations())
 def test_every_conversation_makes_a_valid_body(turns: tuple[Turn, ...]) -> None:
     anthropic_body(*turns)
     openai_body(*turns)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(conversations())
 def test_a_longer_conversation_begins_with_the_same_messages(turns: tuple[Turn, ...]) -> None:
     """Providers cache and check the prefix: it must stay byte for byte."""

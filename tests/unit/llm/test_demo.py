@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.content import Content, Reasoning, Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
@@ -113,6 +113,21 @@ def test_the_command_goes_under_the_name_of_the_schema() -> None:
     assert call_of(answer) == ("bash", {"command": "ls"})
 
 
+NOTICE = Text("<system-notice>\nThe mode is now restricted. help\n</system-notice>")
+
+
+def test_notices_are_not_taken_for_the_user() -> None:
+    assert call_of(said_to_demo(*SEEN_BEFORE, user("sleep 1", NOTICE))) == ("bash", {"cmd": "sleep 1"})
+    result = user(ToolSuccess("t", "x"), NOTICE)
+    assert "Meanwhile" not in text_of(said_to_demo(user("a"), assistant(ToolUse("t", "bash", "{}")), result))
+
+
+def test_a_steer_between_two_steps_is_heard() -> None:
+    result = user(ToolSuccess("t", "x"), "be quick")
+    answer = said_to_demo(user("a"), assistant(ToolUse("t", "bash", "{}")), result)
+    assert 'Meanwhile you said: "be quick"' in text_of(answer)
+
+
 def test_a_tool_that_is_not_offered_is_not_called() -> None:
     answer = said_to_demo(user("run ls"), tools=(tool("think", thoughts="string"),))
     assert answer.end_turn
@@ -187,6 +202,7 @@ BLOCKS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(BLOCKS, max_size=3), st.integers(1, 3), st.sampled_from([TOOLS, CHILD_TOOLS, ()]))
 def test_the_same_request_gets_the_same_answer(
     blocks: list[Content], attempt: int, tools: tuple[ToolSpec, ...]

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.errors import RETRYABLE, ErrorKind
@@ -51,6 +51,7 @@ def test_kind_of_a_status(status: int, kind: ErrorKind) -> None:
     assert refused(status).failure.kind is kind
 
 
+@settings(deadline=None)
 @given(st.integers(100, 999), st.sampled_from(["", "x", "overloaded_error", "invalid_request_error"]))
 def test_every_status_has_a_kind_and_4xx_is_final(status: int, name: str) -> None:
     failure = refused(status, {"type": name, "message": "?"}).failure
@@ -216,6 +217,7 @@ def test_other_shapes_of_errors(body: dict[str, str]) -> None:
     assert "model not found" in failed.failure.message
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=200)
     | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps({"error": v}).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.content import ToolUse
@@ -15,6 +15,7 @@ from tests.unit.llm.asking import assistant, request, user
 IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
 
 
+@settings(deadline=None)
 @given(st.lists(IDS, max_size=6), st.lists(IDS, max_size=4))
 def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]) -> None:
     asked = request(user("a"), assistant(*(ToolUse(identity, "bash", "{}") for identity in old)), user("b"))
@@ -38,6 +39,7 @@ def test_made_ids_are_deterministic_and_short() -> None:
     assert long != made_id("conversation-" * 10 + ":r7", 1)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(max_size=30), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2).map(json.dumps)))
 def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> None:
     arguments = arguments_of(ToolUse("t", "bash", raw))

@@ -1,0 +1,521 @@
+"""Calls over a real channel: who may call, what is refused and how, what reaches the actors and what comes back."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from bedrock import v1
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from actors import requests
+from actors.core.content import MessageType, Text
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import RunStop, StopReason
+from actors.core.summary import StateSummary
+from actors.ports import StoreUnavailable
+from actors.store.memory import MemoryStore
+from server import limits
+from tests.integration.server.house import AUTHORIZED, House, refused
+from tests.integration.server.stage import Author
+from tests.unit.server.test_checks import GOOD
+
+NAME = "conversations/c1"
+COMMANDS: dict[str, tuple[Message, type]] = {
+    "UpdateConversation": (
+        v1.UpdateConversationRequest(
+            conversation=v1.Conversation(name=NAME, title="T"), update_mask=FieldMask(paths=["title"])
+        ),
+        requests.Update,
+    ),
+    "ArchiveConversation": (v1.ArchiveConversationRequest(name=NAME), requests.Archive),
+    "UnarchiveConversation": (v1.UnarchiveConversationRequest(name=NAME), requests.Archive),
+    "DeleteConversation": (v1.DeleteConversationRequest(name=NAME), requests.Delete),
+    "SendMessage": (v1.SendMessageRequest(name=NAME, text="x"), requests.Send),
+    "CancelConversation": (v1.CancelConversationRequest(name=NAME), requests.Cancel),
+    "ResolveApproval": (
+        v1.ResolveApprovalRequest(name=f"{NAME}/approvals/call-1", decision=v1.APPROVAL_DECISION_DENY),
+        requests.Resolve,
+    ),
+    "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.Trigger),
+    "ContinueConversation": (v1.ContinueConversationRequest(name=NAME), requests.Continue),
+}
+READS: dict[str, Message] = {
+    "GetConversation": v1.GetConversationRequest(name=NAME),
+    "ListMessages": v1.ListMessagesRequest(parent=NAME),
+    "ListRequestCycles": v1.ListRequestCyclesRequest(parent=NAME),
+    "ListConversations": v1.ListConversationsRequest(parent=NAME),
+    "Subscribe": v1.SubscribeRequest(name=NAME),
+}
+METHODS = [
+    (service, method.name, method.input_type.name)
+    for service, file in (
+        ("ConversationService", v1.conversation_service_pb2),
+        ("CatalogService", v1.catalog_service_pb2),
+    )
+    for method in file.DESCRIPTOR.services_by_name[service].methods
+]
+
+
+@pytest.fixture
+def author(house: House) -> Author:
+    return Author(house.runtime.store, house.runtime.bus, "c1", slug="calm-cove")
+
+
+def ask(house: House, name: str, request: Message, **options: Any) -> Any:
+    return getattr(house.stub, name)(request, **{"metadata": AUTHORIZED, "timeout": 10, **options})
+
+
+# --- who may call -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)], ids=["none", "wrong"])
+def test_no_call_works_without_the_token(
+    house: House, service: str, method: str, request_name: str, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    stub = house.stub if service == "ConversationService" else house.catalog
+    request = getattr(v1, request_name)()
+    refusal = refused(lambda: getattr(stub, method)(request, metadata=metadata, timeout=10))
+    assert (refusal.code, refusal.reason) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    assert house.conversations.asked == []
+
+
+def test_health_needs_no_token(house: House) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(house.channel)
+    for service in ("", "bedrock.v1.ConversationService", "bedrock.v1.CatalogService"):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_needs_the_token(house: House) -> None:
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(house.channel)
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    refusal = refused(lambda: stub.ServerReflectionInfo(iter([asked]), timeout=10))
+    assert refusal.code == "UNAUTHENTICATED"
+    (answer,) = stub.ServerReflectionInfo(iter([asked]), metadata=AUTHORIZED, timeout=10)
+    assert "bedrock.v1.ConversationService" in {each.name for each in answer.list_services_response.service}
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
+def test_bytes_that_are_no_message_are_refused(house: House, service: str, method: str, request_name: str) -> None:
+    path = f"/bedrock.v1.{service}/{method}"
+    call: Any = house.channel.unary_stream(path)
+    refusal = refused(lambda: call(b"\xff\xff\xff\xff", metadata=AUTHORIZED, timeout=10))
+    assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
+def test_an_empty_request_is_answered_or_refused_in_plain_words(
+    house: House, service: str, method: str, request_name: str
+) -> None:
+    stub = house.stub if service == "ConversationService" else house.catalog
+    kind = getattr(v1, request_name)
+    if kind in GOOD and not GOOD[kind]:
+        getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=10)
+        return
+    refusal = refused(lambda: getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=10))
+    if kind in GOOD:
+        assert refusal.code == "INVALID_ARGUMENT"
+        assert refusal.fields
+    else:
+        assert refusal.code == "UNIMPLEMENTED"
+        assert method in refusal.text
+
+
+@pytest.mark.parametrize("method", [*COMMANDS, *READS])
+@pytest.mark.parametrize("principal", ["nobody", "somebody else"])
+def test_what_is_not_yours_does_not_exist(house: House, method: str, principal: str) -> None:
+    if principal != "nobody":
+        Author(house.runtime.store, house.runtime.bus, "c1", principal=principal)
+    request = COMMANDS[method][0] if method in COMMANDS else READS[method]
+    refusal = refused(lambda: ask(house, method, request))
+    assert (refusal.code, refusal.reason) == ("NOT_FOUND", "NOT_FOUND")
+    assert house.conversations.asked == []
+
+
+@pytest.mark.parametrize("method", COMMANDS)
+@pytest.mark.parametrize("reason", [Reason.AGENT_BUSY, Reason.UNKNOWN_OR_DECIDED, Reason.SHUTTING_DOWN])
+def test_a_refusal_of_the_actor_reaches_the_client(house: House, author: Author, method: str, reason: Reason) -> None:
+    house.conversations.will(Rejected(reason))
+    refusal = refused(lambda: ask(house, method, COMMANDS[method][0]))
+    assert refusal.reason == reason.value
+    assert refusal.text == str(Rejected(reason))
+
+
+@pytest.mark.parametrize("method", COMMANDS)
+def test_a_fault_of_the_actor_shows_nothing_from_inside(house: House, author: Author, method: str) -> None:
+    house.conversations.will(KeyError("/srv/secret"))
+    refusal = refused(lambda: ask(house, method, COMMANDS[method][0]))
+    assert refusal.code == "INTERNAL"
+    assert "secret" not in refusal.text
+
+
+def test_what_is_wrong_inside_a_conversation_is_named_by_its_path(house: House, author: Author) -> None:
+    house.conversations.will(Rejected(Reason.MODEL_UNAVAILABLE))
+    refusal = refused(lambda: ask(house, "UpdateConversation", COMMANDS["UpdateConversation"][0]))
+    assert (refusal.reason, refusal.fields) == ("MODEL_UNAVAILABLE", ["conversation.model"])
+
+
+def test_a_conversation_deleted_meanwhile_does_not_exist(house: House, author: Author) -> None:
+    house.conversations.will(requests.NotFound("gone"))
+    assert refused(lambda: ask(house, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
+
+
+class Broken(MemoryStore):
+    def load(self, conversation_id: str) -> Any:
+        raise StoreUnavailable("disk /dev/sda1")
+
+
+@pytest.mark.parametrize("method", [*COMMANDS, *READS])
+def test_a_store_that_fails_is_unavailable(open_house: Callable[..., House], method: str) -> None:
+    house = open_house(store=Broken())
+    request = COMMANDS[method][0] if method in COMMANDS else READS[method]
+    refusal = refused(lambda: ask(house, method, request))
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
+    assert "sda1" not in refusal.text
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", COMMANDS)
+@pytest.mark.parametrize("name", ["conversations/c1", "conversations/calm-cove"])
+def test_a_command_reaches_its_conversation_by_id_and_by_slug(
+    house: House, author: Author, method: str, name: str
+) -> None:
+    request, kind = COMMANDS[method]
+    sent = requests.Sent("m1", "direct", "c1:1", 3)
+    answers: dict[str, Any] = {
+        "DeleteConversation": ("left over",),
+        "SendMessage": sent,
+        "CancelConversation": requests.Cancelled(no_op=True, state=StateSummary("idle")),
+    }
+    house.conversations.will(answers.get(method, author.record))
+    renamed = type(request)()
+    renamed.CopyFrom(request)
+    if method == "UpdateConversation":
+        renamed.conversation.name = name  # type: ignore[attr-defined]
+    else:
+        renamed.name = request.name.replace(NAME, name)  # type: ignore[attr-defined]
+    answer = ask(house, method, renamed)
+    ((conversation_id, asked, deadline),) = house.conversations.asked
+    assert conversation_id == "c1"
+    assert isinstance(asked, kind)
+    assert (deadline is None) is (method == "CancelConversation")
+    if hasattr(answer, "conversation"):
+        assert answer.conversation.name == "conversations/c1"
+
+
+def test_archiving_and_unarchiving_are_not_the_same(house: House, author: Author) -> None:
+    house.conversations.will(author.record, author.record)
+    ask(house, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
+    ask(house, "UnarchiveConversation", v1.UnarchiveConversationRequest(name=NAME))
+    assert [request.archived for _, request, _ in house.conversations.asked] == [True, False]
+
+
+def test_create_is_asked_for_with_its_owner(house: House, author: Author, tmp_path: Path) -> None:
+    house.conversations.will(author.record)
+    request = v1.CreateConversationRequest(working_directory=str(tmp_path), request_id=str(uuid.uuid4()))
+    answer = ask(house, "CreateConversation", request)
+    ((_, asked, deadline),) = house.conversations.asked
+    assert (asked.principal, asked.working_directory) == ("local", str(tmp_path))
+    assert deadline is not None
+    assert answer.conversation.slug == "calm-cove"
+
+
+def test_the_clients_deadline_is_the_actors(house: House, author: Author) -> None:
+    house.conversations.will(author.record)
+    now = house.runtime.clock.monotonic()
+    ask(house, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=1_000)
+    ((_, _, deadline),) = house.conversations.asked
+    assert deadline is not None
+    assert 900 < deadline - now <= 1_001
+
+
+def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(house: House, author: Author) -> None:
+    house.conversations.will(None)
+    with pytest.raises(grpc.RpcError) as failure:
+        ask(house, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=0.3)
+    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_deleting_what_does_not_exist_can_be_all_right(house: House) -> None:
+    request = v1.DeleteConversationRequest(name="conversations/none", allow_missing=True)
+    assert ask(house, "DeleteConversation", request) == v1.DeleteConversationResponse()
+
+
+def test_calls_are_answered_while_others_wait(house: House, author: Author) -> None:
+    """Nothing blocks the loop: a call that waits for its actor holds up none of a hundred others."""
+    house.conversations.will(*[None] * 50)
+    waiting = [
+        house.stub.TriggerContinuation.future(v1.TriggerContinuationRequest(name=NAME), metadata=AUTHORIZED, timeout=30)
+        for _ in range(50)
+    ]
+    for _ in range(50):
+        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    for held in house.conversations.held:
+        held.set_result(author.record)
+    assert all(call.result(10).conversation.name == NAME for call in waiting)
+
+
+def test_a_burst_of_calls_is_answered_whole(house: House, author: Author) -> None:
+    calls = [
+        house.stub.GetConversation.future(v1.GetConversationRequest(name=NAME), metadata=AUTHORIZED, timeout=60)
+        for _ in range(3_000)
+    ]
+    assert all(call.result(60).conversation.name == NAME for call in calls)
+
+
+# --- reads ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_read_by_id_and_by_slug(house: House, author: Author) -> None:
+    by_id = ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    by_slug = ask(house, "GetConversation", v1.GetConversationRequest(name="conversations/calm-cove"))
+    assert by_id == by_slug
+    assert (
+        by_id.conversation.context_usage.usable_window_tokens
+        == house.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10)
+        .models[0]
+        .usable_window_tokens
+    )
+
+
+def pages(house: House, method: str, request: Message, field: str) -> list[list[Any]]:
+    """All pages of a listing."""
+    found = []
+    while True:
+        answer = ask(house, method, request)
+        assert answer.ByteSize() < limits.MAX_RESPONSE_BYTES
+        found.append(list(getattr(answer, field)))
+        if not answer.next_page_token:
+            return found
+        request.page_token = answer.next_page_token  # type: ignore[attr-defined]
+
+
+def test_conversations_are_listed_in_pages_latest_first(house: House) -> None:
+    store, hub = house.runtime.store, house.runtime.bus
+    for number in range(7):
+        Author(store, hub, f"n{number}", updated_at=100 - number)
+    Author(store, hub, "old", archived_at=5)
+    Author(store, hub, "theirs", principal="somebody")
+    Author(store, hub, "child", parent_conversation_id="n0", user_initiated=False)
+    got = pages(house, "ListConversations", v1.ListConversationsRequest(page_size=3), "conversations")
+    assert [len(page) for page in got] == [3, 3, 1]
+    assert [each.name for page in got for each in page] == [f"conversations/n{number}" for number in range(7)]
+    archived = ask(house, "ListConversations", v1.ListConversationsRequest(archived=True)).conversations
+    assert [each.name for each in archived] == ["conversations/old"]
+    children = ask(
+        house, "ListConversations", v1.ListConversationsRequest(parent="conversations/slug-n0", archived=True)
+    ).conversations
+    assert [(each.name, each.parent) for each in children] == [("conversations/child", "conversations/n0")]
+
+
+def test_pages_of_more_than_one_chunk(house: House) -> None:
+    for number in range(230):
+        Author(house.runtime.store, house.runtime.bus, f"n{number}", updated_at=number + 1)
+    got = pages(house, "ListConversations", v1.ListConversationsRequest(page_size=150), "conversations")
+    assert [len(page) for page in got] == [150, 80]
+    assert len({each.name for page in got for each in page}) == 230
+
+
+def test_messages_are_listed_in_pages_both_ways(house: House, author: Author) -> None:
+    for _ in range(250):
+        author.commit(author.says())
+    for descending in (False, True):
+        request = v1.ListMessagesRequest(parent=NAME, page_size=120, descending=descending)
+        got = pages(house, "ListMessages", request, "messages")
+        assert [len(page) for page in got] == [120, 120, 10]
+        sequences = [message.sequence for page in got for message in page]
+        assert sequences == sorted(range(1, 251), reverse=descending)
+    later = ask(house, "ListMessages", v1.ListMessagesRequest(parent=NAME, after_sequence=248))
+    assert [message.sequence for message in later.messages] == [249, 250]
+    assert later.revision == author.head
+
+
+def test_pages_are_bounded_in_bytes(house: House, author: Author) -> None:
+    for _ in range(20):
+        author.commit(author.says("x" * limits.MAX_TEXT_BYTES))
+    got = pages(house, "ListMessages", v1.ListMessagesRequest(parent=NAME), "messages")
+    assert [message.sequence for page in got for message in page] == list(range(1, 21))
+    assert len(got) == 2
+
+
+def test_request_cycles_are_listed_in_pages_both_ways(house: House, author: Author) -> None:
+    for number in range(1, 6):
+        author.commit(author.says(run=f"c1:{number}", delivery="direct"))
+        answer = author.says("a", type=MessageType.AGENT, content=(Text("yes"),), run=f"c1:{number}", request_id="r")
+        author.commit(answer, RunStop(f"c1:{number}", StopReason.COMPLETED))
+    names = [f"{NAME}/requestCycles/c1:{number}" for number in range(1, 6)]
+    for descending in (False, True):
+        request = v1.ListRequestCyclesRequest(parent=NAME, page_size=2, descending=descending)
+        got = pages(house, "ListRequestCycles", request, "request_cycles")
+        assert [len(page) for page in got] == [2, 2, 1]
+        assert [each.name for page in got for each in page] == (names[::-1] if descending else names)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("ListConversations", v1.ListConversationsRequest(page_token="x")),
+        ("ListMessages", v1.ListMessagesRequest(parent=NAME, page_token="x")),
+        ("ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, page_token="x")),
+    ],
+)
+def test_a_page_token_of_somebody_elses_making_is_refused(
+    house: House, author: Author, method: str, request_: Message
+) -> None:
+    refusal = refused(lambda: ask(house, method, request_))
+    assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["page_token"])
+
+
+def test_a_page_token_belongs_to_its_listing(house: House, author: Author) -> None:
+    for _ in range(3):
+        author.commit(author.says())
+    token = ask(house, "ListMessages", v1.ListMessagesRequest(parent=NAME, page_size=1)).next_page_token
+    other = v1.ListMessagesRequest(parent=NAME, page_size=1, page_token=token, descending=True)
+    assert refused(lambda: ask(house, "ListMessages", other)).fields == ["page_token"]
+
+
+# --- the catalogue ----------------------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_with_the_default(house: House) -> None:
+    models = house.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10).models
+    assert [(model.name, model.protocol, model.default) for model in models] == [
+        ("models/demo", v1.Model.PROTOCOL_DEMO, True)
+    ]
+    assert models[0].usable_window_tokens > 0
+
+
+def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(house: House) -> None:
+    tools = house.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=10).tools
+    shown = {tool.name: tool for tool in tools}
+    assert list(shown) == ["tools/patch", "tools/request_mode_upgrade", "tools/submit_result"]
+    audiences = [tool.audience for tool in shown.values()]
+    assert audiences == [v1.Tool.AUDIENCE_ALL, v1.Tool.AUDIENCE_TOP_LEVEL, v1.Tool.AUDIENCE_SUB_AGENT]
+    patch = shown["tools/patch"]
+    assert (list(patch.modes), patch.writes, patch.group) == ([v1.MODE_UNRESTRICTED], True, v1.TOOL_GROUP_WRITE)
+    assert patch.input_schema["type"] == "object"
+    assert shown["tools/request_mode_upgrade"].requires_approval
+
+
+@pytest.mark.parametrize(
+    ("tier", "shown", "mode"),
+    [
+        ("A", v1.GetServerInfoResponse.Sandbox.TIER_A, v1.MODE_RESTRICTED),
+        ("B", v1.GetServerInfoResponse.Sandbox.TIER_B, v1.MODE_RESTRICTED),
+        ("none", v1.GetServerInfoResponse.Sandbox.TIER_NONE, v1.MODE_UNRESTRICTED),
+    ],
+)
+def test_the_server_says_what_it_can_keep(
+    open_house: Callable[..., House],
+    tier: str,
+    shown: v1.GetServerInfoResponse.Sandbox.Tier.ValueType,
+    mode: v1.Mode.ValueType,
+) -> None:
+    house = open_house(tier=tier)
+    info = house.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=10)
+    assert (info.sandbox.tier, info.default_mode) == (shown, mode)
+    assert info.sandbox.restricted_available is (tier != "none")
+    unset = {f.name for f in info.limits.DESCRIPTOR.fields} - {f.name for f, _ in info.limits.ListFields()}
+    assert not unset
+    assert (info.default_model, info.sqlite_version) == ("models/demo", "3")
+    assert info.version
+
+
+# --- streams over the network -----------------------------------------------------------------------------------------
+
+
+def test_a_stream_over_the_network(house: House, author: Author) -> None:
+    author.commit(author.says("one"))
+    stream = house.watch()
+    first = next(stream)
+    assert [event.WhichOneof("event") for event in first.events] == ["snapshot", "caught_up"]
+    author.commit(author.says("two"))
+    assert next(stream).events[0].message_added.content[0].text == "two"
+    stream.cancel()
+
+
+def test_a_stream_that_the_client_leaves_is_gone_from_the_hub(house: House, author: Author) -> None:
+    stream = house.watch()
+    next(stream)
+    assert house.runtime.bus.watchers() == 1
+    left = threading.Event()
+    stream.add_callback(left.set)
+    stream.cancel()
+    assert left.wait(10)
+    for _ in range(1_000):
+        if not house.runtime.bus.watchers():
+            break
+        author.commit(author.says())
+        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    assert house.runtime.bus.watchers() == 0
+
+
+def test_a_stream_names_what_is_wrong(house: House, author: Author) -> None:
+    refusal = refused(lambda: house.watch(after_revision=99))
+    assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["after_revision"])
+
+
+def test_events_that_are_gone_are_out_of_range(house: House, author: Author) -> None:
+    for _ in range(10):
+        author.commit(author.says())
+    house.runtime.store.prune_log("c1", 6)
+    refusal = refused(lambda: house.watch(after_revision=1))
+    assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
+    assert int(refusal.info.metadata["oldest_revision"]) > 1
+
+
+def test_too_many_streams_leave_calls_alone(open_house: Callable[..., House]) -> None:
+    house = open_house(max_streams=1)
+    Author(house.runtime.store, house.runtime.bus, "c1")
+    first = house.watch()
+    next(first)
+    refusal = refused(house.watch)
+    assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
+    ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    first.cancel()
+
+
+def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_house: Callable[..., House]) -> None:
+    house = open_house(stall_seconds=0.3)
+    author = Author(house.runtime.store, house.runtime.bus, "c1")
+    stuck, other = house.watch(timeout=60), house.watch(timeout=60)
+    next(stuck)
+    next(other)
+    for _ in range(60):
+        author.commit(author.says("x" * limits.MAX_TEXT_BYTES))
+    seen = 0
+    while seen < 60:
+        seen = max(event.revision for event in next(other).events)
+    for _ in range(10_000):
+        if house.runtime.bus.watchers() == 1:
+            break
+        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    assert house.runtime.bus.watchers() == 1
+    refusal = refused(lambda: stuck)
+    assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
+    other.cancel()
+
+
+def test_a_server_that_stops_ends_its_streams_with_unavailable(house: House, author: Author) -> None:
+    stream = house.watch()
+    next(stream)
+    author.commit(author.says())
+    house.stop()
+    assert next(stream).events[0].revision == 1
+    refusal = refused(lambda: stream)
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")

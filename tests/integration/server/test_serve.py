@@ -1,0 +1,334 @@
+"""`bedrock serve` as a process: how it starts, says that it is ready, refuses to start, and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from bedrock import v1
+from click.testing import CliRunner
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from server.cli import serve
+from tests.integration.server.house import Refusal, refused
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 30.0
+SLOW = "slow"
+"""What the demo model answers for a while to."""
+
+
+@dataclass
+class Server:
+    """A server process and a channel to it."""
+
+    process: subprocess.Popen[str]
+    data: Path
+    ready: str
+    channels: list[grpc.Channel] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return (self.data / "address").read_text().strip()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {(self.data / 'token').read_text().strip()}"),)
+
+    def channel(self) -> grpc.Channel:
+        made = grpc.insecure_channel(self.address)
+        self.channels.append(made)
+        return made
+
+    def conversation(self) -> tuple[v1.ConversationServiceStub, str]:
+        stub = v1.ConversationServiceStub(self.channel())
+        request = v1.CreateConversationRequest(working_directory=str(self.data), mode=v1.MODE_UNRESTRICTED)
+        return stub, stub.CreateConversation(request, metadata=self.metadata, timeout=SECONDS).conversation.name
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, Any]]]:
+        """Send a signal and wait; returns the exit code and what was logged."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, [json.loads(line) for line in errors.splitlines()]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "server", *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
+    return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": paths, **more}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers over data directories in the test's folder; kills what is left at the end."""
+    servers: list[Server] = []
+
+    def make(*arguments: str, data: str = "data", **env: str) -> Server:
+        process = subprocess.Popen(
+            command("--data-dir", str(tmp_path / data), *(arguments or ("--listen", "127.0.0.1:0"))),
+            cwd=tmp_path,
+            env=environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        server = Server(process, tmp_path / data, process.stdout.readline())
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        for channel in server.channels:
+            channel.close()
+        server.process.kill()
+        server.process.wait(SECONDS)
+        for pipe in (server.process.stdout, server.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def refuses_to_start(tmp_path: Path, *arguments: str, **env: str) -> tuple[int, str]:
+    """Run a server that cannot start; returns its exit code and its one line."""
+    done = subprocess.run(
+        command(*arguments),
+        cwd=tmp_path,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return done.returncode, line
+
+
+def test_a_server_says_where_it_is_and_writes_it_down(start: Callable[..., Server]) -> None:
+    server = start()
+    assert server.ready == f"bedrock ready on {server.address} (data {server.data})\n"
+    assert int(server.address.rpartition(":")[2]) > 0
+    assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
+    for name in ("token", "address", "bedrock.db"):
+        assert stat.S_IMODE((server.data / name).stat().st_mode) == 0o600
+    stub: Any = health_pb2_grpc.HealthStub(server.channel())
+    assert stub.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS).status == 1
+
+
+def test_a_conversation_with_the_demo_model_goes_from_message_to_rest(start: Callable[..., Server]) -> None:
+    server = start()
+    stub, name = server.conversation()
+    sent = stub.SendMessage(v1.SendMessageRequest(name=name, text="hello"), metadata=server.metadata, timeout=SECONDS)
+    request = v1.SubscribeRequest(name=name, after_revision=sent.revision, until_settled=True)
+    events = [
+        event
+        for response in stub.Subscribe(request, metadata=server.metadata, timeout=SECONDS)
+        for event in response.events
+    ]
+    durable = [event.revision for event in events if event.revision]
+    assert durable == list(range(sent.revision + 1, sent.revision + 1 + len(durable)))
+    assert [e.run_stopped.reason for e in events if e.HasField("run_stopped")] == [v1.STOP_REASON_COMPLETED]
+    for slot in {(e.text_delta.llm_request_id, e.text_delta.attempt) for e in events if e.HasField("text_delta")}:
+        streamed = "".join(
+            e.text_delta.text for e in events if (e.text_delta.llm_request_id, e.text_delta.attempt) == slot
+        )
+        (said,) = [e.message_added for e in events if (e.message_added.llm_request_id, e.message_added.attempt) == slot]
+        assert streamed == "".join(block.text for block in said.content)
+    cycles = stub.ListRequestCycles(
+        v1.ListRequestCyclesRequest(parent=name), metadata=server.metadata, timeout=SECONDS
+    ).request_cycles
+    assert [(cycle.name, cycle.stop_reason) for cycle in cycles] == [(sent.run, v1.STOP_REASON_COMPLETED)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_server_well(start: Callable[..., Server], number: int) -> None:
+    server = start()
+    code, logged = server.end(number)
+    assert code == 0
+    assert [line["message"] for line in logged if line["logger"] == "server.app"] == ["stopping", "stopped"]
+    assert not (server.data / "address").exists()
+    assert not list(server.data.glob("*-wal"))
+
+
+def test_conversations_survive_and_the_token_stays(start: Callable[..., Server]) -> None:
+    server = start()
+    _, name = server.conversation()
+    token = server.metadata
+    server.end()
+    again = start()
+    assert again.metadata == token
+    stub = v1.ConversationServiceStub(again.channel())
+    got = stub.GetConversation(v1.GetConversationRequest(name=name), metadata=token, timeout=SECONDS)
+    assert got.conversation.name == name
+
+
+def stream_under_way(server: Server) -> Any:
+    """A stream of a conversation whose run is in the middle of an answer."""
+    stub, name = server.conversation()
+    stream = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=server.metadata, timeout=SECONDS)
+    next(stream)
+    stub.SendMessage(v1.SendMessageRequest(name=name, text=SLOW), metadata=server.metadata, timeout=SECONDS)
+    for response in stream:
+        if any(event.HasField("text_delta") for event in response.events):
+            return stream
+    raise AssertionError("no answer began")
+
+
+def rest_of(stream: Any) -> tuple[list[v1.Event], Refusal]:
+    """What a stream still sends, and how it is ended."""
+    events: list[v1.Event] = []
+    try:
+        for response in stream:
+            events.extend(response.events)
+    except grpc.RpcError as error:
+        return events, Refusal(error)
+    raise AssertionError("the stream ended with OK")
+
+
+def test_a_run_may_finish_while_the_server_drains(start: Callable[..., Server]) -> None:
+    server = start("--listen", "127.0.0.1:0", "--drain-seconds", "25")
+    stream = stream_under_way(server)
+    server.process.send_signal(signal.SIGTERM)
+    events, refusal = rest_of(stream)
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
+    assert [event.run_stopped.reason for event in events if event.HasField("run_stopped")] == [v1.STOP_REASON_COMPLETED]
+    assert server.process.wait(SECONDS) == 0
+
+
+def test_new_work_is_refused_while_the_server_drains(start: Callable[..., Server]) -> None:
+    server = start("--listen", "127.0.0.1:0", "--drain-seconds", "25")
+    stub, other = server.conversation()
+    stream = stream_under_way(server)
+    health: Any = health_pb2_grpc.HealthStub(server.channel())
+    watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    metadata = server.metadata
+    server.process.send_signal(signal.SIGTERM)
+    assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    message = v1.SendMessageRequest(name=other, text="hello")
+    refusal = refused(lambda: stub.SendMessage(message, metadata=metadata, timeout=SECONDS))
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
+    watch.cancel()
+    stream.cancel()
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["no time to drain", "a second signal"])
+def test_a_run_that_has_no_time_left_is_brought_to_rest(start: Callable[..., Server], signals: int) -> None:
+    server = start("--listen", "127.0.0.1:0", "--drain-seconds", "0" if signals == 1 else "600")
+    stream = stream_under_way(server)
+    health: Any = health_pb2_grpc.HealthStub(server.channel())
+    watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+    next(watch)
+    server.process.send_signal(signal.SIGTERM)
+    next(watch)
+    if signals == 2:
+        server.process.send_signal(signal.SIGTERM)
+    events, refusal = rest_of(stream)
+    assert refusal.reason == "SHUTTING_DOWN"
+    (stopped,) = [event.run_stopped for event in events if event.HasField("run_stopped")]
+    assert (stopped.reason, stopped.detail) == (v1.STOP_REASON_INTERRUPTED, "restart")
+    assert server.process.wait(SECONDS) == 0
+    watch.cancel()
+
+
+def test_a_second_server_on_the_same_data_says_one_line(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start()
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert line == f"bedrock: the data directory {server.data} is in use by process {server.process.pid}"
+
+
+def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start()
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", server.address)
+    assert code == 1
+    assert line == f"bedrock: cannot listen on {server.address}: address already in use"
+
+
+def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server], tmp_path: Path) -> None:
+    path = tmp_path / "b.sock"
+    server = start("--listen", f"unix:{path}")
+    assert server.address == f"unix:{path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    server.conversation()
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", f"unix:{path}")
+    assert code == 1
+    assert line == f"bedrock: cannot listen on unix:{path}: another server does"
+
+
+def test_a_socket_that_a_crash_left_behind_is_taken(start: Callable[..., Server], tmp_path: Path) -> None:
+    path = tmp_path / "b.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    start("--listen", f"unix:{path}").conversation()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--listen", "0.0.0.0:0"), 2, "refusing to listen on 0.0.0.0:0 without TLS"),
+        (("--listen", "nowhere"), 2, "--listen: must be host:port"),
+        (("--config", "none.toml"), 2, "none.toml cannot be read"),
+        (("--default-model", "nobody-serves-this"), 1, "no provider serves the default model"),
+        (("--listen", "127.0.0.1:0", "--tls-certificate", "/no.pem", "--tls-key", "/no.key"), 1, "/no.key cannot be"),
+    ],
+)
+def test_what_cannot_work_says_so_in_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    exit_code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), *arguments)
+    assert exit_code == code
+    assert said in line
+
+
+def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[providers.local]\nprotocol = "telepathy"\nbase_url = "http://x"\napi_key = "sk-secret"\n')
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), "--config", str(file))
+    assert code == 1
+    assert "providers.local.protocol" in line
+    assert "sk-secret" not in line
+
+
+def test_nothing_of_a_conversation_and_no_secret_is_logged(start: Callable[..., Server]) -> None:
+    server = start(
+        "--listen", "127.0.0.1:0", "--log-level", "debug", ANTHROPIC_API_KEY="sk-secret", BEDROCK_DEFAULT_MODEL="demo"
+    )
+    stub, name = server.conversation()
+    metadata = server.metadata
+    text = "the quick brown fox"
+    sent = stub.SendMessage(v1.SendMessageRequest(name=name, text=text), metadata=metadata, timeout=SECONDS)
+    request = v1.SubscribeRequest(name=name, after_revision=sent.revision, until_settled=True)
+    for _ in stub.Subscribe(request, metadata=metadata, timeout=SECONDS):
+        pass
+    _, logged = server.end()
+    everything = json.dumps(logged)
+    assert logged
+    for secret in (text, "sk-secret", metadata[0][1].removeprefix("Bearer ")):
+        assert secret not in everything
+
+
+def test_help_says_what_can_be_set() -> None:
+    answer = CliRunner().invoke(serve, ["--help"])
+    assert answer.exit_code == 0
+    for option in ("--data-dir", "--listen", "--drain-seconds", "--tls-certificate"):
+        assert option in answer.output
+
+
+def test_the_command_is_offered_to_the_clients_cli() -> None:
+    from importlib.metadata import entry_points
+
+    (found,) = [entry for entry in entry_points(group="bedrock.commands") if entry.name == "serve"]
+    assert found.value == "server.cli:serve"

@@ -1,0 +1,150 @@
+"""What the units of the actors stand on: an in-memory store, a clock that stands still, ids that count."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from actors.core.context import ToolGroup, ToolTraits
+from actors.event_hub import EventHub
+from actors.ports import (
+    CancelToken,
+    ModelAnswer,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    SandboxReport,
+    ToolContext,
+    ToolOutput,
+    ToolSpec,
+)
+from actors.runtime import Runtime
+from actors.store.memory import MemoryStore
+from actors.system import LocalWorkspace, NoFaults, SystemClock
+from actors.timers import Timers
+
+
+class StandingClock(SystemClock):
+    """It is always the same moment, until a test says otherwise."""
+
+    now = 1_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+class CountingIds:
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def conversation(self) -> str:
+        return f"c{next(self._count)}"
+
+    def message(self) -> str:
+        return f"m{next(self._count)}"
+
+    def slug(self) -> str:
+        return f"slug-{next(self._count)}"
+
+
+class Models:
+    """One model, which does what `answer` says."""
+
+    default = "known"
+    info = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 90_000)
+
+    def __init__(self) -> None:
+        self.answer: Callable[[ModelRequest, ModelSink, CancelToken], ModelAnswer]
+
+    def list(self) -> tuple[ModelInfo, ...]:
+        return (self.info,)
+
+    def get(self, name: str) -> Models | None:
+        return self if name == "known" else None
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return self.answer(request, sink, cancel)
+
+
+class Box:
+    """Tools by name, each a function that a test gives."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = {}
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        return tuple(ToolSpec(name, name, {}, ToolTraits(name, ToolGroup.OTHER, writes=True)) for name in self.tools)
+
+    def get(self, name: str) -> Any:
+        run = self.tools.get(name)
+        return _Tool(run) if run else None
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        return {"raw": raw}
+
+
+class _Tool:
+    def __init__(self, run: Callable[[ToolContext], ToolOutput]) -> None:
+        self._run = run
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return self._run(context)
+
+
+class NoSandbox:
+    report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
+
+    def start(self, launch: object, on_output: object) -> Any:
+        raise AssertionError("nothing here starts a process")
+
+
+class Inbox:
+    """Stands where an actor's ref stands, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self._news = threading.Condition()
+
+    def tell(self, message: Any) -> None:
+        with self._news:
+            self.told.append(message)
+            self._news.notify_all()
+
+    def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
+        """The messages of a class, once there are so many."""
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.of(kind)) >= count, 10), self.told
+            return self.of(kind)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.told if isinstance(message, kind)]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    clock = StandingClock()
+    timers = Timers(clock)
+    store = MemoryStore()
+    yield Runtime(
+        store=store,
+        bus=EventHub(),
+        models=Models(),
+        toolbox=Box(),
+        sandbox=NoSandbox(),
+        clock=clock,
+        ids=CountingIds(),
+        faults=NoFaults(),
+        workspace=LocalWorkspace(),
+        timers=timers,
+    )
+    timers.close()
+    store.close()

@@ -1,0 +1,278 @@
+"""Draft, commit, adopt: all of it or nothing, and everybody sees the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import settings
+from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
+from actors.core.context import ConvContext, Mode
+from actors.core.effects import ExecuteTool, RequestLlm
+from actors.core.errors import Rejected
+from actors.core.events import (
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    Restart,
+    SetMode,
+    ToolComplete,
+    UserCancel,
+    UserMessage,
+)
+from actors.core.notifications import MessageAdded, RunStop, StateChanged
+from actors.core.states import Idle, LlmRequesting, ToolExecuting
+from actors.journal import SettingsChanged
+from actors.machine import Machine, taken_over
+from actors.ports import Commit, Fenced, StoreUnavailable
+from actors.requests import Create, Update
+from actors.runtime import Runtime
+from actors.store.memory import MemoryStore
+
+
+class Failing:
+    """A store in front of a real one: it fails as often as a test says, before or after the commit."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.before = 0
+        self.after = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        if self.before:
+            self.before -= 1
+            raise StoreUnavailable("disk full")
+        self._store.commit(*parts, urgent=urgent)
+        if self.after:
+            self.after -= 1
+            raise StoreUnavailable("it was written, but nobody can tell")
+
+
+class Bus:
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[Any] = []
+        self.tokens: list[Any] = []
+
+    def publish(self, conversation_id: str, events: Any) -> None:
+        self.published.extend(events)
+
+    def token(self, conversation_id: str, token: Any) -> None:
+        self.tokens.append(token)
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
+
+
+@pytest.fixture
+def store() -> Failing:
+    return Failing(MemoryStore())
+
+
+@pytest.fixture
+def machine(runtime: Runtime, store: Failing, bus: Bus) -> Machine:
+    ours: Any = {"store": store, "bus": bus}
+    runtime = replace(runtime, **ours)
+    runtime.toolbox.tools["bash"] = lambda context: None  # type: ignore[attr-defined]
+    record, commit = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
+    store.commit(commit)
+    return Machine(runtime, record)
+
+
+def message(text: str = "hello", at: int = 2) -> UserMessage:
+    return UserMessage(at, f"m-{text}", text)
+
+
+def run(machine: Machine, event: Any) -> tuple[Any, ...]:
+    draft = machine.draft()
+    draft.run(event)
+    return machine.apply(draft)
+
+
+def answer(*content: Any, end_turn: bool = True) -> LlmResponse:
+    return LlmResponse(3, "c1:r1", 1, content or (Text("hi"),), end_turn, Usage(10, 5))
+
+
+def test_a_chain_is_one_commit_with_a_step_for_each_transition(machine: Machine, store: Failing, bus: Bus) -> None:
+    effects = run(machine, message())
+    assert effects == (RequestLlm("c1:r1", 1, "known", 1),)
+    assert isinstance(machine.state, LlmRequesting)
+    rows = store.journal("c1", after_step=1, limit=9)
+    assert [(row.step, row.first_revision, len(row.notifications)) for row in rows] == [(2, 1, 2), (3, 3, 1)]
+    assert [type(event.notification) for event in bus.published] == [MessageAdded, StateChanged, StateChanged]
+    assert store.verify("c1") == ()
+
+
+def test_memory_is_what_the_store_has_and_revisions_have_no_gap(machine: Machine, store: Failing, bus: Bus) -> None:
+    for event in (message(), LlmStreamStarted(3, "c1:r1", 1), answer(), message("again", 4), UserCancel(5)):
+        run(machine, event)
+        assert msgspec.structs.replace(store.load("c1"), log_hash="") == machine.record
+    assert [event.revision for event in bus.published] == list(range(1, machine.record.last_seq + 1))
+    assert tuple(bus.published) == store.events("c1", after=0, limit=100)
+    assert machine.state == Idle(machine.state.ledger)
+
+
+def test_a_draft_is_nothing_until_it_is_applied(machine: Machine, bus: Bus) -> None:
+    before = machine.record
+    draft = machine.draft()
+    draft.run(message())
+    assert not draft.empty
+    assert len(draft.find(StateChanged)) == 2
+    assert machine.record is before
+    assert bus.published == []
+
+
+def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
+    machine: Machine, store: Failing, bus: Bus
+) -> None:
+    before, stored = machine.record, store.load("c1")
+    draft = machine.draft()
+    draft.run(message())
+    store.before = 2
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            machine.apply(draft)
+        assert machine.record is before
+        assert store.load("c1") == stored
+        assert bus.published == []
+    assert machine.apply(draft)
+    assert [event.revision for event in bus.published] == [1, 2, 3]
+
+
+def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried_again(
+    machine: Machine, store: Failing, bus: Bus
+) -> None:
+    run(machine, message())
+    store.after = 1
+    with pytest.raises(StoreUnavailable):
+        run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
+    assert isinstance(machine.state, LlmRequesting)
+    (execute,) = run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
+    assert isinstance(execute, ExecuteTool)
+    assert isinstance(machine.state, ToolExecuting)
+    assert tuple(bus.published) == store.events("c1", after=0, limit=100)
+    assert store.verify("c1") == ()
+
+
+def test_something_else_in_its_place_is_not_taken_for_its_own(machine: Machine, store: Failing) -> None:
+    store.after = 1
+    with pytest.raises(StoreUnavailable):
+        run(machine, message("one"))
+    with pytest.raises(Fenced):
+        run(machine, message("two"))
+    assert machine.state == Idle()
+
+
+def test_a_new_owner_fences_the_old_one(machine: Machine, store: Failing, runtime: Runtime) -> None:
+    record = store.load("c1")
+    ours: Any = {"store": store}
+    successor = Machine(replace(runtime, **ours), taken_over(record, "elsewhere"))
+    assert (successor.record.epoch, successor.record.node) == (2, "elsewhere")
+    run(successor, message())
+    with pytest.raises(Fenced):
+        run(machine, message("from the grave"))
+
+
+def test_a_refused_or_ignored_event_changes_nothing(machine: Machine, store: Failing, bus: Bus) -> None:
+    run(machine, message())
+    before, published = machine.record, len(bus.published)
+    draft = machine.draft()
+    with pytest.raises(Rejected):
+        draft.run(message("busy"))
+    assert draft.empty
+    assert run(machine, LlmResponse(3, "c1:r9", 1, (Text("stale"),), True)) == ()
+    assert (machine.record, len(bus.published)) == (before, published)
+
+
+def test_text_passes_by_the_store_and_the_journal(machine: Machine, store: Failing, bus: Bus) -> None:
+    run(machine, message())
+    run(machine, LlmStreamStarted(3, "c1:r1", 1))
+    step = machine.record.step
+    run(machine, LlmStreamChunk(3, "c1:r1", 1, Text("secret")))
+    assert [token.text for token in bus.tokens] == ["secret"]
+    assert machine.record.step == step
+    assert all(b"secret" not in row.event for row in store.journal("c1", after_step=0, limit=99))
+
+
+def test_a_state_is_entered_when_its_name_changes(machine: Machine) -> None:
+    run(machine, message())
+    run(machine, LlmStreamStarted(30, "c1:r1", 1))
+    assert (machine.record.state_updated_at, machine.record.updated_at) == (2, 30)
+    run(machine, UserMessage(40, "s", "steer", delivery=Delivery.STEER))
+    assert machine.record.state_updated_at == 2
+    run(machine, UserCancel(50))
+    assert machine.record.state_updated_at == 50
+
+
+def contexts(store: Failing) -> list[ConvContext | None]:
+    rows = store.journal("c1", after_step=1, limit=99)
+    return [msgspec.json.decode(row.context, type=ConvContext) if row.context else None for row in rows]
+
+
+def test_the_context_is_journalled_with_the_first_step_that_sees_it(machine: Machine, store: Failing) -> None:
+    run(machine, message())
+    run(machine, answer())
+    first = machine.context
+    assert contexts(store) == [first, None, None]
+    draft = machine.draft()
+    settings.update(machine._runtime, draft, Update(title="same context"), 4)
+    settings.update(machine._runtime, draft, Update(labels={}), 4)
+    machine.apply(draft)
+    draft = machine.draft()
+    draft.change(SettingsChanged(4, ("always_approved",)), 4, (), always_approved=("bash",))
+    draft.recontext(machine._runtime.context_of(draft.record))
+    machine.apply(draft)
+    run(machine, message("again", 5))
+    assert contexts(store)[3:] == [None, None, machine.context, None]
+    assert machine.context.always_approved == ("bash",)
+
+
+def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: Machine, store: Failing) -> None:
+    machine.context = msgspec.structs.replace(machine.context, restriction_available=True)
+    run(machine, SetMode(2, Mode.RESTRICTED))
+    assert machine.context.mode is machine.record.mode is Mode.RESTRICTED
+    run(machine, message("m", 3))
+    seen = [context.mode if context else None for context in contexts(store)]
+    assert seen == [Mode.UNRESTRICTED, Mode.RESTRICTED, None]
+
+
+def test_it_is_rebuilt_from_its_record_in_any_state(machine: Machine, store: Failing, bus: Bus) -> None:
+    run(machine, message())
+    run(machine, answer(ToolUse("t1", "bash", "{}"), ToolUse("t2", "bash", "{}"), end_turn=False))
+    run(machine, ToolComplete(4, "t1", 1, ToolSuccess("t1", "done")))
+    record = store.load("c1")
+    again = Machine(machine._runtime, taken_over(record, "local"))
+    assert (again.state, again.context) == (machine.state, machine.context)
+    run(again, Restart(9))
+    assert isinstance(again.state, Idle)
+    assert [type(event.notification) for event in bus.published].count(RunStop) == 1
+    assert store.verify("c1") == ()
+
+
+class Trap:
+    def __init__(self, point: str) -> None:
+        self.point = point
+
+    def hit(self, point: str) -> None:
+        if point == self.point:
+            self.point = ""
+            raise ZeroDivisionError(point)
+
+
+@pytest.mark.parametrize("point", ["commit.before", "commit.after", "publish.after"])
+def test_wherever_it_breaks_memory_and_store_agree(machine: Machine, store: Failing, bus: Bus, point: str) -> None:
+    object.__setattr__(machine._runtime, "faults", Trap(point))
+    with pytest.raises(ZeroDivisionError):
+        run(machine, message())
+    assert msgspec.structs.replace(store.load("c1"), log_hash="") == machine.record
+    run(machine, UserCancel(3) if machine.record.step > 1 else message())
+    assert store.verify("c1") == ()

@@ -1,0 +1,204 @@
+"""Births and settings: what is refused, what is written, what the machine is told afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import settings
+from actors.core.content import SystemKind, Text, ToolUse
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import ConversationUpdated
+from actors.core.states import ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
+from actors.machine import Draft, Machine
+from actors.ports import ConversationRecord, SandboxReport
+from actors.requests import Continue, Create, Invalid, Update
+from actors.runtime import Runtime
+from actors.system_prompt import system_prompt
+
+
+def refused(reason: Reason) -> Any:
+    return pytest.raises(Rejected, check=lambda error: error.reason is reason)
+
+
+class Sandbox:
+    def __init__(self, tier: str) -> None:
+        self.report = SandboxReport(tier, 5, pid_namespace=True, reason="no Landlock here")
+
+    def start(self, launch: object, on_output: object) -> Any:
+        raise AssertionError
+
+
+def born(runtime: Runtime, **fields: Any) -> ConversationRecord:
+    record, commit = settings.creation(runtime, "c1", Create("p", "/tmp", **fields), 5)
+    runtime.store.commit(commit)
+    return record
+
+
+def draft_of(runtime: Runtime, record: ConversationRecord) -> Draft:
+    return Machine(runtime, record).draft()
+
+
+def test_a_birth_is_one_step_with_no_events_and_is_what_was_asked_for(runtime: Runtime) -> None:
+    wanted = {
+        "title": "T",
+        "slug": "s",
+        "labels": {"a": "b"},
+        "approval_policy": ApprovalPolicy.ASK_ALL,
+        "follow_up_policy": FollowUpPolicy.COMPLETED_ONLY,
+        "budget": Budget(run_tokens=5),
+    }
+    record = born(runtime, **wanted)
+    assert {name: getattr(record, name) for name in wanted} == wanted
+    assert (record.state, record.step, record.last_seq, record.epoch) == (Idle(), 1, 0, 1)
+    assert record.system_prompt == system_prompt("/tmp", Mode.UNRESTRICTED)
+    stored = runtime.store.load("c1")
+    assert stored is not None
+    assert msgspec.structs.replace(stored, log_hash="") == record
+    assert [row.event for row in runtime.store.journal("c1", after_step=0, limit=9)] == [
+        b'{"type":"created","at":5,"principal":"p"}'
+    ]
+    assert runtime.store.verify("c1") == ()
+
+
+def test_a_birth_without_a_slug_or_a_model_gets_some(runtime: Runtime) -> None:
+    record = born(runtime)
+    assert record.slug.startswith("slug-")
+    assert record.model == "known"
+
+
+def test_a_birth_is_remembered_by_its_request_id(runtime: Runtime) -> None:
+    born(runtime, request_id="r", body_hash="h")
+    known = runtime.store.create_command("p", "r")
+    assert known is not None
+    assert (known.body_hash, known.answer) == ("h", b"c1")
+
+
+@pytest.mark.parametrize(
+    ("tier", "wanted", "mode"),
+    [
+        ("A", None, Mode.RESTRICTED),
+        ("B", None, Mode.RESTRICTED),
+        ("none", None, Mode.UNRESTRICTED),
+        ("A", Mode.UNRESTRICTED, Mode.UNRESTRICTED),
+        ("none", Mode.UNRESTRICTED, Mode.UNRESTRICTED),
+    ],
+)
+def test_a_birth_is_restricted_wherever_that_works(
+    runtime: Runtime, tier: str, wanted: Mode | None, mode: Mode
+) -> None:
+    assert born(replace(runtime, sandbox=Sandbox(tier)), mode=wanted).mode is mode
+
+
+def test_a_restriction_that_cannot_be_kept_is_refused(runtime: Runtime) -> None:
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        born(replace(runtime, sandbox=Sandbox("none")), mode=Mode.RESTRICTED)
+    assert "no Landlock here" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("working_directory", "/nowhere", Reason.WORKING_DIRECTORY_INVALID),
+        ("model", "unheard-of", Reason.MODEL_UNAVAILABLE),
+    ],
+)
+def test_a_birth_into_nowhere_is_refused(runtime: Runtime, field: str, value: str, reason: Reason) -> None:
+    with refused(reason):
+        settings.creation(runtime, "c1", msgspec.structs.replace(Create("p", "/tmp"), **{field: value}), 5)
+    assert runtime.store.load("c1") is None
+
+
+@pytest.mark.parametrize("include_summary", [True, False])
+def test_a_successor_takes_over_the_settings_and_is_linked_both_ways(runtime: Runtime, include_summary: bool) -> None:
+    parent = born(runtime, title="T", labels={"a": "b"}, budget=Budget(run_tokens=5))
+    parent = msgspec.structs.replace(parent, state=ContextExhausted(Ledger(run=3, seq=9), "Milk."), archived_at=7)
+    draft = draft_of(runtime, parent)
+    child, birth = settings.succession(runtime, draft, Continue(include_summary=include_summary), "Milk.", 8)
+    runtime.store.commit(draft.commit(), birth)
+    assert (child.continued_from, draft.record.continued_by) == ("c1", child.id)
+    assert (child.title, child.labels, child.budget, child.cwd) == ("T", {"a": "b"}, Budget(run_tokens=5), "/tmp")
+    assert (child.archived_at, child.step, child.created_at) == (None, 1, 8)
+    assert child.slug != parent.slug
+    messages = runtime.store.history(child.id, 10)
+    assert child.state == Idle(Ledger(seq=len(messages)))
+    assert [(message.kind, "Milk." in str(message.content)) for message in messages] == (
+        [(SystemKind.SUMMARY, True)] if include_summary else []
+    )
+    assert runtime.store.verify(child.id) == ()
+    assert runtime.store.verify("c1") == ()
+
+
+def test_an_update_changes_what_is_named_and_says_so_once(runtime: Runtime) -> None:
+    record = born(runtime, title="old")
+    draft = draft_of(runtime, record)
+    settings.update(runtime, draft, Update(title="new", slug=record.slug, budget=Budget(run_tokens=1)), 6)
+    assert draft.notifications == (ConversationUpdated(("title", "budget")),)
+    assert (draft.record.title, draft.record.budget) == ("new", Budget(run_tokens=1))
+    assert draft.context.budget == Budget(run_tokens=1)
+    again = draft_of(runtime, draft.record)
+    settings.update(runtime, again, Update(title="new"), 6)
+    assert again.empty
+
+
+def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
+    for name in settings.SETTINGS:
+        assert name in ConversationRecord.__struct_fields__
+        assert name in Update.__struct_fields__
+    assert set(Update.__struct_fields__) == {"etag", *settings.SETTINGS}
+
+
+def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(runtime: Runtime) -> None:
+    record = born(runtime)
+    with refused(Reason.MODEL_UNAVAILABLE):
+        settings.update(runtime, draft_of(runtime, record), Update(model="unheard-of"), 6)
+    over = msgspec.structs.replace(record, state=ContextExhausted(Ledger(), "x"), model="old")
+    with refused(Reason.TERMINAL):
+        settings.update(runtime, draft_of(runtime, over), Update(model="known"), 6)
+
+
+def test_approvals_can_be_taken_back_but_not_given_by_an_update(runtime: Runtime) -> None:
+    record = msgspec.structs.replace(born(runtime), always_approved=("bash", "look"))
+    draft = draft_of(runtime, record)
+    settings.update(runtime, draft, Update(always_approved=("look",)), 6)
+    assert draft.context.always_approved == ("look",)
+    with pytest.raises(Invalid):
+        settings.update(runtime, draft_of(runtime, record), Update(always_approved=("bash", "patch")), 6)
+
+
+def test_approving_always_adds_the_tool_of_an_open_question_only(runtime: Runtime) -> None:
+    calls = (ToolUse("t1", "bash", "{}"), ToolUse("t2", "look", "{}"))
+    asking = AwaitingToolApproval(Ledger(), calls, ("t1",), ApprovalKind.TOOL, "r1", 5)
+    record = msgspec.structs.replace(born(runtime), state=asking)
+    draft = draft_of(runtime, record)
+    settings.approve_always(runtime, draft, "t2", 6)
+    settings.approve_always(runtime, draft, "nobody", 6)
+    assert draft.empty
+    settings.approve_always(runtime, draft, "t1", 6)
+    settings.approve_always(runtime, draft, "t1", 6)
+    assert draft.record.always_approved == draft.context.always_approved == ("bash",)
+    assert len(draft.entries) == 1
+    idle = draft_of(runtime, msgspec.structs.replace(record, state=Idle()))
+    settings.approve_always(runtime, idle, "t1", 6)
+    assert idle.empty
+
+
+def test_the_archive_flag_is_set_and_cleared(runtime: Runtime) -> None:
+    draft = draft_of(runtime, born(runtime))
+    settings.archive(draft, True, 6)
+    assert draft.record.archived_at == 6
+    settings.archive(draft, False, 7)
+    assert draft.record.archived_at is None
+    assert draft.notifications == (ConversationUpdated(("archived_at",)),) * 2
+
+
+def test_the_prompt_names_the_directory_and_the_mode() -> None:
+    for mode, word in ((Mode.RESTRICTED, "Restricted"), (Mode.UNRESTRICTED, "Unrestricted")):
+        prompt = system_prompt("/srv/work", mode)
+        assert "/srv/work" in prompt
+        assert word in prompt
+    assert Text(prompt).text == prompt
