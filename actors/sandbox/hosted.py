@@ -134,12 +134,16 @@ class HostedTree:
         """Send the host its launch; raises ProcessStartFailed, then it did not get it."""
         try:
             self._reader.start()
+        except RuntimeError as error:
+            self._silent = True
+            raise ProcessStartFailed("no thread could be started for the tool's output") from error
+        try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
             self._control.sendall(len(description).to_bytes(4, "big"))
             for start in range(0, len(description), toolhost.CHUNK):
                 self._control.sendall(description[start : start + toolhost.CHUNK])
-        except (OSError, RuntimeError) as error:
-            raise ProcessStartFailed(f"the tool host did not take the launch: {error}") from error
+        except OSError as error:
+            raise ProcessStartFailed(f"the tool host did not take the launch: {error.strerror}") from error
 
     def await_begin(self) -> None:
         """Wait until the program runs; raises ProcessStartFailed or SandboxUnavailable if it provably did not begin.
@@ -272,7 +276,7 @@ class HostedTree:
             reaped=tuple(sorted(self._reaped.union(pids) - infrastructure)),
             killed=bool(killed) or (self._killed_at is not None and code < 0),
             leaked=leaked,
-            limit="wall" if wall or self._wall_passed else "",
+            limit="wall" if wall or (self._wall_passed and code < 0) else "",
         )
 
     # --- the reader's thread --------------------------------------------------------------------------------------

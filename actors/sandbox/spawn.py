@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, BinaryIO
 
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
@@ -77,14 +77,16 @@ class ToolHostSandbox:
         """A tool host that waits for its launch, and that launch."""
         self._reap_lingering()
         with ExitStack() as opened:
-            stdin = opened.enter_context(os.fdopen(_memory_file(launch.stdin), "rb")) if launch.stdin else None
-            description = self._describe(launch, stdin.fileno() if stdin else -1)
-            ours, theirs = _control_pair()
-            opened.callback(theirs.close)
             try:
-                host = _popen(self._program, theirs.fileno(), [] if stdin is None else [stdin.fileno()])
+                stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else -1
+                description = self._describe(launch, stdin)
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                opened.callback(theirs.close)
+                unowned = opened.enter_context(ExitStack())
+                unowned.callback(ours.close)
+                host = _popen(self._program, [theirs.fileno(), *([stdin] if launch.stdin else [])])
+                unowned.pop_all()
             except OSError as error:
-                ours.close()
                 raise ProcessStartFailed(f"the tool host could not be started: {error.strerror}") from error
             tree = HostedTree(host, ours, launch, on_output, self._ended)
             self._register(tree)
@@ -125,23 +127,13 @@ class ToolHostSandbox:
             self._lingering = [host for host in self._lingering if host.poll() is None]
 
 
-def _control_pair() -> tuple[socket.socket, socket.socket]:
-    try:
-        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError as error:
-        raise ProcessStartFailed(f"no control socket: {error.strerror}") from error
-
-
-def _memory_file(content: bytes) -> int:
-    """An anonymous file with this content, read from its start: a program's stdin that nobody has to feed."""
-    try:
-        file = os.memfd_create("stdin")
-    except OSError as error:
-        raise ProcessStartFailed(f"no memory for stdin: {error.strerror}") from error
-    with os.fdopen(os.dup(file), "wb") as writer:
-        writer.write(content)
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
+@contextmanager
+def _memory_file(content: bytes) -> Iterator[BinaryIO]:
+    """An anonymous file with this content, at its start: a program's stdin that nobody has to feed."""
+    with open(os.memfd_create("stdin"), "w+b") as file:
+        file.write(content)
+        file.seek(0)
+        yield file
 
 
 def _bytes(text: str) -> bytes:
@@ -155,17 +147,20 @@ def _bytes(text: str) -> bytes:
     return encoded
 
 
-def _popen(program: str, control: int, inherited: list[int]) -> subprocess.Popen[bytes]:
-    """Start the host: vfork and exec, a session of its own, nothing of the server's environment or files."""
+def _popen(program: str, inherited: list[int]) -> subprocess.Popen[bytes]:
+    """Start the host: vfork and exec, a session of its own, nothing of the server's environment or files.
+
+    The first of the files that it inherits is its control socket.
+    """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", program, str(control)],
+        [sys.executable, "-I", "-S", program, str(inherited[0])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         start_new_session=True,
-        pass_fds=[control, *inherited],
+        pass_fds=inherited,
     )
 
 

@@ -341,7 +341,7 @@ def close(*files: int) -> None:
 
 
 def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: int) -> "NoReturn":
-    """Be the parent of all that main abandons; tell the host main's pid and how it ended, 4 bytes each."""
+    """Be the parent of all that main abandons; tell the host how main ended, in 4 bytes."""
     try:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
         close(pipes.life_end, pipes.output, pipes.status, pipes.report)
@@ -357,9 +357,8 @@ def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: i
 
 
 def attend(main: int, pipes: Pipes) -> None:
-    """Reap, and tell of `main`, until the host is gone. In a namespace that is the end of this process too."""
+    """Reap, and tell how `main` ended, until the host is gone. In a namespace that is the end of this process too."""
     close(pipes.output_end, pipes.report_end)
-    os.write(pipes.status_end, main.to_bytes(4, "big"))
     while not gone(pipes.life):
         signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
         for pid, status in reap():
@@ -409,7 +408,6 @@ class Host:
         self.pipes = Pipes()
         self.poll = select.poll()
         self.init = 0
-        self.main = 0
         self.namespace = False
         self.began = time.monotonic()
         self.wall = float(launch["limits"]["wall_seconds"])
@@ -500,16 +498,15 @@ class Host:
         self.send(STARTED)
 
     def read_status(self) -> bool:
-        """Take main's pid or how it ended; False if init is gone."""
+        """Take how main ended; False if init is gone."""
         data = os.read(self.pipes.status, 4)
-        if data and not self.main:
-            self.main = int.from_bytes(data, "big")
-        elif data:
-            self.status = int.from_bytes(data, "big")
-            if not self.begun:
-                self.read_report()
-            self.drain_until = time.monotonic() + DRAIN_SECONDS
-        return bool(data)
+        if not data:
+            return False
+        self.status = int.from_bytes(data, "big")
+        if not self.begun:
+            self.read_report()
+        self.drain_until = time.monotonic() + DRAIN_SECONDS
+        return True
 
     def pump(self) -> None:
         data = os.read(self.pipes.output, CHUNK)
@@ -557,21 +554,12 @@ class Host:
         if not self.init:
             return True
         self.killed.update(descendants(self.init))
-        if self.main and not self.namespace:
-            self.kill_group()
         send_signal(self.init, signal.SIGKILL)
         cleared = clear(self.killed, CLEAR_SECONDS)
         while self.told and not cleared:
             cleared = clear(self.killed, CLEAR_SECONDS)
         self.killed.discard(self.init)
         return cleared
-
-    def kill_group(self) -> None:
-        """Kill main's group at one stroke, which no fork in it can escape."""
-        try:
-            os.killpg(self.main, signal.SIGKILL)
-        except OSError:
-            pass
 
     def send_rest(self) -> None:
         """Send the output that the dead left in the pipe."""

@@ -102,7 +102,9 @@ class Clients:
         await self._channel.close()
 
     async def conversation(self, model: str = "") -> Watched:
-        request = v1.CreateConversationRequest(working_directory="/tmp", model=f"models/{model}" if model else "", mode=v1.MODE_UNRESTRICTED)
+        request = v1.CreateConversationRequest(
+            working_directory="/tmp", model=f"models/{model}" if model else "", mode=v1.MODE_UNRESTRICTED
+        )
         answer = await self.stub.CreateConversation(request, metadata=self.house.metadata)
         return Watched(self.stub, self.house, answer.conversation.name)
 

@@ -355,6 +355,9 @@ def stray(world: World, tape: Tape) -> None:
         event = _wrong(event, tape, tool_use_id=("t-none", ""), execution_id=(later - 2, later))
     elif world.agents:
         event = replace(of_agent(world, tape.pick(sorted(world.agents)), tape), agent_id="nobody")
+    elif isinstance(world.state, LlmRequesting | AwaitingContinuation) and tape.pick((True, False)):
+        # In backoff: nothing can come of an attempt that has not begun.
+        event = of_request(world, RequestLlm(world.state.request_id, world.state.attempt, "demo", 0), tape)
     elif world.timers:
         event = tape.pick(world.timers)
         fields = {"request_id": ("c:r99",), "attempt": (9,), "run_id": ("c:99",), "execution_id": (99,)}
@@ -377,12 +380,14 @@ def early_timer(world: World, tape: Tape) -> None:
 
 
 def setting(world: World, tape: Tape) -> None:
-    """The mode is changed by the machine; policies and budgets beside it."""
-    match tape.pick(("mode", "mode", "budget", "policy", "always")):
+    """The mode is changed by the machine; policies, budgets and the model beside it."""
+    match tape.pick(("mode", "mode", "budget", "policy", "model", "always")):
         case "mode":
             world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED))))
         case "budget":
             world.context = replace(world.context, budget=a_budget(tape))
+        case "model":
+            world.context = replace(world.context, model_id=tape.pick(("demo", "other")))
         case "policy":
             world.context = replace(world.context, approval_policy=tape.pick(tuple(ApprovalPolicy)))
         case _:

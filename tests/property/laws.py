@@ -291,7 +291,8 @@ def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...
         check("C13 an error is a message too", said == [after.error_kind], after, said)
     if isinstance(after, Error) and not isinstance(before, Error) and before.ledger.live:
         check("C33 a failed run", stops and (stops[0].reason, stops[0].detail) == ("error", after.error_kind), stops)
-    if isinstance(event, UserCancel | Restart) and before.ledger.live and stops:
+    interrupts = isinstance(event, UserCancel | Restart) or (isinstance(before, Cancelling) and isinstance(after, Idle))
+    if interrupts and before.ledger.live and stops:
         check("C33 an interrupted run", stops[0].reason == "interrupted", stops, event)
     if isinstance(after, Completed) and stops:
         check("C33 a submitted result", stops[0].reason == "completed", stops)
@@ -339,12 +340,14 @@ class Laws:
         self.position = "Idle"
         self.slots: dict[tuple[str, int], str] = {}
         self.used_ids: set[str] = set()
+        self.models: dict[str, str] = {}
         self.last_attempt: dict[str, int] = {}
         self.roots: dict[str, str] = {}
         self.stopped: dict[str, RunStop] = {}
         self.accepted: set[str] = set()
         self.fates: dict[str, str] = {}
         self.questions: set[str] = set()
+        self.queued: set[str] = set()
         self.fan_in: tuple[str, ...] = ()
         self.view: list[tuple[str, Any]] = []
         self.view_answered = True
@@ -391,8 +394,10 @@ class Laws:
             case PersistMode():
                 self.mode_changed = True
             case RequestLlm():
+                self._model(effect, step.context)
                 self._request(effect, step)
             case RequestContinuation():
+                self._model(effect, step.context)
                 self._summary_request(effect)
             case ExecuteTool():
                 self._use(f"execution {effect.execution_id}")
@@ -475,6 +480,10 @@ class Laws:
         check("LLM §0.2 append-only", row[: len(sent)] == sent, sent, row)
         self.view, self.view_answered = row, False
 
+    def _model(self, effect: RequestLlm | RequestContinuation, context: ConvContext) -> None:
+        expected = self.models.setdefault(effect.request_id, context.model_id)
+        check("2.12 a new model holds from the next request on", effect.model == expected, effect, expected)
+
     def _summary_request(self, effect: RequestContinuation) -> None:
         check("I24 every call is answered", not self.chain_check.open_calls, effect)
         turns = summary_view(self.history, effect.through_sequence, effect.rejected)
@@ -500,8 +509,8 @@ class Laws:
                 slot = (told.request_id, told.attempt)
                 check("I43 only an open slot is discarded", self.slots.get(slot) == "open", told)
                 self.slots[slot] = "discarded"
-            case QueueChanged(fate=Fate.RETURNED | Fate.WITHDRAWN):
-                self._fate(told.input.message_id, told.fate.value)
+            case QueueChanged():
+                self._queue(told)
             case RunStop():
                 check("I26 one run-stop per run", told.run not in self.stopped, told)
                 check("I26 a run has a root", told.run in self.roots, told)
@@ -514,6 +523,18 @@ class Laws:
                 self.questions.remove(told.tool_use_id)
             case _:
                 pass
+
+    def _queue(self, told: QueueChanged) -> None:
+        """Whoever is told that a message waits is told what became of it."""
+        message_id = told.input.message_id
+        if told.fate is Fate.QUEUED:
+            check("C17 queued once", message_id not in self.queued, told)
+            self.queued.add(message_id)
+            return
+        check("C17 only what waits has a fate", message_id in self.queued, told)
+        self.queued.remove(message_id)
+        if told.fate in (Fate.RETURNED, Fate.WITHDRAWN):
+            self._fate(message_id, told.fate.value)
 
     def _attempt(self, after: State) -> None:
         if isinstance(after, LlmRequesting | AwaitingContinuation):
@@ -602,6 +623,7 @@ class Laws:
         waiting = [one.message_id for one in (*after.ledger.steers, *after.ledger.follows)]
         lost = self.accepted - self.fates.keys()
         check("I27 nothing is lost", lost == set(waiting) and len(waiting) == len(lost), lost, waiting)
+        check("C17 the queue is visible", self.queued == set(waiting), self.queued, waiting)
 
     def _runs(self, after: State) -> None:
         ledger = after.ledger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from hypothesis import HealthCheck, settings
 
@@ -19,3 +20,8 @@ def profile(examples: int = CI_EXAMPLES, steps: int = 50) -> settings:
     """Settings for a test that gets so many examples in CI; of a state machine, with so many steps each."""
     chosen = settings.get_profile("fault" if "BEDROCK_EXAMPLES" in os.environ else "ci")
     return settings(chosen, max_examples=max(1, examples * EXAMPLES // CI_EXAMPLES), stateful_step_count=steps)
+
+
+def everything_was_seen(expected: set[str], seen: Mapping[str, int]) -> bool:
+    """Whether the examples reached all of that; a fault run with fewer examples need not."""
+    return EXAMPLES < CI_EXAMPLES or expected <= seen.keys()

@@ -32,7 +32,8 @@ def chat(spawn: bool, **opening: Any) -> None:
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout)
     with ExitStack() as stack:
-        if spawn and not server_answers(address):
+        spawned = spawn and not server_answers(address)
+        if spawned:
             click.echo(paint.dim("starting a server…"), err=True)
             address = stack.enter_context(SpawnedServer()).address
         client = stack.enter_context(Client(address))
@@ -43,7 +44,8 @@ def chat(spawn: bool, **opening: Any) -> None:
             conversation = open_conversation(client, **opening)
             asyncio.run(_chat(address, conversation.name, paint))
             slug = conversation.get().slug
-            click.echo(paint.dim(f"Left {slug}. To come back: bedrock chat -r {slug}"))
+            again = f"bedrock chat {'--spawn ' if spawned else ''}-r {slug}"
+            click.echo(paint.dim(f"Left {slug}. To come back: {again}"))
     ctx.exit(exit_code)
 
 

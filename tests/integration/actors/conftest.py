@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from actors.store.memory import MemoryStore
 
 from actors.core.content import Content, Text, ToolUse
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
@@ -37,6 +36,7 @@ from actors.ports import (
 )
 from actors.requests import Cancel, Cancelled, Create, Send, Sent
 from actors.runtime import Runtime
+from actors.store.memory import MemoryStore
 from actors.supervisor import Supervisor
 from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
 from actors.timers import Timers

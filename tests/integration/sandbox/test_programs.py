@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import py_compile
 import resource
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
-from actors.sandbox import toolhost
+from actors.sandbox import hosted, toolhost
 from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, eventually, launch
 
@@ -161,6 +163,60 @@ def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, tmp_pat
     with pytest.raises(ProcessStartFailed):
         run(sandbox, "true")
     assert sandbox.live == 0
+
+
+def test_a_server_out_of_threads_is_told(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _footprint()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ProcessStartFailed, match="no thread"):
+        run(sandbox, "true")
+    assert sandbox.live == 0
+    assert _footprint() == before
+
+
+def test_a_server_that_runs_out_of_files_starts_it_or_tells(sandbox: ToolHostSandbox) -> None:
+    before = _footprint()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    started = []
+    for spare in range(14):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1 + spare, hard))
+        try:
+            started.append(run(sandbox, "cat", stdin=b"x").head == b"x")
+        except ProcessStartFailed:
+            started.append(False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert _footprint() == before
+    assert (started[0], started[-1]) == (False, True)
+    assert sandbox.live == 0
+
+
+def test_the_server_itself_enforces_the_wall_clock_if_the_host_does_not(
+    sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "WALL_GRACE_SECONDS", -1000.0)
+    tree = sandbox.start(launch("sleep 1000", mark, limits=ProcessLimits(wall_seconds=900)), lambda data: None)
+    end = tree.wait()
+    assert (end.limit, end.killed, end.signal, end.leaked) == ("wall", True, 9, False)
+
+
+def test_the_tool_host_is_compiled_once_where_that_may_be_stored(
+    report: SandboxReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    compiled = ToolHostSandbox(report)
+    assert compiled._program.endswith(".pyc")
+    assert run(compiled, "echo ran").head == b"ran\n"
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(py_compile, "compile", refuse)
+    assert ToolHostSandbox(report)._program == toolhost.__file__
 
 
 def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:

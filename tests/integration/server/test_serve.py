@@ -176,12 +176,12 @@ def test_conversations_survive_and_the_token_stays(start: Callable[..., Server])
     assert got.conversation.name == name
 
 
-def stream_under_way(server: Server) -> Any:
+def stream_under_way(server: Server, text: str = SLOW) -> Any:
     """A stream of a conversation whose run is in the middle of an answer."""
     stub, name = server.conversation()
     stream = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=server.metadata, timeout=SECONDS)
     next(stream)
-    stub.SendMessage(v1.SendMessageRequest(name=name, text=SLOW), metadata=server.metadata, timeout=SECONDS)
+    stub.SendMessage(v1.SendMessageRequest(name=name, text=text), metadata=server.metadata, timeout=SECONDS)
     for response in stream:
         if any(event.HasField("text_delta") for event in response.events):
             return stream
@@ -201,7 +201,7 @@ def rest_of(stream: Any) -> tuple[list[v1.Event], Refusal]:
 
 def test_a_run_may_finish_while_the_server_drains(start: Callable[..., Server]) -> None:
     server = start("--listen", "127.0.0.1:0", "--drain-seconds", "25")
-    stream = stream_under_way(server)
+    stream = stream_under_way(server, "hello")
     server.process.send_signal(signal.SIGTERM)
     events, refusal = rest_of(stream)
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnava
 from actors.store import writer
 from actors.store.engine import sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
+from actors.store.readers import READERS
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 
@@ -503,16 +505,32 @@ def test_a_damaged_file_is_damage(path: Path) -> None:
 # --- readers --------------------------------------------------------------------------------------------------
 
 
-def test_readers_cannot_write_and_are_bounded(store: PeeweeStore, path: Path) -> None:
+def test_readers_cannot_write(store: PeeweeStore) -> None:
     grow(store, "c1")
     with pytest.raises(StoreUnavailable, match="readonly"), store._reading() as connection:
         connection.execute("DELETE FROM messages")
     assert len(store.history("c1", 9)) == 5
-    before = len(os.listdir("/proc/self/fd"))
-    with ThreadPoolExecutor(60) as threads:
-        found = list(threads.map(lambda _: len(store.history("c1", 9)), range(600)))
-    assert found == [5] * 600
-    assert len(os.listdir("/proc/self/fd")) - before <= 3 * 16
+
+
+def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) -> None:
+    grow(store, "c1")
+    with ThreadPoolExecutor(1) as threads:
+        with ExitStack() as lent:
+            for _ in range(READERS - 1):
+                lent.enter_context(store._reading())
+            with store._reading():
+                late = threads.submit(store.history, "c1", 9)
+                with pytest.raises(TimeoutError):
+                    late.result(0.2)
+            assert len(late.result(SECONDS)) == 5
+        assert len(store._readers._idle) == READERS
+
+
+def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeStore) -> None:
+    wanted = {"synchronous": 2, "wal_autocheckpoint": 0, "foreign_keys": 1, "journal_mode": "wal"}
+    assert {name: store._database.pragma(name) for name in wanted} == wanted  # type: ignore[no-untyped-call]
+    with store._reading() as connection:
+        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
 
 def test_queries_use_their_indexes(store: PeeweeStore) -> None:

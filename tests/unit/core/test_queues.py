@@ -14,6 +14,7 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StateChanged,
 from actors.core.states import ContextExhausted, Error, Idle, LlmRequesting
 from actors.core.transition import run_chain
 from tests.machine.columns import PARENT, column
+from tests.machine.notation import effect_text
 from tests.machine.talk import OPEN, Talk, bash, messages
 
 STEER, FOLLOW_UP = Delivery.STEER, Delivery.FOLLOW_UP
@@ -258,6 +259,11 @@ def test_a_waiting_message_can_be_withdrawn_once(delivery: Delivery) -> None:
     talk.tell(WithdrawMessage(talk.at(), "oops"))
 
     assert fates(talk) == [("oops", delivery.value, Fate.WITHDRAWN)]
+    assert [effect_text(effect).split(" ")[0] for effect in talk.last] == [
+        "PersistState",
+        "NotifyClient(QueueChanged",
+        "NotifyClient(StateChanged)",
+    ]
     assert talk.state.ledger.steers == talk.state.ledger.follows == ()
     with pytest.raises(Rejected) as refused:
         talk.tell(WithdrawMessage(talk.at(), "oops"))

@@ -291,6 +291,7 @@ def test_a_submitted_failure_fails_it_without_a_partial_result(call: ToolUse) ->
     talk.answer(Text("some text"), call, end_turn=False)
 
     assert parent_hears(talk) == [AgentFailed(ErrorKind.SUB_AGENT_ERROR, "no")]
+    assert messages(talk.last)[1].content == (SubAgentComplete("t1", "submitted", success=False),)
     assert isinstance(talk.state, Failed)
 
 

@@ -1,0 +1,117 @@
+"""`bedrock chat --spawn` with the real server: one conversation is played through, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bedrock import Client
+from bedrock.cli.spawning import SpawnedServer
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+OWNER = """
+import sys
+from bedrock.cli.spawning import SpawnedServer
+
+with SpawnedServer() as server:
+    print(server.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The settings of a newcomer: no server, no key, an empty data directory."""
+    for name in os.environ:
+        if name.startswith(("BEDROCK_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    search = os.pathsep.join([str(ROOT), str(ROOT / "clients"), *filter(None, sys.path)])
+    monkeypatch.setenv("PYTHONPATH", search)
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("BEDROCK_LISTEN", "127.0.0.1:0")
+    return dict(os.environ)
+
+
+def processes_of(data: Path) -> list[int]:
+    """The processes that have this data directory in their environment."""
+    mark = f"BEDROCK_DATA_DIR={data}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                marked = mark in (entry / "environ").read_bytes().split(b"\0")
+            except OSError:  # ended meanwhile, or somebody else's
+                continue
+            if marked:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_newcomer_sees_a_whole_conversation(environ: dict[str, str], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "hello.txt").write_text("hi")
+    played = subprocess.run(
+        [sys.executable, "-P", "-m", "bedrock.cli", "chat", "--spawn"],
+        check=False,
+        cwd=work,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert played.returncode == 0, played.stdout + played.stderr
+    for words in ("● bash", "bash wants to run in", "answered automatically", "hello.txt", "ANTHROPIC_API_KEY"):
+        assert words in played.stdout
+    assert processes_of(tmp_path / "data") == []
+
+
+@pytest.fixture
+def owner(environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    )
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_the_server_ends_when_its_owner_is_killed(owner: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert owner.stdout is not None
+    server = os.pidfd_open(int(owner.stdout.readline()))
+    try:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(SECONDS)
+        poll = select.poll()
+        poll.register(server, select.POLLIN)
+        assert poll.poll(SECONDS * 1000)
+    finally:
+        os.close(server)
+    assert not (tmp_path / "data" / "address").exists()  # it had the time to say goodbye
+    assert processes_of(tmp_path / "data") == []
+
+
+def test_a_second_server_says_why_it_does_not_start(environ: dict[str, str]) -> None:
+    with SpawnedServer() as first, Client(first.address) as client:
+        assert client.server_info().version
+        second = subprocess.run(
+            [sys.executable, "-P", "-m", "server"],
+            check=False,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    assert second.returncode != 0
+    assert "Traceback" not in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1

@@ -1,0 +1,169 @@
+"""One model request: every road ends in exactly one outcome, and its place is given back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.core.content import Text, Usage
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
+from actors.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
+from actors.ports import (
+    CancelToken,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelRequest,
+    ModelSink,
+    StoreUnavailable,
+)
+from actors.runtime import Runtime
+
+PATIENCE = 10.0
+ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
+
+
+class Desk:
+    """Makes requests and sees what becomes of them."""
+
+    def __init__(self, runtime: Runtime, inbox: Any) -> None:
+        self.runtime = runtime
+        self.models: Any = runtime.models
+        self.inbox = inbox
+        self.cancel = CancelToken()
+        self.ended = threading.Semaphore(0)
+        self.asked = 0
+
+    def request(
+        self, respond: Callable[[ModelSink, CancelToken], ModelAnswer], build: Callable[[], Any] = lambda: None
+    ) -> list[Any]:
+        """The events that the conversation is told of, once the runner has ended."""
+
+        def answer(_: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+            self.asked += 1
+            return respond(sink, cancel)
+
+        self.models.answer = answer
+        request = LlmRequest("r1", 1, self.models, build, self.cancel)
+        runner = LlmRunner(request, self.inbox, self.runtime.clock, self.ended.release).launch()
+        assert self.ended.acquire(timeout=PATIENCE)
+        assert runner.actor_stopped.wait(PATIENCE)
+        assert not self.ended.acquire(blocking=False), "its place was given back twice"
+        return [told.event for told in self.inbox.of(Outcome)]
+
+
+@pytest.fixture
+def desk(runtime: Runtime, inbox: Any) -> Desk:
+    return Desk(runtime, inbox)
+
+
+def test_an_answer_is_reported_whole(desk: Desk) -> None:
+    answer = ModelAnswer((Text("hi"),), False, Usage(1, 2), truncated=True, refusal=True)
+    assert desk.request(lambda sink, cancel: answer) == [
+        LlmResponse(1_000, "r1", 1, (Text("hi"),), False, Usage(1, 2), True, True)
+    ]
+
+
+def test_the_start_is_told_once_and_before_any_text(desk: Desk) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        sink.text("")
+        sink.text("no start before it")
+        sink.started()
+        return ANSWER
+
+    started, response = desk.request(respond)
+    assert isinstance(started, LlmStreamStarted)
+    assert isinstance(response, LlmResponse)
+    kinds = [type(message) for message in desk.inbox.told]
+    assert kinds == [Outcome, TextWaiting, Outcome]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "retry_after"),
+    [
+        (ModelFailed(LlmFailure(ErrorKind.RATE_LIMIT, "slow down"), 7_000, Usage(3, 0)), ErrorKind.RATE_LIMIT, 7_000),
+        (StoreUnavailable("disk"), ErrorKind.SERVER_ERROR, None),
+        (ZeroDivisionError("a bug"), ErrorKind.UNKNOWN, None),
+        (SystemExit(1), ErrorKind.UNKNOWN, None),
+    ],
+)
+def test_a_failure_is_an_outcome(desk: Desk, failure: BaseException, kind: ErrorKind, retry_after: int | None) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        raise failure
+
+    (error,) = desk.request(respond)
+    assert isinstance(error, LlmError)
+    assert (error.error.kind, error.retry_after_ms) == (kind, retry_after)
+    assert error.usage == (Usage(3, 0) if retry_after else None)
+    assert "bug" not in error.error.message
+
+
+def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(desk: Desk) -> None:
+    def build() -> Any:
+        raise StoreUnavailable("disk")
+
+    (error,) = desk.request(lambda sink, cancel: ANSWER, build)
+    assert isinstance(error, LlmError)
+    assert error.error.retryable
+    assert desk.asked == 0
+
+
+def test_what_is_cancelled_before_it_began_never_asks(desk: Desk) -> None:
+    desk.cancel.cancel()
+    assert desk.request(lambda sink, cancel: ANSWER) == [LlmAborted(1_000, "r1", 1)]
+    assert desk.asked == 0
+
+
+@pytest.mark.parametrize("late", [ANSWER, ModelAborted(), ModelFailed(LlmFailure(ErrorKind.NETWORK, "cut"))])
+def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: Any) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        cancel.cancel()
+        sink.started()
+        if isinstance(late, Exception):
+            raise late
+        assert isinstance(late, ModelAnswer)
+        return late
+
+    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
+
+
+def test_an_abort_that_nobody_asked_for_is_reported_too(desk: Desk) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        raise ModelAborted
+
+    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
+
+
+def test_text_that_waits_grows_and_is_announced_once(runtime: Runtime) -> None:
+    text = StreamedText("r1", 1, runtime.clock)
+    told = [text.put(part, reasoning=part.isupper()) for part in ("A", "B", "c", "d", "E")]
+    assert told == [True, False, False, False, False]
+    chunks = text.take()
+    assert [(chunk.content.text, chunk.reasoning) for chunk in chunks] == [("AB", True), ("cd", False), ("E", True)]
+    assert {(chunk.request_id, chunk.attempt) for chunk in chunks} == {("r1", 1)}
+    assert text.take() == ()
+    assert text.put("f", reasoning=False)
+
+
+def test_no_text_is_lost_between_two_threads(runtime: Runtime) -> None:
+    text = StreamedText("r1", 1, runtime.clock)
+    waiting = threading.Semaphore(0)
+    parts = [str(number) + "," for number in range(5_000)]
+
+    def write() -> None:
+        for part in parts:
+            if text.put(part, reasoning=False):
+                waiting.release()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    taken = ""
+    while len(taken) < len("".join(parts)):
+        assert waiting.acquire(timeout=PATIENCE), "never announced"
+        taken += "".join(chunk.content.text for chunk in text.take())
+    writer.join(PATIENCE)
+    assert taken == "".join(parts)

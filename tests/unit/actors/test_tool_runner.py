@@ -1,0 +1,350 @@
+"""The tool runner: every call ends in an outcome, every kill in a receipt, two tools never at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors import tool_runner
+from actors.actor import tell
+from actors.core.content import ToolError, ToolSuccess
+from actors.core.context import ConvContext
+from actors.core.effects import AbortTool, ExecuteTool
+from actors.core.events import ToolAborted, ToolComplete, ToolTransient
+from actors.core.tool_run import Receipt
+from actors.llm_runner import Outcome
+from actors.ports import (
+    CancelToken,
+    SandboxUnavailable,
+    ToolContext,
+    ToolInputInvalid,
+    ToolOutput,
+    ToolTransientError,
+)
+from actors.runtime import Runtime
+from actors.system import SystemClock
+from actors.tool_runner import Retire, Run, RunnerLeft, ToolRunner
+
+PATIENCE = 10.0
+CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)
+
+
+class Shop:
+    """A runner, the tools that it runs, and the conversation that hears of them."""
+
+    def __init__(self, runtime: Runtime, inbox: Any) -> None:
+        self.runtime = runtime
+        self.inbox = inbox
+        self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
+        self.runner = ToolRunner(runtime, inbox).launch()
+        self.calls = 0
+
+    def execute(self, name: str = "tool", cancel: CancelToken | None = None) -> CancelToken:
+        self.calls += 1
+        token = cancel or CancelToken()
+        effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
+        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token))
+        return token
+
+    def abort(self, number: int) -> None:
+        tell(self.runner.actor_ref, AbortTool(f"t{number}", number))
+
+    def outcomes(self, count: int = 1) -> list[Any]:
+        return [told.event for told in self.inbox.wait_for(Outcome, count)]
+
+    def receipts(self, count: int = 1) -> list[Receipt]:
+        return list(self.inbox.wait_for(Receipt, count))
+
+    def left(self) -> None:
+        self.inbox.wait_for(RunnerLeft)
+        assert self.runner.gone
+
+
+@pytest.fixture
+def shop(runtime: Runtime, inbox: Any) -> Any:
+    made = Shop(runtime, inbox)
+    yield made
+    tell(made.runner.actor_ref, Retire())
+
+
+class Stuck:
+    """A tool that ends when it is cancelled, or when the test lets it; it dies only when the test lets it."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.finish = threading.Event()
+        self.die = threading.Event()
+
+    def __call__(self, context: ToolContext) -> ToolOutput:
+        context.cancel.on_cancel(self.finish.set)
+        self.begun.set()
+        assert self.finish.wait(PATIENCE)
+        if context.cancel.cancelled:
+            assert self.die.wait(PATIENCE)
+            context.reaped((30, 10))
+            context.reaped((20,))
+        return ToolOutput("done")
+
+
+def fail(error: BaseException) -> Callable[[ToolContext], ToolOutput]:
+    def run(context: ToolContext) -> ToolOutput:
+        raise error
+
+    return run
+
+
+def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> None:
+    seen: list[ToolContext] = []
+
+    def run(context: ToolContext) -> ToolOutput:
+        seen.append(context)
+        return ToolOutput("out", display="{}")
+
+    shop.tools["tool"] = run
+    shop.execute()
+    (outcome,) = shop.outcomes()
+    assert isinstance(outcome, ToolComplete)
+    assert (outcome.tool_use_id, outcome.execution_id) == ("t1", 1)
+    assert isinstance(outcome.result, ToolSuccess)
+    assert (outcome.result.output, outcome.result.display) == ("out", "{}")
+    assert (seen[0].working_directory, seen[0].conversation_id) == ("/tmp", "c1")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SandboxUnavailable("no Landlock"), "Not run: no Landlock"),
+        (ZeroDivisionError("a bug"), "The tool failed because of an internal error."),
+        (SystemExit(3), "The tool failed because of an internal error."),
+    ],
+)
+def test_a_tool_that_raises_gives_an_error_result(shop: Shop, error: BaseException, text: str) -> None:
+    shop.tools["tool"] = fail(error)
+    shop.execute()
+    (outcome,) = shop.outcomes()
+    assert outcome.result == ToolError("t1", text)
+
+
+def test_an_error_of_the_tool_is_a_result(shop: Shop) -> None:
+    shop.tools["tool"] = lambda context: ToolOutput("no such file", is_error=True)
+    shop.execute()
+    (outcome,) = shop.outcomes()
+    assert isinstance(outcome.result, ToolError)
+    assert outcome.result.output == "no such file"
+
+
+def test_an_unknown_tool_and_an_invalid_input_are_error_results(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.execute("nonsense")
+    assert "nonsense" in shop.outcomes()[0].result.output
+
+    def parse(name: str, raw: str) -> Any:
+        raise ToolInputInvalid("cmd is missing")
+
+    monkeypatch.setattr(shop.runtime.toolbox, "parse", parse)
+    shop.execute()
+    assert shop.outcomes(2)[1].result == ToolError("t2", "cmd is missing")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_failure_of_the_infrastructure_says_whether_the_tool_had_begun(shop: Shop, begun: bool) -> None:
+    shop.tools["tool"] = fail(ToolTransientError("worker lost", begun=begun))
+    shop.execute()
+    (outcome,) = shop.outcomes()
+    assert isinstance(outcome, ToolTransient)
+    assert (outcome.message, outcome.begun) == ("worker lost", begun)
+
+
+def test_without_a_thread_the_tool_has_not_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    shop.execute()
+    (outcome,) = shop.outcomes()
+    assert isinstance(outcome, ToolTransient)
+    assert not outcome.begun
+    monkeypatch.undo()
+    shop.tools["tool"] = lambda context: ToolOutput("now")
+    shop.execute()
+    assert isinstance(shop.outcomes(2)[1], ToolComplete)
+
+
+def test_a_killed_tool_gives_a_receipt_and_no_outcome(shop: Shop) -> None:
+    stuck = shop.tools["tool"] = Stuck()
+    shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    shop.abort(1)
+    assert stuck.finish.wait(PATIENCE)
+    assert shop.inbox.told == []
+    stuck.die.set()
+    (receipt,) = shop.receipts()
+    assert (receipt.tool_use_id, receipt.execution_id, receipt.pids, receipt.leaked) == ("t1", 1, (10, 20, 30), False)
+    assert shop.inbox.of(Outcome) == []
+
+
+def test_one_that_died_before_the_abort_arrived_still_gives_its_receipt(shop: Shop) -> None:
+    stuck = shop.tools["tool"] = Stuck()
+    stuck.die.set()
+    token = shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    token.cancel()
+    assert isinstance(shop.outcomes()[0], ToolAborted)
+    shop.abort(1)
+    assert shop.receipts()[0].pids == (10, 20, 30)
+
+
+def test_what_was_cancelled_before_it_began_never_begins(shop: Shop) -> None:
+    stuck = shop.tools["tool"] = Stuck()
+    token = CancelToken()
+    token.cancel()
+    shop.execute(cancel=token)
+    assert isinstance(shop.outcomes()[0], ToolAborted)
+    assert not stuck.begun.is_set()
+
+
+def test_the_next_tool_waits_until_the_killed_one_is_dead(shop: Shop) -> None:
+    first = shop.tools["tool"] = Stuck()
+    shop.execute()
+    assert first.begun.wait(PATIENCE)
+    second = shop.tools["next"] = Stuck()
+    shop.abort(1)
+    shop.execute("next")
+    assert first.finish.wait(PATIENCE)
+    assert not second.begun.is_set()
+    first.die.set()
+    assert second.begun.wait(PATIENCE)
+    assert shop.receipts()[0].tool_use_id == "t1"
+    second.finish.set()
+    assert shop.outcomes()[0].tool_use_id == "t2"
+
+
+def test_the_receipt_counts_from_the_kill(runtime: Runtime, inbox: Any) -> None:
+    class Clock(SystemClock):
+        seconds = 100.0
+
+        def monotonic(self) -> float:
+            return self.seconds
+
+    clock = Clock()
+    shop = Shop(replace(runtime, clock=clock), inbox)
+    stuck = shop.tools["tool"] = Stuck()
+    token = shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    clock.seconds = 200.0
+    token.cancel()
+    clock.seconds = 200.25
+    stuck.die.set()
+    shop.abort(1)
+    assert shop.receipts()[0].milliseconds == 250
+    tell(shop.runner.actor_ref, Retire())
+    shop.left()
+
+
+def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    killed: list[str] = []
+
+    class Process:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def kill(self) -> None:
+            if self.name == "a":
+                raise OSError("already gone")
+            killed.append(self.name)
+
+        def wait(self) -> Any:
+            raise AssertionError
+
+    stuck = Stuck()
+    stuck.die.set()
+
+    def run(context: ToolContext) -> ToolOutput:
+        for name in "abc":
+            context.track(Process(name))
+        return stuck(context)
+
+    shop.tools["tool"] = run
+    token = shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    token.cancel()
+    shop.outcomes()
+    assert killed == ["b", "c"]
+    assert "could not be stopped" in caplog.text
+
+
+def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
+    stuck = shop.tools["tool"] = Stuck()
+    shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    shop.abort(1)
+    tell(shop.runner.actor_ref, Retire())
+    assert stuck.finish.wait(PATIENCE)
+    assert not shop.runner.gone
+    stuck.die.set()
+    shop.left()
+    assert [type(message) for message in shop.inbox.told] == [Receipt, RunnerLeft]
+
+
+def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:
+    stuck = shop.tools["tool"] = Stuck()
+    stuck.die.set()
+    shop.execute()
+    assert stuck.begun.wait(PATIENCE)
+    tell(shop.runner.actor_ref, Retire())
+    shop.left()
+    assert stuck.finish.is_set()
+
+
+def test_a_tool_that_comes_in_time_keeps_a_retired_runner(shop: Shop) -> None:
+    first = shop.tools["tool"] = Stuck()
+    shop.execute()
+    assert first.begun.wait(PATIENCE)
+    shop.abort(1)
+    tell(shop.runner.actor_ref, Retire())
+    shop.tools["next"] = lambda context: ToolOutput("next")
+    shop.execute("next")
+    first.die.set()
+    assert shop.outcomes()[0].tool_use_id == "t2"
+    assert not shop.runner.gone
+    tell(shop.runner.actor_ref, Retire())
+    shop.left()
+
+
+def test_a_bug_in_the_runner_is_an_outcome_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(run: object, event: object) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tool_runner, "advance", advance)
+    token = shop.execute()
+    (outcome,) = shop.outcomes()
+    assert isinstance(outcome.result, ToolError)
+    assert token.cancelled
+    monkeypatch.undo()
+    shop.tools["tool"] = lambda context: ToolOutput("fine again")
+    shop.execute()
+    assert shop.outcomes(2)[1].tool_use_id == "t2"
+
+
+def test_output_stops_with_the_cancel(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(shop.runtime.bus, "tool_output", lambda *args: shown.append(args))
+    said, cancelled = threading.Event(), threading.Event()
+
+    def run(context: ToolContext) -> ToolOutput:
+        context.on_output("before")
+        said.set()
+        assert cancelled.wait(PATIENCE)
+        context.on_output("after")
+        return ToolOutput("done")
+
+    shop.tools["tool"] = run
+    token = shop.execute()
+    assert said.wait(PATIENCE)
+    token.cancel()
+    cancelled.set()
+    shop.outcomes()
+    assert shown == [("c1", "t1", "before")]
