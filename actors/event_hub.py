@@ -17,7 +17,7 @@ from collections.abc import Callable
 from actors.core.notifications import StateChanged, Token
 from actors.core.states import Phase
 from actors.core.summary import StateSummary
-from actors.ports import StoredEvent
+from actors.ports import ConversationRecord, StoredEvent
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,12 @@ OUTPUT_CHARS = 256 * 1024
 class HubEvent:
     """A durable event, and the bytes it becomes on the wire once somebody has made them."""
 
-    __slots__ = ("event", "wire")
+    __slots__ = ("event", "record", "wire")
 
-    def __init__(self, event: StoredEvent) -> None:
+    def __init__(self, event: StoredEvent, record: ConversationRecord | None) -> None:
         self.event = event
+        self.record = record
+        """The conversation after the commit that brought the event, for events that show all of it."""
         self.wire: bytes | None = None
 
 
@@ -141,7 +143,7 @@ class _Channel:
     def needed(self) -> bool:
         return bool(self.watches or self.text or self.output)
 
-    def append(self, events: tuple[StoredEvent, ...]) -> None:
+    def append(self, events: tuple[StoredEvent, ...], record: ConversationRecord | None) -> None:
         """Keep events for the watchers, if they follow what is kept; else only they are kept."""
         if self.ring and events[0].revision != self.ring[-1].event.revision + 1:
             self.ring.clear()
@@ -149,7 +151,7 @@ class _Channel:
             read = min(watch.after for watch in self.watches)
             while self.ring and self.ring[0].event.revision <= read:
                 self.ring.popleft()
-        self.ring.extend(HubEvent(event) for event in events)
+        self.ring.extend(HubEvent(event, record) for event in events)
 
     def show(self, state: StateSummary) -> None:
         """Open and close the slots of passing text as the state has it."""
@@ -267,12 +269,14 @@ class EventHub:
         with self.lock:
             return sum(len(channel.watches) for channel in self._channels.values())
 
-    def publish(self, conversation_id: str, events: tuple[StoredEvent, ...]) -> None:
+    def publish(
+        self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
+    ) -> None:
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
             channel.head = max(channel.head, events[-1].revision)
             if channel.watches:
-                channel.append(events)
+                channel.append(events, record)
             for event in events:
                 if isinstance(event.notification, StateChanged):
                     channel.show(event.notification.state)

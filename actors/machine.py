@@ -188,7 +188,7 @@ class Machine:
     def _publish(self, draft: Draft) -> None:
         events = draft.stored_events()
         if events:
-            self._runtime.bus.publish(self.record.id, events)
+            self._runtime.bus.publish(self.record.id, events, self.record)
             self._runtime.faults.hit("publish.after")
         for token in draft.tokens:
             self._runtime.bus.token(self.record.id, token)

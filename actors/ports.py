@@ -653,8 +653,10 @@ class Store(Protocol):
 class EventBus(Protocol):
     """Tells watchers that something is there. Any thread; never blocks."""
 
-    def publish(self, conversation_id: str, events: tuple[StoredEvent, ...]) -> None:
-        """Committed events, in order."""
+    def publish(
+        self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
+    ) -> None:
+        """Committed events, in order, and the conversation after them."""
         ...
 
     def token(self, conversation_id: str, token: Token) -> None:

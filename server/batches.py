@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from actors.ports import StoredEvent
 from server.limits import BATCH_BYTES, BATCH_EVENTS
-from server.status import Stalled
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
@@ -37,40 +36,54 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 class Outbox:
     """What waits for one watcher. Event loop only.
 
-    Args:
-        write: Sends a response, and returns when the transport has taken it.
-        stall_seconds: How long that may take before the watcher counts as stalled.
+    `write` sends a response and returns when the transport has taken it.
     """
 
-    def __init__(self, write: Callable[[bytes], Awaitable[None]], stall_seconds: float) -> None:
+    def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._write = write
-        self._stall_seconds = stall_seconds
         self._frames: list[bytes] = []
         self._bytes = 0
+        self.writing_since: float | None = None
+        """By the loop's clock; None while nothing is being sent."""
+        self.sent_at = 0.0
+        """When the transport took the last response."""
 
-    async def add(self, group: Iterable[bytes]) -> None:
-        """Queue frames that belong together; sends what is full. Raises Stalled."""
-        frames = list(group)
+    async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
+        """Queue the frames of events; commits stay together if it can be."""
+        if self._fits(len(frames), sum(map(len, frames))):
+            self._queue(frames)
+            return
+        for group in commits(events, frames):
+            await self.add(group)
+
+    async def add(self, frames: Sequence[bytes]) -> None:
+        """Queue frames that belong together; sends what is full."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:
             if not self._fits(1, len(frame)):
                 await self.flush()
-            self._frames.append(frame)
-            self._bytes += len(frame)
+            self._queue((frame,))
+
+    @property
+    def empty(self) -> bool:
+        return not self._frames
+
+    def _queue(self, frames: Sequence[bytes]) -> None:
+        self._frames.extend(frames)
+        self._bytes += sum(map(len, frames))
 
     def _fits(self, count: int, size: int) -> bool:
         return len(self._frames) + count <= BATCH_EVENTS and self._bytes + size <= BATCH_BYTES
 
-    async def flush(self) -> bool:
-        """Send what is queued; returns whether there was anything. Raises Stalled."""
+    async def flush(self) -> None:
+        """Send what is queued, if there is anything."""
         if not self._frames:
-            return False
+            return
         response = b"".join(self._frames)
         self._frames, self._bytes = [], 0
-        try:
-            async with asyncio.timeout(self._stall_seconds):
-                await self._write(response)
-        except TimeoutError:
-            raise Stalled from None
-        return True
+        clock = asyncio.get_running_loop().time
+        self.writing_since = clock()
+        await self._write(response)
+        self.writing_since = None
+        self.sent_at = clock()

@@ -67,7 +67,7 @@ class Endpoint:
         watching = watching or WatchSettings()
         facts = facts_of(runtime)
         self._reads = Reads()
-        frames = Frames(runtime.store, self._reads, facts, runtime.clock)
+        frames = Frames(runtime.store, facts, runtime.clock)
         wakeups = Wakeups(asyncio.get_running_loop())
         sources = Sources(
             hub=runtime.bus,

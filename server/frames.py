@@ -7,24 +7,27 @@ conversation find them, and joined into a response without being looked at again
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from bedrock import v1
 
 from actors.event_hub import HubEvent, Passing
 from actors.ports import Clock, ConversationRecord, Store, StoredEvent
-from server.reads import Reads
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.facts import Facts
+from server.wire.states import conversation
 from server.wire.values import timestamp
 
 _TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
+_UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
     """An event as a part of a SubscribeResponse."""
-    body = message.SerializeToString()
+    return _framed(message.SerializeToString())
+
+
+def _framed(body: bytes) -> bytes:
     return b"".join((_TAG, _varint(len(body)), body))
 
 
@@ -40,46 +43,51 @@ def _varint(value: int) -> bytes:
 class Frames:
     """Makes frames. Event loop only, but for `stored`."""
 
-    def __init__(self, store: Store, reads: Reads, facts: Facts, clock: Clock) -> None:
+    def __init__(self, store: Store, facts: Facts, clock: Clock) -> None:
         self._store = store
-        self._reads = reads
         self._facts = facts
         self._clock = clock
-        self._filling: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
         """Frames of events that were read from the store (reading thread)."""
-        record: ConversationRecord | None = None
+        present: bytes | None = None
         made: list[bytes] = []
         for each in events:
-            if record is None and needs_record(each.notification):
-                record = self._store.load(conversation_id)
-            made.append(frame(event(self._facts, conversation_id, each, record)))
+            if not needs_record(each.notification):
+                made.append(frame(event(self._facts, conversation_id, each)))
+                continue
+            if present is None:
+                present = self._update(self._store.load(conversation_id))
+            made.append(self._updated(conversation_id, each, present))
         return made
 
-    async def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
-        """Frames of events that have just happened. What shows the whole conversation is read once for all watchers,
-        after the event."""
+    def _update(self, record: ConversationRecord | None) -> bytes:
+        """The field of an event that holds the conversation; encoded once, however many events show it.
+
+        Nothing while the conversation is being deleted.
+        """
+        if record is None:
+            return b""
+        body = conversation(self._facts, record).SerializeToString()
+        return b"".join((_UPDATED_TAG, _varint(len(body)), body))
+
+    def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
+        """The frame of an event that shows the conversation. Fields of a message may be joined like this."""
+        return _framed(event(self._facts, conversation_id, stored).SerializeToString() + update)
+
+    def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
+        """Frames of events that have just happened."""
+        frames = []
         for each in events:
-            if each.wire is None and not needs_record(each.event.notification):
-                each.wire = frame(event(self._facts, conversation_id, each.event))
-        while waiting := [each for each in events if each.wire is None]:
-            await self._filled(conversation_id, waiting)
-        return [each.wire for each in events if each.wire is not None]
+            if each.wire is None:
+                each.wire = self._live(conversation_id, each)
+            frames.append(each.wire)
+        return frames
 
-    async def _filled(self, conversation_id: str, waiting: list[HubEvent]) -> None:
-        """Wait until these have their bytes; whoever comes first has the record read."""
-        key = (conversation_id, waiting[-1].event.revision)
-        filling = self._filling.get(key)
-        if filling is None:
-            filling = self._filling[key] = asyncio.create_task(self._fill(conversation_id, waiting))
-            filling.add_done_callback(lambda _: self._filling.pop(key, None))
-        await asyncio.shield(filling)
-
-    async def _fill(self, conversation_id: str, waiting: list[HubEvent]) -> None:
-        record = await self._reads(self._store.load, conversation_id)
-        for each in waiting:
-            each.wire = frame(event(self._facts, conversation_id, each.event, record))
+    def _live(self, conversation_id: str, each: HubEvent) -> bytes:
+        if needs_record(each.event.notification):
+            return self._updated(conversation_id, each.event, self._update(each.record))
+        return frame(event(self._facts, conversation_id, each.event))
 
     def text(self, passing: Passing) -> list[bytes]:
         """Frames of fresh text of a request."""

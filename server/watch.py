@@ -18,16 +18,20 @@ from bedrock import v1
 from actors.core.errors import Reason, Rejected
 from actors.event_hub import Batch, EventHub
 from actors.ports import Store, StoredEvent
-from server.batches import Outbox, commits, start_of_last_commit
+from server.batches import Outbox, start_of_last_commit
 from server.frames import Frames
 from server.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
-from server.openings import Opening, open_stream
+from server.openings import open_stream
 from server.reads import Reads
 from server.settled import Settled
+from server.status import Stalled
 from server.wakeups import Wakeups
 from server.wire.facts import Facts
 
 log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 1.0
+"""How often, at least, streams are looked after."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,7 @@ class Watchers:
         self._streams: set[Watcher] = set()
         self._empty = asyncio.Event()
         """While closing: no stream is left."""
+        self._rounds: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -79,6 +84,7 @@ class Watchers:
             raise Rejected(Reason.TOO_MANY_STREAMS)
         watcher = Watcher(self, self._sources, conversation_id, request, write)
         self._streams.add(watcher)
+        self._keep_rounds()
         try:
             await watcher.run()
         finally:
@@ -94,6 +100,20 @@ class Watchers:
             watcher.wake()
         if not self._streams:
             self._empty.set()
+
+    def _keep_rounds(self) -> None:
+        """Go round all streams now and then, as long as there are any."""
+        if self._rounds is None and self._streams:
+            interval = min(ROUND_SECONDS, self.settings.heartbeat_seconds / 10, self.settings.stall_seconds / 10)
+            self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
+
+    def _round(self, interval: float) -> None:
+        """Look after every stream: one clock for all is cheaper than one for each."""
+        self._rounds = None
+        now = asyncio.get_running_loop().time()
+        for watcher in tuple(self._streams):
+            watcher.look_after(now, now + interval)
+        self._keep_rounds()
 
     async def ended(self, seconds: float) -> None:
         """After `shut_down`: wait until all streams have ended, `seconds` at most."""
@@ -120,13 +140,16 @@ class Watcher:
         self._conversation_id = conversation_id
         self._request = request
         self._deltas = not request.omit_deltas
-        self._out = Outbox(write, watchers.settings.stall_seconds)
+        self._out = Outbox(write)
         self._woken = asyncio.Event()
         self.wake = self._woken.set
         """Have a look. Event loop only."""
         self._position = 0
         """The last revision sent, or contained in the snapshot."""
-        self._silent_until = 0.0
+        self._settled: Settled | None = None
+        """Only if the stream ends once the conversation has settled."""
+        self._task: asyncio.Task[None] | None = None
+        self._stalled = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish)
 
     def close(self) -> None:
@@ -137,17 +160,36 @@ class Watcher:
         """Something is there (a publisher's thread)."""
         self._sources.wakeups.wake(self.wake)
 
+    def look_after(self, now: float, next_time: float) -> None:
+        """Break a silence that would be too long next time; end the stream if its reader has stalled."""
+        settings = self._watchers.settings
+        since = self._out.writing_since
+        if since is None:
+            if next_time >= self._out.sent_at + settings.heartbeat_seconds:
+                self.wake()
+        elif now >= since + settings.stall_seconds and self._task is not None:
+            self._stalled = True
+            self._task.cancel()
+
     async def run(self) -> None:
         """Serve the stream; see Watchers.serve."""
+        self._task = asyncio.current_task()
+        try:
+            await self._open()
+            while await self._go_on():
+                await self._woken.wait()
+        except asyncio.CancelledError:
+            if not self._stalled or self._task is None:
+                raise
+            self._task.uncancel()
+            raise Stalled from None
+
+    async def _open(self) -> None:
+        """Snapshot, what was missed, caught up."""
         sources = self._sources
         opening = await sources.reads(open_stream, sources.store, sources.facts, self._conversation_id, self._request)
-        self._settled = Settled(opening.record)
-        await self._open(opening)
-        while await self._go_on():
-            await self._rest()
-
-    async def _open(self, opening: Opening) -> None:
-        """Snapshot, what was missed, caught up."""
+        if self._request.until_settled:
+            self._settled = Settled(opening.record)
         if self._deltas and opening.slot is not None:
             opening.add_partial(self._watch.take(*opening.slot))
         await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
@@ -167,21 +209,20 @@ class Watcher:
         await self._take(batch)
         if batch.deleted:
             await self._out.add([self._sources.frames.deleted()])
-        if await self._out.flush():
-            self._silent_until = self._now() + self._watchers.settings.heartbeat_seconds
-        if batch.deleted or (self._request.until_settled and self._settled):
+        if self._out.empty and self._silent():
+            await self._out.add([self._sources.frames.heartbeat(self._position)])
+        await self._out.flush()
+        if batch.deleted or self._settled:
             return False
         if self._watchers.closing:
             raise Rejected(Reason.SHUTTING_DOWN)
         return True
 
-    async def _rest(self) -> None:
-        """Wait until there may be something; break the silence now and then."""
-        try:
-            async with asyncio.timeout_at(self._silent_until):
-                await self._woken.wait()
-        except TimeoutError:
-            await self._out.add([self._sources.frames.heartbeat(self._position)])
+    def _silent(self) -> bool:
+        """Whether nothing will have been sent for too long when somebody looks again."""
+        settings = self._watchers.settings
+        slack = min(ROUND_SECONDS, settings.heartbeat_seconds / 10)
+        return asyncio.get_running_loop().time() + slack >= self._out.sent_at + settings.heartbeat_seconds
 
     async def _replay(self) -> bool:
         """Send events from the store until there are no more; returns whether there were any."""
@@ -189,8 +230,7 @@ class Watcher:
         full = True
         while full:
             events, frames, full = await self._sources.reads(self._page, self._position)
-            for group in commits(events, frames):
-                await self._out.add(group)
+            await self._out.add_events(events, frames)
             self._took(events)
         return self._position > began
 
@@ -208,8 +248,7 @@ class Watcher:
         frames = self._sources.frames
         if batch.events:
             events = [each.event for each in batch.events]
-            for group in commits(events, await frames.live(self._conversation_id, batch.events)):
-                await self._out.add(group)
+            await self._out.add_events(events, frames.live(self._conversation_id, batch.events))
             self._took(events)
         if batch.text is not None:
             await self._out.add(frames.text(batch.text))
@@ -217,10 +256,8 @@ class Watcher:
             await self._out.add(frames.output(batch.output))
 
     def _took(self, events: Sequence[StoredEvent]) -> None:
-        for event in events:
-            self._settled.take(event)
+        if self._settled is not None:
+            for event in events:
+                self._settled.take(event)
         if events:
             self._position = events[-1].revision
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()

@@ -378,7 +378,7 @@ def follow(client: Client, cursor: EventCursor, *, resuming: bool = False) -> Ge
             if resuming and is_gap(error):
                 cursor.start_afresh()
                 continue
-            if True:
+            if not (resuming and may_resume(error)):
                 raise
         delay = backoff.next(error.retry_after or 0.0)
         if delay is None:

@@ -24,12 +24,12 @@ from actors.core.notifications import (
     UsageChanged,
 )
 from actors.core.states import AgentFailed, AgentReport, AgentSucceeded, AgentTimedOut
-from actors.ports import ConversationRecord, StoredEvent
+from actors.ports import StoredEvent
 from server import names
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, STOP_REASON
 from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
-from server.wire.states import conversation, pending_approval, state
+from server.wire.states import pending_approval, state
 from server.wire.values import duration, failure, run_error, timestamp
 
 
@@ -38,19 +38,14 @@ def needs_record(notification: Durable) -> bool:
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
-def event(
-    facts: Facts, conversation_id: str, stored: StoredEvent, record: ConversationRecord | None = None
-) -> v1.Event:
-    """A durable event. `record` is read after the event was; without one a `conversation_updated` is empty, which
-    happens only while the conversation is being deleted."""
+def event(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
+    """A durable event. One that needs the record lacks it still; see `server.frames`."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
-    _fill(answer, facts, conversation_id, stored, record)
+    _fill(answer, facts, conversation_id, stored)
     return answer
 
 
-def _fill(
-    answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEvent, record: ConversationRecord | None
-) -> None:
+def _fill(answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEvent) -> None:
     match stored.notification:
         case StateChanged(state=summary, fsm_path=path):
             answer.state_changed.state.CopyFrom(state(facts, conversation_id, summary, stored.at))
@@ -67,8 +62,7 @@ def _fill(
         case ApprovalRequested() | ApprovalResolved() as question:
             answer.approval_changed.CopyFrom(_approval(facts, conversation_id, question))
         case UsageChanged() | ModeChanged() | ConversationUpdated():
-            if record is not None:
-                answer.conversation_updated.CopyFrom(conversation(facts, record))
+            pass
         case ContextWarning(used_tokens=used, window_tokens=window):
             usage = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
             answer.context_warning.CopyFrom(usage)

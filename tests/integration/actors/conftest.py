@@ -19,6 +19,7 @@ from actors.core.states import State
 from actors.event_hub import EventHub
 from actors.ports import (
     CancelToken,
+    Commit,
     ConversationRecord,
     ModelAborted,
     ModelAnswer,
@@ -29,6 +30,7 @@ from actors.ports import (
     SandboxReport,
     Store,
     StoredEvent,
+    StoreUnavailable,
     ToolContext,
     ToolInputInvalid,
     ToolOutput,
@@ -38,7 +40,7 @@ from actors.requests import Cancel, Cancelled, Create, Send, Sent
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
 from actors.supervisor import Supervisor
-from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.system import LocalWorkspace, RandomIds, SystemClock
 from actors.timers import Timers
 
 PATIENCE = 10.0
@@ -174,15 +176,92 @@ class NoSandbox:
         raise AssertionError("scripted tools start no processes")
 
 
+class Trap:
+    """Fault points where a test may step in."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self._lock = threading.Lock()
+        self._armed: dict[str, list[Callable[[], object]]] = {}
+        self._at: dict[int, Callable[[], object]] = {}
+
+    def arm(self, point: str, action: Callable[[], object]) -> None:
+        """Do this at the next pass of a point, once."""
+        self._armed.setdefault(point, []).append(action)
+
+    def arm_pass(self, number: int, action: Callable[[], object]) -> None:
+        """Do this at the so-manieth pass of any point, from 0."""
+        self._at[number] = action
+
+    def hit(self, point: str) -> None:
+        with self._lock:
+            actions = [self._at.pop(len(self.passed), None)]
+            self.passed.append(point)
+            if self._armed.get(point):
+                actions.append(self._armed[point].pop(0))
+        for action in actions:
+            if action is not None:
+                action()
+
+
+class Hold:
+    """An action for a fault point: holds up whoever comes by."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._released.wait(PATIENCE)
+
+    def wait(self) -> None:
+        """Until somebody is held up."""
+        assert self.reached.wait(PATIENCE)
+
+    def release(self) -> None:
+        self._released.set()
+
+
+class ShakyStore:
+    """A store that fails while a test wants it to: before a commit, or after it, as if it had failed."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner = store
+        self.down = False
+        self.deaf = False
+        """Reads fail as well."""
+        self.lies = 0
+        """How many commits will be carried out and reported as failed."""
+        self.refusals = threading.Semaphore(0)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.deaf:
+            raise StoreUnavailable("the disk is gone")
+        return getattr(self.inner, name)
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        if self.down or self.deaf:
+            self.refusals.release()
+            raise StoreUnavailable("the disk is full")
+        self.inner.commit(*parts, urgent=urgent)
+        if self.lies:
+            self.lies -= 1
+            self.refusals.release()
+            raise StoreUnavailable("was it written?")
+
+
 class World:
     """Everything one server has, driven from a test."""
 
-    def __init__(self, store: Store, **settings: Any) -> None:
+    def __init__(self, store: Any, **settings: Any) -> None:
         self.store = store
-        self.model = ScriptedModel()
-        self.box = Box()
+        self.truth: Store = store.inner if isinstance(store, ShakyStore) else store
+        """What is really stored, whatever the actors get to see."""
+        self.model = settings.pop("model", None) or ScriptedModel()
+        self.box = settings.pop("box", None) or Box()
         self.hub = EventHub()
-        self.faults = settings.pop("faults", NoFaults())
+        self.faults = Trap()
         self.clock = SystemClock()
         self.timers = Timers(self.clock)
         self.runtime = Runtime(
@@ -247,7 +326,7 @@ class Talk:
 
     @property
     def record(self) -> ConversationRecord:
-        record = self.world.store.load(self.id)
+        record = self.world.truth.load(self.id)
         assert record is not None
         return record
 
@@ -256,7 +335,7 @@ class Talk:
         return self.record.state
 
     def events(self, after: int = 0) -> tuple[StoredEvent, ...]:
-        return self.world.store.events(self.id, after=after, limit=100_000)
+        return self.world.truth.events(self.id, after=after, limit=100_000)
 
     def found(self, kind: type[Durable], after: int = 0) -> list[Any]:
         return [event.notification for event in self.events(after) if isinstance(event.notification, kind)]
@@ -277,21 +356,46 @@ class Talk:
 
     def check(self) -> None:
         record = self.record
-        assert violations(self.world.store.history(self.id, record.state.ledger.seq)) == ()
+        assert violations(self.world.truth.history(self.id, record.state.ledger.seq)) == ()
         revisions = [event.revision for event in self.events()]
         assert revisions == list(range(1, record.last_seq + 1))
 
     def texts(self) -> list[str]:
         """All plain text and tool output in the history."""
         return [
-            getattr(block, "text", None) or getattr(block, "output", "")
-            for message in self.world.store.history(self.id, self.record.state.ledger.seq)
+            str(getattr(block, "text", "") or getattr(block, "output", ""))
+            for message in self.world.truth.history(self.id, self.record.state.ledger.seq)
             for block in message.content
         ]
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World(MemoryStore())
+def make_world() -> Iterator[Callable[..., World]]:
+    """Makes worlds over a store, and ends them all."""
+    made: list[World] = []
+
+    def make(store: Any = None, **settings: Any) -> World:
+        made.append(World(store or MemoryStore(), **settings))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    made = Hold()
     yield made
-    made.close()
+    made.release()
+
+
+@pytest.fixture
+def shaky(make_world: Callable[..., World]) -> World:
+    """A world over a store that can fail: `shaky.store`."""
+    return make_world(ShakyStore(MemoryStore()))

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
 from actors.core.content import ToolOutcome, ToolUse
@@ -402,7 +403,7 @@ def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -
     ],
 )
 def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict[str, str], reason: Reason) -> None:
-    request = Create(**{"principal": "tester", "working_directory": "/tmp", **fields})
+    request = msgspec.structs.replace(Create("tester", "/tmp"), **fields)
     with refused(reason):
         world.supervisor.create(request).result(10)
 

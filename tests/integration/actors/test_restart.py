@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
-from actors.core.errors import Reason, Rejected
+from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ApprovalResolved, Decision, Fate, QueueChanged, RunStop, StreamDiscarded
-from actors.core.states import AwaitingToolApproval, Idle, LlmRequesting, Phase, ToolExecuting
-from actors.requests import Send
+from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.requests import Send, Update
 
 World = Any
 
@@ -29,7 +30,7 @@ def test_a_tool_round_comes_back_idle_with_synthetic_results_and_asks_no_model(w
     talk = world.create()
     talk.send("go")
     talk.exchange().call(ToolUse("t1", "bash", "{}"), ToolUse("t2", "look", "{}"))
-    talk.tool()
+    talk.tool().reap.set()
     successor = reborn(world)
     try:
         assert successor.restored == (talk.id,)
@@ -119,3 +120,61 @@ def test_a_drain_lets_what_is_under_way_finish(world: World) -> None:
     world.supervisor.stop(10)
     talk.rest(Idle)
     assert talk.texts() == ["go", "done in time"]
+
+
+def test_a_drain_does_not_wait_for_people(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    world.supervisor.stop(3_600)
+    talk.rest(Idle)
+
+
+def test_a_hurried_drain_waits_for_nobody(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    world.supervisor.hurry()
+    world.supervisor.stop(3_600)
+    talk.rest(Idle)
+    assert exchange.cancel.cancelled
+
+
+def test_who_still_waits_when_the_server_stops_is_told_so(world: World, hold: Any) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange()
+    world.faults.arm("commit.before", hold)
+    first = world.supervisor.ask(talk.id, Send("steer", delivery="steer"))
+    hold.wait()
+    waiting = [world.supervisor.ask(talk.id, Send(str(n), delivery="steer")) for n in range(3)]
+    stopping = threading.Thread(target=world.supervisor.stop, args=(0,))
+    stopping.start()
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: world.supervisor._stopped, 10)
+    hold.release()
+    stopping.join(10)
+    assert first.result(10).disposition == "steer_queued"
+    reasons = [failure.reason for answer in waiting if (failure := answer.exception(10))]
+    assert reasons == [Reason.SHUTTING_DOWN] * 3
+    talk.rest(Idle)
+
+
+def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
+    object.__setattr__(world.runtime, "idle_seconds", 0.0)
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().fail(ErrorKind.AUTH)
+    talk.rest(Error)
+    gone = threading.Event()
+    while world.supervisor.live():
+        gone.wait(0.005)
+    talk.ask(Update(title="still an error"))
+    assert isinstance(talk.state, Error)
+    successor = reborn(world)
+    try:
+        assert successor.restored == (talk.id,)
+        talk.rest(Idle)
+    finally:
+        successor.close()

@@ -71,7 +71,7 @@ class Author:
         return tuple(StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications))
 
     def publish(self, events: tuple[StoredEvent, ...]) -> None:
-        self.hub.publish(self.record.id, events)
+        self.hub.publish(self.record.id, events, self.record)
 
     def commit(self, *notifications: Durable, **options: Any) -> None:
         """Commit and publish one transition."""
@@ -173,7 +173,7 @@ class Stage:
         self.store = store or MemoryStore()
         self.hub = EventHub()
         self.reads = Reads(2)
-        self.frames = Frames(self.store, self.reads, FACTS, SystemClock())
+        self.frames = Frames(self.store, FACTS, SystemClock())
         self.watchers = Watchers(
             Sources(
                 hub=self.hub,

@@ -61,7 +61,7 @@ class Bus:
         self.published: list[Any] = []
         self.tokens: list[Any] = []
 
-    def publish(self, conversation_id: str, events: Any) -> None:
+    def publish(self, conversation_id: str, events: Any, record: Any) -> None:
         self.published.extend(events)
 
     def token(self, conversation_id: str, token: Any) -> None:

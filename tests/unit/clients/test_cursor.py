@@ -38,6 +38,14 @@ def test_a_fresh_cursor_asks_for_a_snapshot_and_a_later_one_for_what_follows() -
     assert cursor.request() == v1.SubscribeRequest(name=NAME, after_revision=12, omit_deltas=True)
 
 
+def test_catching_up_is_shown_once() -> None:
+    cursor = EventCursor(NAME)
+    assert receive(cursor, snapshot(), CAUGHT_UP) == [("snapshot", ""), ("caught_up", "")]
+    cursor.request()
+    assert receive(cursor, snapshot(), CAUGHT_UP) == []
+    assert cursor.caught_up
+
+
 def test_zero_recent_messages_are_asked_for() -> None:
     assert EventCursor(NAME, recent_messages=0).request().WhichOneof("start") == "recent_messages"
     assert EventCursor(NAME, 0).request().WhichOneof("start") == "after_revision"

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 30
 
 SERVER = """
-import signal, sys, threading
+import os, signal, sys, threading
 from tests.unit.clients.fake_server import FakeBedrock, FakeServer, uses_tool
 
 assert "--until-eof" in sys.argv
@@ -36,6 +36,7 @@ print(f"bedrock ready on {server.address} (data /nowhere)", flush=True)
 threading.Thread(target=lambda: (sys.stdin.buffer.read(), stop.set()), daemon=True).start()
 stop.wait()
 server.stop()
+open(os.environ["GOODBYE"], "w").close()
 """
 
 BROKEN = """
@@ -63,6 +64,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__main__.py").write_text(SERVER)
     search = [str(package.parent), str(ROOT), str(ROOT / "clients"), *filter(None, sys.path)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(search))
+    monkeypatch.setenv("GOODBYE", str(tmp_path / "goodbye"))
     return package / "__main__.py"
 
 
@@ -88,7 +90,7 @@ def owner(installed: Path) -> Iterator[subprocess.Popen[str]]:
     child.communicate()
 
 
-def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path) -> None:
+def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path, tmp_path: Path) -> None:
     with SpawnedServer() as server:
         assert server.pid is not None
         watched = Watched(server.pid)
@@ -96,6 +98,7 @@ def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path) -> Non
         with Client(server.address) as client:
             assert client.server_info().version == "0.1.0"
     assert watched.ends()
+    assert (tmp_path / "goodbye").exists()  # it was asked, not killed
     assert not server_answers(server.address)
 
 

@@ -14,7 +14,6 @@ from actors.ports import StoredEvent
 from server import batches
 from server.batches import Outbox, commits, start_of_last_commit
 from server.frames import frame
-from server.status import Stalled
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -58,12 +57,13 @@ class Reader:
 def test_everything_that_waits_goes_into_one_response() -> None:
     async def work() -> None:
         reader = Reader()
-        out = Outbox(reader.write, 1)
+        out = Outbox(reader.write)
         await out.add([b"a", b"b"])
         await out.add([b"c"])
-        assert await out.flush()
+        await out.flush()
         assert reader.got == [b"abc"]
-        assert not await out.flush()
+        await out.flush()
+        assert len(reader.got) == 1
 
     run(work())
 
@@ -73,7 +73,7 @@ def test_a_commit_that_does_not_fit_any_more_begins_a_response(monkeypatch: pyte
 
     async def work() -> None:
         reader = Reader()
-        out = Outbox(reader.write, 1)
+        out = Outbox(reader.write)
         await out.add([b"aaaa", b"bbbb"])
         await out.add([b"cc", b"dd"])
         await out.flush()
@@ -87,7 +87,7 @@ def test_a_commit_too_large_for_one_response_is_split(monkeypatch: pytest.Monkey
 
     async def work() -> None:
         reader = Reader()
-        out = Outbox(reader.write, 1)
+        out = Outbox(reader.write)
         await out.add([b"aaaa", b"bbbb", b"cccc", b"d" * 20, b"ee"])
         await out.flush()
         assert reader.got == [b"aaaabbbb", b"cccc", b"d" * 20, b"ee"]
@@ -100,7 +100,7 @@ def test_responses_are_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def work() -> None:
         reader = Reader()
-        out = Outbox(reader.write, 1)
+        out = Outbox(reader.write)
         await out.add([b"a"])
         await out.add([b"b", b"c"])
         await out.flush()
@@ -109,15 +109,23 @@ def test_responses_are_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> Non
     run(work())
 
 
-def test_a_reader_who_takes_nothing_counts_as_stalled() -> None:
+def test_it_is_known_since_when_a_reader_takes_nothing() -> None:
     async def work() -> None:
-        async def never(_: bytes) -> None:
-            await asyncio.Event().wait()
+        took = asyncio.Event()
 
-        out = Outbox(never, 0.01)
+        async def slow(_: bytes) -> None:
+            await took.wait()
+
+        out = Outbox(slow)
         await out.add([b"a"])
-        with pytest.raises(Stalled):
-            await out.flush()
+        assert out.writing_since is None
+        writing = asyncio.create_task(out.flush())
+        await asyncio.sleep(0)
+        assert out.writing_since is not None
+        took.set()
+        await writing
+        assert out.writing_since is None
+        assert out.sent_at > 0
 
     run(work())
 

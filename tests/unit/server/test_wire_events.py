@@ -32,9 +32,13 @@ from actors.core.notifications import (
     UsageChanged,
 )
 from actors.core.states import ApprovalKind
-from actors.ports import StoredEvent
+from actors.ports import ConversationRecord, Store, StoredEvent
+from actors.store.memory import MemoryStore
+from actors.system import SystemClock
+from server.frames import Frames
+from server.reads import Reads
 from server.wire.events import event, needs_record, output_delta, text_delta
-from server.wire.states import summary_of
+from server.wire.states import conversation, state_of, summary_of
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 
 CYCLE = "conversations/c/requestCycles/c:3"
@@ -60,8 +64,25 @@ EVENTS: list[tuple[Durable, str]] = [
 ]
 
 
+class OneRecord(MemoryStore):
+    """A store in which there is always the same conversation."""
+
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        return record()
+
+
+def sent(store: Store, notification: Durable) -> v1.Event:
+    """The event as it is sent."""
+    reads = Reads(1)
+    frames = Frames(store, reads, FACTS, SystemClock())
+    (frame,) = frames.stored("c", [StoredEvent(12, 3_400, notification)])
+    reads.close()
+    (event,) = v1.SubscribeResponse.FromString(frame).events
+    return event
+
+
 def shown(notification: Durable) -> v1.Event:
-    return event(FACTS, "c", StoredEvent(12, 3_400, notification), record())
+    return sent(OneRecord(), notification)
 
 
 def test_the_list_has_every_notification() -> None:
@@ -79,8 +100,6 @@ def test_it_becomes_its_event_with_revision_and_time(notification: Durable, kind
 
 @pytest.mark.parametrize("kind", STATES)
 def test_a_changed_state_shows_what_the_conversation_shows(kind: str) -> None:
-    from server.wire.states import state_of
-
     changed = StateChanged(summary_of(FACTS, "c", STATES[kind]), ())
     told = event(FACTS, "c", StoredEvent(1, 1_500, changed)).state_changed.state
     assert told == state_of(FACTS, record(STATES[kind]))
@@ -143,11 +162,11 @@ def test_the_receipt_of_a_cancel() -> None:
 
 
 def test_an_update_shows_the_conversation_as_it_is_now() -> None:
-    assert shown(ModeChanged(Mode.RESTRICTED)).conversation_updated.revision == 42
+    assert shown(ModeChanged(Mode.RESTRICTED)).conversation_updated == conversation(FACTS, record())
 
 
 def test_an_update_of_a_conversation_that_is_gone_keeps_its_revision() -> None:
-    answer = event(FACTS, "c", StoredEvent(12, 3_400, ModeChanged(Mode.RESTRICTED)), None)
+    answer = sent(MemoryStore(), ModeChanged(Mode.RESTRICTED))
     assert (answer.revision, answer.WhichOneof("event")) == (12, None)
 
 

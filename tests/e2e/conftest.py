@@ -1,0 +1,70 @@
+"""A provider's twin, servers that use it, and clients of those: one of each for all tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bedrock import Client
+
+from tests.e2e.chat import Chat
+from tests.e2e.server_process import Servers, ServerProcess, provider
+from tests.e2e.twin import Play, Twin
+from tests.e2e.watcher import Watcher
+
+
+@pytest.fixture(scope="module")
+def twin() -> Iterator[Twin]:
+    """The model provider of this module's servers. At the end, every request it got must have been a good one."""
+    with Twin() as made:
+        yield made
+    made.assert_content()
+
+
+@pytest.fixture(scope="module")
+def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that lives as long as the module's tests."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"), **provider(twin.url))
+    servers.close()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Servers]:
+    """Starts servers for one test."""
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[Client]:
+    with server.client() as made:
+        yield made
+
+
+@pytest.fixture
+def open_chat(client: Client, twin: Twin, tmp_path: Path) -> Callable[..., Chat]:
+    """Creates conversations whose model plays what it is given."""
+
+    def create(*plays: Play, **settings: Any) -> Chat:
+        return Chat(client, twin.part(*plays), tmp_path, **settings)
+
+    return create
+
+
+@pytest.fixture
+def watch(server: ServerProcess) -> Iterator[Callable[..., Watcher]]:
+    """Opens streams of events; all are closed at the end."""
+    with ExitStack() as opened:
+
+        def open_stream(name: str, **request: Any) -> Watcher:
+            watcher = Watcher(server, name, **request)
+            opened.callback(watcher.close)
+            watcher.until("caught_up")
+            return watcher
+
+        yield open_stream

@@ -1,0 +1,55 @@
+"""What runs on this machine, as the kernel tells it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def running(marker: str) -> list[int]:
+    """Living processes that carry the marker in their arguments or their environment, wherever they fled to."""
+    wanted = marker.encode()
+    return [pid for pid in _pids() if wanted in _read(pid, "cmdline") + _read(pid, "environ") and _alive(pid)]
+
+
+def sleepers(marker: str) -> list[int]:
+    """Those among them whose program is `sleep`: they would never end by themselves."""
+    return [pid for pid in running(marker) if _read(pid, "comm") == b"sleep\n"]
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def children(pid: int) -> list[int]:
+    """Zombies included."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def resident_mib(pid: int, field: str = "VmRSS") -> float:
+    """Memory in use; `VmHWM`: the most there ever was."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"process {pid} has no {field}")
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _read(pid: int, file: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _alive(pid: int) -> bool:
+    stat = _read(pid, "stat")
+    return bool(stat) and stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}

@@ -1,0 +1,143 @@
+"""`python -m server` as a process, and what a test wants to know of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from bedrock import Client, v1
+
+from tests.e2e import processes
+from tests.e2e.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+API_KEY = "sk-e2e-0123456789abcdefghij"
+"""What every server here proves to its provider that it is."""
+
+
+def clean_environment(home: Path, **more: str) -> dict[str, str]:
+    """What a process needs to run from this checkout, and nothing of the environment of the tests."""
+    search = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": search, **more}
+
+
+class ServerProcess:
+    """A running server. `stop`, or `kill` it; its folder can then be given to another one."""
+
+    def __init__(self, folder: Path, *arguments: str, listen: str = "127.0.0.1:0", **env: str) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.marker = f"e2e-{uuid.uuid4().hex}"
+        """In the environment of the server and of all its tools."""
+        self._log = folder / f"{self.marker}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "server", "--listen", listen, *arguments],
+                cwd=folder,
+                env=clean_environment(folder, BEDROCK_DATA_DIR=str(self.data), LC_BEDROCK_E2E=self.marker, **env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        try:
+            self.address = self._await_ready()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+        self.token = (self.data / "token").read_text().strip()
+        self.metadata = (("authorization", f"Bearer {self.token}"),)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _await_ready(self) -> str:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        line = self.process.stdout.readline() if ready else b""
+        assert b"ready on" in line, f"the server did not start: {self.log_text()}"
+        return (self.data / "address").read_text().strip()
+
+    def client(self, address: str = "") -> Client:
+        """A client of this server; to be closed."""
+        return Client(address or self.address, token=self.token, timeout=PATIENCE)
+
+    def channel(self) -> grpc.Channel:
+        """A channel with a connection of its own; to be closed."""
+        return grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+    def log_text(self) -> str:
+        return self._log.read_text()
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What the log says that went wrong inside."""
+        lines = [json.loads(line) for line in self.log_text().splitlines()]
+        return [line for line in lines if line["level"] in {"error", "critical"} or "stack" in line]
+
+    def running(self) -> list[int]:
+        """Processes that are left of this server: itself, tool hosts, tools."""
+        return processes.running(self.marker)
+
+    def stop(self) -> int:
+        """Ask it to end; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def dispose(self) -> None:
+        """End it, whatever it takes, and its tools."""
+        if self.process.poll() is None:
+            self.kill()
+        for pid in self.running():
+            os.kill(pid, signal.SIGKILL)
+
+
+class Servers:
+    """Starts servers, and looks at each of them at the end: it stops when asked to, and nothing went wrong inside."""
+
+    def __init__(self) -> None:
+        self._servers: list[ServerProcess] = []
+
+    def __call__(self, folder: Path, *arguments: str, **options: str) -> ServerProcess:
+        server = ServerProcess(folder, *arguments, **options)
+        self._servers.append(server)
+        return server
+
+    def close(self) -> None:
+        """Stop those that still run."""
+        try:
+            codes = [server.stop() for server in self._servers if server.process.poll() is None]
+            assert codes == [0] * len(codes), "a server did not stop as it should"
+            faults = [fault for server in self._servers for fault in server.faults()]
+            assert not faults, faults
+        finally:
+            for server in self._servers:
+                server.dispose()
+
+
+def provider(url: str) -> dict[str, str]:
+    """The settings that make a twin the provider of a server, and its models the default."""
+    return {"ANTHROPIC_API_KEY": API_KEY, "ANTHROPIC_BASE_URL": url}
+
+
+def texts(messages: Sequence[v1.Message]) -> list[str]:
+    """The plain text of each message."""
+    return ["".join(block.text for block in message.content) for message in messages]

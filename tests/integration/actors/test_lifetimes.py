@@ -1,0 +1,339 @@
+"""Who lives how long: actors, runners, threads; and what happens to those who come at the wrong moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from actors.actor import tell
+from actors.core.content import Text, ToolUse
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.events import LlmResponse
+from actors.core.notifications import RunStop, ToolTreeReaped
+from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmRequesting, Phase
+from actors.llm_runner import Outcome
+from actors.ports import ToolOutput
+from actors.requests import Cancel, Continue, Create, Delete, Invalid, NotFound, Resolve, Send, Trigger, Update
+
+World = Any
+
+BASH = ToolUse("t1", "bash", "{}")
+PATIENCE = 10.0
+
+
+def all_gone(world: World) -> None:
+    """Wait until no conversation is alive."""
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+
+
+def ours() -> set[threading.Thread]:
+    """The threads of actors and tools."""
+    names = ("Conversation", "Runner", "bedrock-tool")
+    return {thread for thread in threading.enumerate() if any(name in thread.name for name in names)}
+
+
+def until_none(threads: Callable[[], set[threading.Thread]]) -> None:
+    for thread in threads():
+        thread.join(PATIENCE)
+    assert threads() == set()
+
+
+@pytest.fixture
+def hasty(make_world: Any) -> World:
+    """A world whose conversations leave as soon as they may."""
+    return make_world(idle_seconds=0.0)
+
+
+def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None:
+    before = ours()
+
+    def live(number: int) -> None:
+        talk = hasty.create()
+        for text in ("hello", "again"):
+            talk.send(f"{text} {number}")
+            answer(hasty)
+            talk.rest(Idle)
+        talk.ask(Delete() if number % 2 else Cancel())
+        talk._watch.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(live, range(50)))
+    all_gone(hasty)
+    until_none(lambda: ours() - before)
+    assert hasty.hub._channels == {}
+    assert hasty.supervisor._admission._places._value == hasty.runtime.max_llm_requests
+
+
+def answer(world: World) -> None:
+    """Some request is answered; which of them does not matter."""
+    exchange = world.model.exchanges.get(timeout=PATIENCE)
+    exchange.sink.started()
+    exchange.sink.text("hi")
+    exchange.say("hi")
+
+
+def test_a_creation_that_came_to_nothing_keeps_no_thread(world: World) -> None:
+    with pytest.raises(Rejected):
+        world.create(model="unheard-of")
+    request = Create("tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h")
+    made = [world.supervisor.create(request) for _ in range(10)]
+    assert len({each.result(PATIENCE).id for each in made}) == 1
+    with pytest.raises(NotFound):
+        world.supervisor.ask("nobody", Send("hello")).result(PATIENCE)
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: len(world.supervisor._live) == 1, PATIENCE)
+
+
+def test_a_slug_that_is_taken_by_chance_is_replaced(world: World) -> None:
+    taken = iter(["same", "same", "same", "other"])
+    object.__setattr__(world.runtime.ids, "slug", lambda: next(taken))
+    assert [world.create().record.slug for _ in range(2)] == ["same", "other"]
+
+
+def test_slugs_that_are_always_taken_are_refused_not_tried_for_ever(world: World) -> None:
+    object.__setattr__(world.runtime.ids, "slug", lambda: "same")
+    world.create()
+    with pytest.raises(Rejected) as refusal:
+        world.create()
+    assert refusal.value.reason is Reason.SLUG_TAKEN
+
+
+def test_a_conversation_whose_aborted_request_still_runs_may_leave_and_come_back(hasty: World) -> None:
+    talk = hasty.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    exchange.wait = None
+    exchange.cancel._callbacks.clear()  # a socket that does not notice
+    talk.cancel()
+    all_gone(hasty)
+    talk.send("again")
+    talk.exchange().say("hi")
+    exchange.say("from the dead")
+    talk.rest(Idle)
+    all_gone(hasty)
+    assert talk.texts() == ["hello", "again", "hi"]
+    until_none(ours)
+
+
+def test_a_conversation_stays_until_its_tools_are_dead_and_holds_the_next_one_back(hasty: World) -> None:
+    talk = hasty.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    slow = talk.tool()
+    talk.cancel()
+    talk.rest(Idle)
+    assert hasty.supervisor.live() == 1
+    talk.send("next")
+    talk.exchange().call(ToolUse("t2", "look", "{}"))
+    assert hasty.box.tools["look"].runs.empty()
+    slow.reap.set()
+    talk.tool("look").finish.put(ToolOutput("seen"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    all_gone(hasty)
+    assert [reaped.tool_use_id for reaped in talk.found(ToolTreeReaped)] == ["t1"]
+    until_none(ours)
+
+
+def test_a_deleted_conversation_kills_its_tool_and_then_leaves(hasty: World) -> None:
+    talk = hasty.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    slow = talk.tool()
+    talk.ask(Delete(force=True))
+    assert slow.context.cancel.cancelled
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            talk.send("anybody?")
+    slow.reap.set()
+    all_gone(hasty)
+    until_none(ours)
+
+
+def test_of_messages_that_race_a_delete_each_is_answered(world: World) -> None:
+    for _ in range(20):
+        talk = world.create()
+        with ThreadPoolExecutor(4) as pool:
+            sends = [pool.submit(world.supervisor.ask, talk.id, Send(str(n))) for n in range(8)]
+            delete = pool.submit(world.supervisor.ask, talk.id, Delete(force=True))
+        assert delete.result(PATIENCE).result(PATIENCE) == ()
+        for send in sends:
+            failure = send.result(PATIENCE).exception(PATIENCE)
+            assert failure is None or isinstance(failure, NotFound | Rejected)
+        assert world.store.load(talk.id) is None
+
+
+def test_a_message_always_finds_its_conversation_however_it_comes_and_goes(hasty: World) -> None:
+    talk = hasty.create()
+    for n in range(100):
+        talk.ask(Update(title=str(n)))
+    assert talk.record.title == "99"
+    with ThreadPoolExecutor(4) as pool:
+        titles = list(pool.map(lambda n: talk.ask(Update(labels={"n": str(n)})).labels["n"], range(100)))
+    assert sorted(map(int, titles)) == list(range(100))
+    talk.check()
+    all_gone(hasty)
+
+
+def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
+    talk = world.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    actor = world.supervisor._live[talk.id]
+    event = LlmResponse(1, exchange.request.request_id, 1, (Text("hi"),), True)
+    for _ in range(3):
+        assert tell(actor.actor_ref, Outcome(event))
+    talk.rest(Idle)
+    exchange.say("hi")
+    talk.ask(Update(title="all of them are through"))
+    assert talk.texts() == ["hello", "hi"]
+    assert len(talk.found(RunStop)) == 1
+
+
+def test_a_request_whose_asker_has_gone_is_dropped_unapplied_but_a_cancel_is_not(world: World, hold: Any) -> None:
+    talk = world.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    world.faults.arm("commit.before", hold)
+    world.supervisor.ask(talk.id, Update(title="holds everything up"))
+    hold.wait()
+    steer = world.supervisor.ask(talk.id, Send("steer", delivery="steer"))
+    cancel = world.supervisor.ask(talk.id, Cancel())
+    assert steer.cancel()
+    assert cancel.cancel()
+    hold.release()
+    talk.rest(Idle)
+    assert exchange.cancel.cancelled
+    assert talk.texts() == ["hello"]
+
+
+def test_a_cancel_pulls_only_what_was_under_way_when_it_was_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = world.create()
+    talk.send("old")
+    old = talk.exchange()
+    put, later = world.supervisor._put, []
+
+    def put_and_dawdle(conversation_id: str, asked: Any) -> Any:
+        answered = put(conversation_id, asked)
+        monkeypatch.undo()
+        answered.result(PATIENCE)
+        talk.send("new")
+        later.append(talk.exchange())
+        return answered
+
+    monkeypatch.setattr(world.supervisor, "_put", put_and_dawdle)
+    talk.cancel()
+    assert old.cancel.cancelled
+    assert not later[0].cancel.cancelled
+    later[0].say("hi")
+    talk.rest(Idle)
+    assert talk.texts() == ["old", "new", "hi"]
+
+
+def test_a_tool_that_is_about_to_start_when_the_cancel_comes_never_starts(world: World, hold: Any) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    world.faults.arm("commit.after", hold)
+    exchange.call(BASH)
+    hold.wait()
+    cancel = world.supervisor.ask(talk.id, Cancel())
+    hold.release()
+    assert cancel.result(PATIENCE).tool_use_ids == ("t1",)
+    talk.rest(Idle)
+    talk.until(lambda: bool(talk.found(ToolTreeReaped)))
+    assert world.box.tools["bash"].started == 0
+
+
+def test_a_cancel_of_one_run_spares_the_follow_up(world: World) -> None:
+    talk = world.create()
+    first = talk.send("one")
+    talk.exchange()
+    talk.send("two", delivery="follow_up")
+    talk.cancel(run_id=first.run)
+    second = talk.exchange()
+    assert not second.cancel.cancelled
+    assert talk.cancel(run_id=first.run).no_op
+    second.say("hi")
+    talk.rest(Idle)
+
+
+def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: World) -> None:
+    def stream() -> tuple[Any, Any]:
+        talk = hasty.create()
+        talk._watch.close()
+        hasty.supervisor.ask(talk.id, Send("hello")).result(PATIENCE)
+        exchange = talk.exchange()
+        exchange.sink.text("partial")
+        while not (isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING):
+            threading.Event().wait(0.002)
+        return talk, exchange
+
+    stream()[1].say("hi")
+    stream()[1].fail(ErrorKind.AUTH)
+    stream()[0].cancel()
+    stream()[0].ask(Delete(force=True))
+    stream()[1].crash()
+    all_gone(hasty)
+    assert hasty.hub._channels == {}
+
+
+def test_a_message_of_an_unknown_delivery_is_refused_and_hurts_nobody(world: World) -> None:
+    talk = world.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    with pytest.raises(Invalid) as refusal:
+        talk.send("?", delivery="by pigeon")
+    assert refusal.value.field == "delivery"
+    exchange.say("hi")
+    talk.rest(Idle)
+
+
+def test_one_request_id_continues_a_conversation_once(world: World) -> None:
+    talk = world.create()
+    talk.ask(Trigger())
+    talk.exchange().say("It was short.")
+    talk.until(lambda: isinstance(talk.state, ContextExhausted))
+    request = Continue(include_summary=True, request_id="44444444-4444-4444-8444-444444444444", body_hash="h")
+    first = talk.ask(request)
+    assert talk.ask(request) == world.store.load(first.id)
+    with pytest.raises(Rejected) as refusal:
+        talk.ask(Continue(request_id=request.request_id, body_hash="other"))
+    assert refusal.value.reason is Reason.REQUEST_ID_REUSED
+    world.supervisor.ask(first.id, Delete()).result(PATIENCE)
+    with pytest.raises(NotFound):
+        talk.ask(request)
+    assert talk.ask(Continue()).id != first.id
+
+
+def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(world: World) -> None:
+    talk = world.create(approval_policy="ask_all")
+    talk.send("go")
+    talk.exchange().call(BASH)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    world.supervisor._refusing = True
+    answered = world.supervisor.ask(talk.id, Resolve("t1", True)).exception(PATIENCE)
+    assert isinstance(answered, Rejected)
+    assert answered.reason is Reason.SHUTTING_DOWN
+    assert not talk.cancel().no_op
+    talk.rest(Idle)
+
+
+def test_a_full_house_is_a_failure_that_may_pass(make_world: Any) -> None:
+    world = make_world(max_llm_requests=1)
+    first, second = world.create(), world.create()
+    first.send("hello")
+    exchange = first.exchange()
+    second.send("me too")
+    error = second.rest(Error)
+    assert "1 model requests are in flight" in error.message
+    exchange.say("hi")
+    first.rest(Idle)
+    second.send("now?")
+    second.exchange().say("yes")
+    second.rest(Idle)

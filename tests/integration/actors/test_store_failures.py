@@ -1,0 +1,316 @@
+"""A store that fails: commands are refused at once, outcomes and cancels are not lost, nobody is stuck (C36)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.core.content import ToolUse
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import RunStop, ToolTreeReaped
+from actors.core.states import Idle, LlmRequesting, ToolExecuting
+from actors.ports import StoreDamaged, ToolOutput
+from actors.requests import Archive, Cancel, Send, Update
+
+World = Any
+
+BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
+PATIENCE = 10.0
+
+
+def refused(reason: Reason) -> Any:
+    return pytest.raises(Rejected, check=lambda error: error.reason is reason)
+
+
+def refusal(world: World) -> None:
+    """Wait until the store has refused a commit."""
+    assert world.store.refusals.acquire(timeout=PATIENCE)
+
+
+def all_gone(world: World) -> None:
+    """Wait until no conversation is alive."""
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+
+
+def test_a_command_that_cannot_be_stored_is_refused_and_changes_nothing(shaky: World) -> None:
+    talk = shaky.create()
+    before = talk.record
+    shaky.store.down = True
+    for request in (Send("hello"), Update(title="x"), Archive(True)):
+        with refused(Reason.STORE_UNAVAILABLE):
+            talk.ask(request)
+    shaky.store.down = False
+    assert talk.record == before
+    assert shaky.model.asked == 0
+    talk.send("hello")
+    talk.exchange().say("hi")
+    talk.rest(Idle)
+    assert talk.texts() == ["hello", "hi"]
+
+
+def test_a_conversation_that_cannot_be_stored_is_not_created_and_leaves_no_thread(shaky: World) -> None:
+    shaky.store.down = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        shaky.create()
+    all_gone(shaky)
+    shaky.store.down = False
+    shaky.create()
+
+
+def test_an_answer_waits_for_the_store_and_is_stored_once(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    exchange.say("hi")
+    for _ in range(3):
+        refusal(shaky)
+    assert isinstance(talk.state, LlmRequesting)
+    shaky.store.down = False
+    talk.rest(Idle)
+    assert talk.texts() == ["hello", "hi"]
+    assert shaky.model.asked == 1
+
+
+def test_while_an_answer_waits_commands_are_refused_at_once(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    exchange.sink.started()
+    exchange.sink.text("h")
+    exchange.say("hi")
+    refusal(shaky)
+    for delivery in ("reject", "steer", "follow_up"):
+        with refused(Reason.STORE_UNAVAILABLE):
+            talk.send("and?", delivery=delivery)
+    shaky.store.down = False
+    talk.rest(Idle)
+    assert talk.texts() == ["hello", "hi"]
+
+
+def test_what_waits_is_stored_before_the_next_command(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    exchange.say("hi")
+    refusal(shaky)
+    shaky.store.down = False
+    talk.send("and?")
+    talk.exchange().say("that is all")
+    talk.rest(Idle)
+    assert talk.texts() == ["hello", "hi", "and?", "that is all"]
+
+
+def test_a_cancel_strikes_at_once_and_is_stored_before_everything_that_waits(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.cancel()
+    assert exchange.cancel.cancelled
+    refusal(shaky)
+    shaky.store.down = False
+    talk.rest(Idle)
+    assert talk.texts() == ["hello"]
+    assert shaky.model.asked == 1, "the aborted request was taken for one that failed"
+    assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "")]
+
+
+def test_a_cancel_overtakes_an_answer_that_waits_for_the_store(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    exchange.say("hi")
+    refusal(shaky)
+    for _ in range(5):
+        with refused(Reason.STORE_UNAVAILABLE):
+            talk.cancel()
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.cancel(discard_queued=True)
+    shaky.store.down = False
+    talk.rest(Idle)
+    assert talk.texts() == ["hello"]
+    assert len(talk.found(RunStop)) == 1
+
+
+def test_a_cancelled_tool_is_dead_and_starts_no_more_though_its_cancel_was_late_to_be_stored(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange().call(BASH, ToolUse("t2", "look", "{}"))
+    run = talk.tool()
+    run.reap.set()
+    shaky.store.down = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.cancel()
+    assert run.context.cancel.cancelled
+    refusal(shaky)
+    shaky.store.down = False
+    talk.rest(Idle)
+    talk.until(lambda: bool(talk.found(ToolTreeReaped)))
+    assert talk.texts()[-2:] == ["Cancelled by user", "Skipped due to cancellation"]
+    assert shaky.box.tools["bash"].started == 1
+    assert shaky.box.tools["look"].started == 0
+    assert shaky.model.asked == 1
+
+
+def test_an_outcome_that_was_stored_after_all_goes_on_as_if_nothing_had_happened(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    shaky.store.lies = 1
+    exchange.call(BASH)
+    talk.tool().finish.put(ToolOutput("out"))
+    shaky.store.lies = 1
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert talk.texts() == ["go", "", "out", "done"]
+    assert shaky.box.tools["bash"].started == 1
+    assert [stop.reason.value for stop in talk.found(RunStop)] == ["completed"]
+
+
+def test_a_message_that_was_stored_though_it_was_refused_leaves_nobody_waiting(shaky: World) -> None:
+    talk = shaky.create()
+    request = Send("hello", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
+    shaky.store.lies = 1
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.ask(request)
+    talk.until(lambda: bool(talk.found(RunStop)))
+    talk.rest(Idle)
+    assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "restart")]
+    assert talk.ask(request).duplicate
+    assert talk.texts() == ["hello"]
+    assert shaky.model.asked == 0
+
+
+def test_a_receipt_waits_for_the_store_too(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    talk.cancel()
+    shaky.store.down = True
+    run.reap.set()
+    refusal(shaky)
+    shaky.store.down = False
+    talk.until(lambda: bool(talk.found(ToolTreeReaped)))
+    talk.rest(Idle)
+
+
+def test_a_stop_does_not_wait_for_the_store_and_the_next_start_brings_the_rest(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    exchange = talk.exchange()
+    shaky.store.down = True
+    exchange.say("lost with the server")
+    refusal(shaky)
+    shaky.supervisor.stop(0)
+    assert shaky.supervisor.live() == 0
+    assert isinstance(talk.state, LlmRequesting)
+    successor = type(shaky)(shaky.truth)
+    try:
+        assert successor.supervisor.start() == (talk.id,)
+        talk.rest(Idle)
+    finally:
+        successor.close()
+
+
+def test_a_conversation_that_cannot_be_read_is_asked_again_later(shaky: World) -> None:
+    object.__setattr__(shaky.runtime, "idle_seconds", 0.0)
+    talk = shaky.create()
+    all_gone(shaky)
+    shaky.store.deaf = True
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.send("hello")
+    shaky.store.deaf = False
+    talk.send("hello")
+    talk.exchange().say("hi")
+    talk.rest(Idle)
+
+
+class Damaged:
+    """A store in which some conversations cannot be read back."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.ids: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def load(self, conversation_id: str) -> Any:
+        if conversation_id in self.ids:
+            raise StoreDamaged("what is stored is not what was written")
+        return self._store.load(conversation_id)
+
+
+def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(world: World) -> None:
+    broken, sound = world.create(), world.create()
+    for talk in (broken, sound):
+        talk.send("go")
+        talk.exchange()
+    damaged = Damaged(world.store)
+    damaged.ids.add(broken.id)
+    successor = type(world)(damaged)
+    try:
+        successor.supervisor.start()
+        after = type(sound)(successor, sound.id)
+        after.rest(Idle)
+        failed = successor.supervisor.ask(broken.id, Send("hello")).exception(PATIENCE)
+        assert isinstance(failed, Rejected)
+        assert failed.reason is Reason.STORE_UNAVAILABLE
+        assert successor.supervisor.ask(broken.id, Cancel()).exception(PATIENCE) is not None
+        all_gone(successor)
+        after.send("still there?")
+        after.exchange().say("yes")
+        after.rest(Idle)
+    finally:
+        successor.close()
+
+
+def test_one_conversation_that_another_has_written_to_does_not_keep_the_others_from_rest(world: World) -> None:
+    talks = [world.create() for _ in range(3)]
+    for talk in talks:
+        talk.send("go")
+        talk.exchange()
+    inner = world.store
+
+    class Contested:
+        """The commit of several fails as a whole because of one of them."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def commit(self, *parts: Any, urgent: bool = False) -> None:
+            if talks[1].id in {part.record.id for part in parts}:
+                raise ValueError("this part contradicts itself")
+            inner.commit(*parts, urgent=urgent)
+
+    successor = type(world)(Contested())
+    try:
+        successor.supervisor.start()
+        assert [type(talk.state) for talk in talks] == [Idle, LlmRequesting, Idle]
+    finally:
+        successor.close()
+
+
+def test_a_tool_result_waits_for_the_store_and_the_next_tool_with_it(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange().call(BASH, ToolUse("t2", "look", "{}"))
+    run = talk.tool()
+    shaky.store.down = True
+    run.finish.put(ToolOutput("a.txt"))
+    refusal(shaky)
+    assert isinstance(talk.state, ToolExecuting)
+    assert shaky.box.tools["look"].started == 0
+    shaky.store.down = False
+    talk.tool("look").finish.put(ToolOutput("seen"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert shaky.box.tools["bash"].started == 1
