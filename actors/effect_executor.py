@@ -46,6 +46,7 @@ from actors.core.summary import run_id
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
 from actors.runtime import Runtime
+from actors.stored_history import StoredHistory
 from actors.tool_runner import Retire, Run, ToolRunner
 
 
@@ -89,6 +90,7 @@ class EffectExecutor:
         self._notify_parent = notify_parent
         self._tools: ActorRef[ToolRunner] | None = None
         self._llm: LlmRequest | None = None
+        self._history: StoredHistory | None = None
         self._pulled_run = ""
         self.work: Work | None = None
         """What was started last; any thread."""
@@ -165,7 +167,7 @@ class EffectExecutor:
             text = f"{self._admission.limit} model requests are in flight on this server."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
             return
-        build = functools.partial(_model_request, self._runtime, record, model, effect)
+        build = functools.partial(_model_request, self._runtime, self._history_of(record), record, model, effect)
         self._llm = LlmRequest(effect.request_id, effect.attempt, model, build, self._begin(record))
         runner = LlmRunner(self._llm, self._owner, self._runtime.clock, self._admission.leave)
         try:
@@ -173,6 +175,11 @@ class EffectExecutor:
         except RuntimeError:  # the machine has no thread left
             self._admission.leave()
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, "This server has no room for another request."))
+
+    def _history_of(self, record: ConversationRecord) -> StoredHistory:
+        if self._history is None:
+            self._history = StoredHistory(self._runtime.store, record.id)
+        return self._history
 
     def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
         self._tell(LlmError(self._now(), effect.request_id, effect.attempt, failure))
@@ -218,10 +225,14 @@ def _run_of(record: ConversationRecord) -> str:
 
 
 def _model_request(
-    runtime: Runtime, record: ConversationRecord, model: Model, effect: RequestLlm | RequestContinuation
+    runtime: Runtime,
+    history: StoredHistory,
+    record: ConversationRecord,
+    model: Model,
+    effect: RequestLlm | RequestContinuation,
 ) -> ModelRequest:
     """The request as the model sees it (runner's thread). Raises StoreError."""
-    messages = runtime.store.history(record.id, effect.through_sequence)
+    messages = history.through(effect.through_sequence)
     tools: tuple[ToolSpec, ...] = ()
     if isinstance(effect, RequestContinuation):
         turns = summary_view(messages, effect.through_sequence, effect.rejected)

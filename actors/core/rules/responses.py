@@ -45,7 +45,7 @@ def judge(draft: Draft, state: LlmRequesting, event: LlmResponse) -> TransitionR
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), window.full(used, draft.context))
     empty = not answer.calls and not answer.text
     if empty and not event.end_turn and not answer.full:
-        account(draft, event.usage, fills_window=True)
+        account(draft, event.usage, fills_window=False)
         return request_failed(draft, state, LlmFailure(ErrorKind.SERVER_ERROR, texts.EMPTY_ANSWER))
     if empty:
         discard_stream(draft, state)

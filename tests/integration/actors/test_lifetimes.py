@@ -107,7 +107,6 @@ def test_a_conversation_whose_aborted_request_still_runs_may_leave_and_come_back
     talk = hasty.create()
     talk.send("hello")
     exchange = talk.exchange()
-    exchange.wait = None
     exchange.cancel._callbacks.clear()  # a socket that does not notice
     talk.cancel()
     all_gone(hasty)

@@ -216,6 +216,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
     def resolve(self, name: str, decision: v1.ApprovalDecision.ValueType, note: str = "") -> bool:
         """Answer the approval at which the world waits; False if it waits for no such thing."""
         with self._changed:
+            while self._advance():  # the state and the question are one commit
+                pass
             gate = self._pending[0] if self._pending else None
             if not isinstance(gate, Gate) or gate.approval is None or gate.approval.name != name:
                 return False

@@ -123,6 +123,27 @@ def test_a_failed_attempt_costs_but_does_not_fill_the_window() -> None:
     assert (note.used_tokens, note.total, note.warning) == (0, Usage(950, cost_micros=3), False)
 
 
+def test_an_empty_unfinished_answer_is_a_failed_attempt_and_does_not_fill_the_window() -> None:
+    talk = asked()
+
+    talk.answer(end_turn=False, used=850)
+
+    (note,) = talk.notes(UsageChanged)
+    assert (note.used_tokens, note.total, note.warning) == (0, Usage(850), False)
+    assert isinstance(talk.state, LlmRequesting)
+    assert talk.state.phase is Phase.BACKOFF
+
+
+def test_a_context_that_the_provider_refuses_ends_the_run_with_words_for_people() -> None:
+    talk = asked()
+
+    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, "too long")))
+
+    assert isinstance(talk.state, ContextExhausted)
+    assert talk.notes(RunStop) == [RunStop("c:1", StopReason.ERROR, "context_exhausted", talk.state.summary)]
+    assert talk.said == [("system", talk.state.summary)]
+
+
 def test_usage_of_a_run_begins_anew_with_the_next_and_the_total_goes_on() -> None:
     talk = asked()
     talk.answer(Text("done"), used=100)

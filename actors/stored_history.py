@@ -1,0 +1,31 @@
+"""A conversation's messages for its model requests, each read from the store once."""
+
+from __future__ import annotations
+
+import threading
+
+from actors.core.content import Message
+from actors.ports import Store
+
+PAGE = 1_000
+
+
+class StoredHistory:
+    """Messages are only ever appended (I28), so what was read stays true. Any thread; reads block briefly."""
+
+    def __init__(self, store: Store, conversation_id: str) -> None:
+        self._store = store
+        self._conversation_id = conversation_id
+        self._lock = threading.Lock()
+        self._messages: list[Message] = []
+
+    def through(self, sequence: int) -> tuple[Message, ...]:
+        """Every message up to this sequence, in order. Raises StoreError."""
+        with self._lock:
+            while len(self._messages) < sequence:
+                after = len(self._messages)
+                page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
+                if not page:
+                    break
+                self._messages.extend(page)
+            return tuple(self._messages[:sequence])

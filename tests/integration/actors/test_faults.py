@@ -1,0 +1,386 @@
+"""Faults at every named point: as a bug that raises there, and as the end of the process there.
+
+One life of a conversation passes all points that there are. Then it is lived again and again, each time with a fault
+at another pass. Whatever happens, the conversation comes to rest by itself, its history is valid, every run has
+stopped once, and it can be talked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from actors.core.content import MessageType, Text, ToolError, ToolUse
+from actors.core.context import Limits, ToolGroup, ToolTraits
+from actors.core.errors import ErrorKind, LlmFailure, Rejected
+from actors.core.events import InternalFault
+from actors.core.history import violations
+from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
+from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmRequesting, Phase
+from actors.ports import (
+    CancelToken,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    ToolContext,
+    ToolOutput,
+    ToolSpec,
+    ToolTransientError,
+)
+from actors.requests import Cancel, Create, NotFound, Send, Trigger
+
+World = Any
+
+PATIENCE = 10.0
+BASH = ToolUse("t1", "bash", "{}")
+
+
+class Crash(BaseException):
+    """What a fault point raises; nothing in the code expects it."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+class Obliging:
+    """A model that does what the last message says."""
+
+    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000)
+
+    def __init__(self) -> None:
+        self.hangs = threading.Event()
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        last = request.turns[-1].content[-1]
+        word = last.text if isinstance(last, Text) and request.tools else "answer"
+        name = request.request_id.replace(":", "-")
+        match word:
+            case "use tools":
+                calls = ToolUse(f"{name}-1", "look", "{}"), ToolUse(f"{name}-2", "bash", "{}")
+                return ModelAnswer((Text("I will look."), *calls), end_turn=False)
+            case "use a slow tool":
+                return ModelAnswer((ToolUse(f"{name}-1", "slow", "{}"),), end_turn=False)
+            case "stumble" if request.attempt == 1:
+                raise ModelFailed(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
+            case "hang":
+                sink.text("Once upon")
+                self.hangs.set()
+                assert cancel.wait(PATIENCE)
+                raise ModelAborted
+            case _:
+                sink.started()
+                sink.text("fine")
+                return ModelAnswer((Text("fine"),), end_turn=True)
+
+
+class Tools:
+    """look stumbles once, bash works, slow lasts until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.slow = threading.Event()
+        self.looks = 0
+        self.started: Counter[str] = Counter()
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        names = ("look", "bash", "slow")
+        traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=name == "look") for name in names]
+        return tuple(ToolSpec(each.name, each.name, {}, each) for each in traits)
+
+    def get(self, name: str) -> Any:
+        return Runnable(getattr(self, f"run_{name}"))
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        return {}
+
+    def run_look(self, context: ToolContext) -> ToolOutput:
+        self.looks += 1
+        if self.looks % 2:
+            raise ToolTransientError("no process", begun=False)
+        return ToolOutput("seen")
+
+    def run_bash(self, context: ToolContext) -> ToolOutput:
+        self.started["bash"] += 1
+        return ToolOutput("done")
+
+    def run_slow(self, context: ToolContext) -> ToolOutput:
+        self.slow.set()
+        assert context.cancel.wait(PATIENCE)
+        context.reaped((4711,))
+        return ToolOutput("cut off", is_error=True)
+
+
+class Runnable:
+    def __init__(self, run: Callable[[ToolContext], ToolOutput]) -> None:
+        self._run = run
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return self._run(context)
+
+
+class Life:
+    """A conversation that is talked to, whatever it answers."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.id = ""
+
+    def try_to(self, request: Any) -> None:
+        """Ask; a refusal or a fault is an answer, silence is not."""
+        with contextlib.suppress(Rejected, NotFound, Crash):
+            self.world.supervisor.ask(self.id, request).result(PATIENCE)
+
+    def live(self) -> None:
+        """From the beginning to the end: passes every fault point."""
+        try:
+            self.id = self.world.supervisor.create(Create("tester", "/tmp")).result(PATIENCE).id
+        except (Crash, Rejected):
+            return
+        self.say("use tools")
+        self.say("stumble")
+        self.say("hang", self.world.model.hangs)
+        self.say("use a slow tool", self.world.box.slow)
+        self.try_to(Trigger())
+        self.rest()
+
+    def say(self, text: str, then_cancel: threading.Event | None = None) -> None:
+        self.try_to(Send(text))
+        if then_cancel is not None:
+            self.wait(lambda: then_cancel.is_set() or self.resting)
+            self.try_to(Cancel())
+        self.rest()
+
+    @property
+    def record(self) -> Any:
+        return self.world.truth.load(self.id)
+
+    @property
+    def resting(self) -> bool:
+        return isinstance(self.record.state, QUIET)
+
+    def rest(self) -> None:
+        self.wait(lambda: self.resting)
+
+    def wait(self, true: Callable[[], bool]) -> None:
+        """A publication may be what the fault has eaten: nobody can wait to be woken here."""
+        pause, deadline = threading.Event(), time.monotonic() + PATIENCE
+        while not true():
+            assert time.monotonic() < deadline, f"stuck in {self.record.state}"
+            pause.wait(0.002)
+
+    def check(self) -> None:
+        """What must hold at rest, and after any fault."""
+        record, truth = self.record, self.world.truth
+        history = truth.history(self.id, record.state.ledger.seq)
+        events = [event.notification for event in truth.events(self.id, after=0, limit=10_000)]
+        assert violations(history) == ()
+        assert truth.verify(self.id) == ()
+        assert len(events) == record.last_seq
+        stops = [event.run for event in events if isinstance(event, RunStop)]
+        assert stops == [f"{self.id}:{run}" for run in range(1, record.state.ledger.run + 1)]
+        assert not record.state.ledger.live
+        said = [event.message for event in events if isinstance(event, MessageAdded)]
+        assert tuple(said) == history
+
+    def still_works(self) -> None:
+        if isinstance(self.record.state, ContextExhausted):
+            return
+        self.world.supervisor.ask(self.id, Send("hello")).result(PATIENCE)
+        self.wait(lambda: self.resting and self.texts()[-1] == "fine")
+        self.check()
+
+    def texts(self) -> list[str]:
+        history = self.world.truth.history(self.id, self.record.state.ledger.seq)
+        return [block.text for message in history for block in message.content if isinstance(block, Text)]
+
+
+@pytest.fixture
+def make_life(make_world: Any) -> Callable[..., Life]:
+    def make(store: Any = None) -> Life:
+        world = make_world(store, model=Obliging(), box=Tools(), limits=Limits(retry_base_ms=1))
+        return Life(world)
+
+    return make
+
+
+def passes(make_life: Callable[..., Life]) -> list[str]:
+    """The fault points of an undisturbed life, in order."""
+    life = make_life()
+    life.live()
+    life.check()
+    life.world.close()
+    assert isinstance(life.record.state, ContextExhausted)
+    return list(life.world.faults.passed)
+
+
+EVERYWHERE = {
+    "commit.before", "commit.after", "publish.after", "tool.before", "tool.after",
+    *(f"effect.{when}.{effect}" for when in ("before", "after") for effect in (
+        "RequestLlm", "RequestContinuation", "AbortLlm", "ExecuteTool", "AbortTool", "ScheduleRetry")),
+}  # fmt: skip
+
+
+def test_a_life_passes_every_fault_point_that_it_can(make_life: Callable[..., Life]) -> None:
+    assert set(passes(make_life)) >= EVERYWHERE
+
+
+def test_a_bug_at_any_point_ends_in_rest_and_hurts_nothing_that_was_said(make_life: Callable[..., Life]) -> None:
+    for number, point in enumerate(passes(make_life)):
+        life = make_life()
+        life.world.faults.arm_pass(number, crash)
+        life.live()
+        if life.id:
+            try:
+                life.check()
+                life.still_works()
+            except AssertionError as error:
+                raise AssertionError(f"after a fault at pass {number}, {point}") from error
+        life.world.close()
+        assert life.world.supervisor.live() == 0
+
+
+def test_the_end_of_the_process_at_any_point_is_repaired_at_the_next_start(
+    make_life: Callable[..., Life], shaky: World
+) -> None:
+    for number, point in enumerate(passes(make_life)):
+        store = type(shaky.store)(type(shaky.truth)())
+        dying = make_life(store)
+
+        def die(store: Any = store) -> None:
+            store.deaf = True
+            raise Crash
+
+        dying.world.faults.arm_pass(number, die)
+        live_until_dead(dying)
+        after = make_life(store.inner)
+        after.id = dying.id
+        after.world.supervisor.start()
+        if after.id:
+            try:
+                assert after.resting
+                after.check()
+                after.still_works()
+            except AssertionError as error:
+                raise AssertionError(f"after the end of the process at pass {number}, {point}") from error
+        for life in (dying, after):
+            life.world.close()
+
+
+def live_until_dead(life: Life) -> None:
+    """Talk until the process is dead; nobody waits for the dead."""
+    waiting = Life.wait
+
+    def wait(self: Life, true: Callable[[], bool]) -> None:
+        waiting(self, lambda: life.world.store.deaf or true())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Life, "wait", wait)
+        life.live()
+
+
+def test_a_fault_in_the_actor_ends_the_run_as_an_error_that_says_so(world: World) -> None:
+    talk = world.create()
+    sent = talk.send("go")
+    world.faults.arm("effect.before.ExecuteTool", crash)
+    talk.exchange().call(BASH, ToolUse("t2", "look", "{}"))
+    error = talk.rest(Error)
+    assert error.error_kind is ErrorKind.UNKNOWN
+    assert [(stop.run, stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [
+        (sent.run, "error", "unknown")
+    ]
+    history = world.truth.history(talk.id, 99)
+    results = [block for message in history for block in message.content if isinstance(block, ToolError)]
+    assert [result.tool_use_id for result in results] == ["t1", "t2"]
+    assert history[-1].type is MessageType.ERROR
+    assert world.box.tools["bash"].started == 0
+    talk.send("again")
+    talk.exchange().say("fine")
+    talk.rest(Idle)
+
+
+def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    exchange.sink.text("Once")
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    world.faults.arm("commit.before", crash)
+    with pytest.raises(Crash):
+        talk.send("steer", delivery="steer")
+    talk.rest(Error)
+    assert exchange.cancel.cancelled
+    assert len(talk.found(StreamDiscarded)) == 1
+    assert world.hub.attach(talk.id, threading.Event().set).read(talk.record.last_seq).text is None
+
+
+def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    road = world.supervisor._live[talk.id]._road
+    advance = road.advance
+
+    def fail(event: Any) -> Any:
+        if isinstance(event, InternalFault):
+            raise Crash
+        return advance(event)
+
+    monkeypatch.setattr(road, "advance", fail)
+    world.faults.arm("commit.before", crash)
+    exchange.say("lost")
+    talk.rest(Idle)
+    assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "restart")]
+    talk.send("again")
+    talk.exchange().say("fine")
+    talk.rest(Idle)
+
+
+def test_a_fault_that_the_store_does_not_take_now_is_recorded_later(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    exchange = talk.exchange()
+
+    def fail() -> None:
+        shaky.store.down = True
+        raise Crash
+
+    shaky.faults.arm("commit.before", fail)
+    exchange.say("lost")
+    assert shaky.store.refusals.acquire(timeout=PATIENCE)
+    shaky.store.down = False
+    assert talk.rest(Error).error_kind is ErrorKind.UNKNOWN
+
+
+def test_a_fault_hurts_no_other_conversation(world: World) -> None:
+    broken, sound = world.create(), world.create()
+    sound.send("hello")
+    exchange = sound.exchange()
+    world.faults.arm("commit.before", crash)
+    with pytest.raises(Crash):
+        broken.send("go")
+    broken.rest(Idle)
+    exchange.say("hi")
+    sound.rest(Idle)
+
+
+def test_a_conversation_deleted_behind_its_back_lets_go(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    world.store.delete(talk.id)
+    exchange.say("to nobody")
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+    with pytest.raises(NotFound):
+        talk.send("hello?")
