@@ -52,11 +52,22 @@ class Doubt:
 
 
 @dataclass(frozen=True)
+class StartOver:
+    """What was in memory is not what the store has; `epoch` is that of its owner here."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """Bring it to rest now, then end; `done` gets its result when the actor has left."""
 
     done: Future[None]
     urgent: bool = True
+
+
+Entry = Outcome | TextWaiting | Receipt | Doubt | StartOver
+"""What is committed without anybody waiting for a verdict."""
 
 
 class ConversationActor(Actor):
@@ -70,9 +81,7 @@ class ConversationActor(Actor):
         self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.notify_parent)
         self._road = Road(runtime, self._executor, conversation_id)
         self._commands = Commands(self._road)
-        self._backlog: Backlog[Outcome | TextWaiting | Receipt | Doubt] = Backlog(
-            conversation_id, self._settle, functools.partial(self._remind, Retry())
-        )
+        self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
         self._touched = runtime.clock.monotonic()
         self._idle_check_due = False
         self._ending: Future[None] | None = None
@@ -122,6 +131,9 @@ class ConversationActor(Actor):
         """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
         if not asked.claim() and not asked.urgent:
             return
+        if self._ending is not None:
+            asked.fail(Rejected(Reason.SHUTTING_DOWN))
+            return
         if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
             asked.fail(Expired())
             return
@@ -149,27 +161,33 @@ class ConversationActor(Actor):
             return self._commands.carry_out(request)
         except StoreUnavailable:
             event = cancel_event(request, self._road.now())
-            if not any(_covers(entry, event) for entry in self._backlog):
+            awake = self._road.machine is not None
+            if awake and not any(_covers(entry, event) for entry in self._backlog):
                 self._backlog.put_off(Outcome(event), first=True)
             raise
 
     # --- outcomes ---------------------------------------------------------------------------------------------
 
-    def _settle(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
-        """Apply what came from outside; nobody waits for a verdict. Raises StoreError."""
-        try:
-            match entry:
-                case Outcome(event=event):
-                    self._road.advance(event)
-                case TextWaiting(source=source):
-                    for chunk in source.take():
-                        self._road.advance(chunk)
-                case Receipt():
-                    self._record(entry)
-                case Doubt():
-                    self._look_again()
-        except NotFound:
-            log.info("conversation %s is gone; nobody asks for this %s", self.conversation_id, type(entry).__name__)
+    def _settle(self, entry: Entry) -> None:
+        """Apply what came from outside; it concerns only what is in memory. Raises StoreError."""
+        if isinstance(entry, StartOver):
+            self._road.start_over(entry.epoch)
+        elif self._road.machine is None:
+            log.info("conversation %s is over; nobody asks for this %s", self.conversation_id, type(entry).__name__)
+        else:
+            self._apply(entry)
+
+    def _apply(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
+        match entry:
+            case Outcome(event=event):
+                self._road.advance(event)
+            case TextWaiting(source=source):
+                for chunk in source.take():
+                    self._road.advance(chunk)
+            case Receipt():
+                self._record(entry)
+            case Doubt():
+                self._look_again()
 
     def _record(self, receipt: Receipt) -> None:
         machine, at = self._road.load(), self._road.now()
@@ -179,10 +197,12 @@ class ConversationActor(Actor):
         self._road.perform(machine, draft)
 
     def _look_again(self) -> None:
-        """If the store is ahead of memory, what was told to have failed has happened after all."""
+        """If the store is not where memory is, what was told to have failed has happened after all."""
         stored, machine = self._runtime.store.load(self.conversation_id), self._road.machine
-        if machine is not None and stored is not None and stored.step != machine.record.step:
-            self._road.start_over()
+        if stored is None:
+            self._runtime.bus.deleted(self.conversation_id)
+        if machine is None or stored is None or stored.step != machine.record.step:
+            self._start_over()
 
     # --- faults -----------------------------------------------------------------------------------------------
 
@@ -212,8 +232,11 @@ class ConversationActor(Actor):
             self._start_over()
 
     def _start_over(self) -> None:
+        """Trust the store only. Should it fail now, it is tried again."""
+        epoch = self._road.machine.record.epoch if self._road.machine else 0
         self._backlog.clear()
-        self._road.start_over()
+        self._backlog.add(StartOver(epoch))
+        self._backlog.settle()
 
     # --- rest and end -----------------------------------------------------------------------------------------
 
@@ -257,7 +280,7 @@ class ConversationActor(Actor):
         finally:
             super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
             self._supervisor.released(self)
-            if self._ending is not None:
+            if self._ending is not None and not self._ending.done():
                 self._ending.set_result(None)
 
     def _remind(self, message: object, milliseconds: int) -> None:

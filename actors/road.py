@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from actors.core.events import Event, Restart, UserCancel
 from actors.core.states import QUIET, TERMINAL
 from actors.effect_executor import EffectExecutor
@@ -11,8 +9,6 @@ from actors.machine import Draft, Machine, taken_over
 from actors.ports import CommandRecord, Commit, ConversationRecord
 from actors.requests import NotFound
 from actors.runtime import Runtime
-
-log = logging.getLogger(__name__)
 
 
 class Road:
@@ -73,17 +69,16 @@ class Road:
         for effect in machine.apply(draft, *others, command=command, urgent=urgent):
             self.executor.perform(effect, machine.record, machine.context)
 
-    def start_over(self) -> None:
-        """Memory is not the truth any more: rest what the store has, unless it has another owner by now."""
-        ours = self.machine.record.epoch if self.machine else 0
+    def start_over(self, epoch: int) -> None:
+        """Memory was not the truth: rest what the store has, unless it has another owner since this `epoch`.
+
+        Raises StoreError.
+        """
         self.executor.stop_everything()
         self.machine = None
-        try:
-            record = self.runtime.store.load(self.conversation_id)
-            if record is not None and record.epoch <= ours:
-                self.load()
-        except Exception:
-            log.exception("conversation %s is not at rest; its next message brings it there", self.conversation_id)
+        record = self.runtime.store.load(self.conversation_id)
+        if record is not None and record.epoch <= epoch:
+            self.load()
 
 
 def needs_rest(record: ConversationRecord) -> bool:

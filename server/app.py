@@ -102,14 +102,17 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
     program started ends with that program, however it ends. Raises CannotStart.
     """
-    with wire(config) as wired:
+    with Deadline() as deadline, wire(config) as wired:
         restored = wired.supervisor.start()
         if restored:
             log.info("brought %d conversations to rest after a restart", len(restored))
-        asyncio.run(_serve(config, wired, announce, until_eof))
+        asyncio.run(_serve(config, wired, announce, deadline, until_eof))
+    log.info("stopped")
 
 
-async def _serve(config: Config, wired: Wired, announce: Callable[[str], None], until_eof: bool) -> None:
+async def _serve(
+    config: Config, wired: Wired, announce: Callable[[str], None], deadline: Deadline, until_eof: bool
+) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
     if until_eof:
@@ -131,9 +134,8 @@ async def _serve(config: Config, wired: Wired, announce: Callable[[str], None], 
     except (CannotListen, TokenUnusable) as error:
         raise CannotStart(str(error)) from None
     finally:
-        with _deadline(config.drain_seconds + STOP_SECONDS):
-            await _stop(config, wired.supervisor, endpoint, hurry)
-    log.info("stopped")
+        deadline.set(config.drain_seconds + STOP_SECONDS)
+        await _stop(config, wired.supervisor, endpoint, hurry)
 
 
 async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurry: asyncio.Event) -> None:
@@ -145,8 +147,10 @@ async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurr
     await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     supervisor.hurry()
-    await stopped
-    await endpoint.stop()
+    try:
+        await stopped
+    finally:
+        await endpoint.stop()
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
@@ -176,21 +180,29 @@ def _on_eof(stop: asyncio.Event) -> None:
         raise CannotStart("--until-eof needs a pipe as standard input") from None
 
 
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """End the process, whatever it waits for, if what is inside takes longer."""
+class Deadline:
+    """Ends the process if it has not ended by itself in time, whatever it waits for."""
 
-    def give_up() -> None:
-        log.error("stopping took longer than %s s: ending at once; the next start brings everything to rest", seconds)
-        os._exit(1)
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
 
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    def set(self, seconds: float) -> None:
+        """From now on. Once."""
+        self._timer = threading.Timer(seconds, _give_up, (seconds,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Deadline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _give_up(seconds: float) -> None:
+    log.error("stopping took longer than %s s: ending at once; the next start brings everything to rest", seconds)
+    os._exit(1)
 
 
 def _publish_address(config: Config, where: Listen) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,7 +43,7 @@ _LOAD = f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conver
 _MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
-WHERE conversation_id = :id AND count > 0 AND first_revision + count > :next AND first_revision >= coalesce(
+WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
     (SELECT first_revision FROM log WHERE conversation_id = :id AND first_revision <= :next
     ORDER BY first_revision DESC LIMIT 1), 0)
 ORDER BY first_revision LIMIT :limit
@@ -58,11 +59,11 @@ class PeeweeStore:
     def __init__(
         self, directory: DataDirectory, database: SqliteDatabase, writer: Writer, readers: Readers, clock: Clock | None
     ) -> None:
-        self._directory = directory
         self._database = database
         self._writer = writer
         self._readers = readers
         self._clock = clock
+        self._close_once = threading.Lock()
         self._closing = ExitStack()
         for close in (directory.close, database.close, readers.close, writer.close):
             self._closing.callback(close)
@@ -206,7 +207,8 @@ class PeeweeStore:
     # --- the rest ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._closing.close()
+        with self._close_once:
+            self._closing.close()
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:

@@ -88,9 +88,15 @@ class AsyncRun:
     async def answer(self) -> str:
         """Wait for the end of the run and return what the agent said last. Raises the same as `Run.answer`."""
         async for event in self:
-            if event.approval:
+            if event.approval and await self._waits(event.approval):
                 raise ApprovalNeeded(f"the agent asks whether {event.approval.tool} may run", event.approval)
         return self._progress.outcome()
+
+    async def _waits(self, approval: Approval) -> bool:
+        """Whether a question is still open: one answer may have settled others that were asked with it."""
+        request = v1.GetConversationRequest(name=self._conversation)
+        now = (await self._client.call(self._client.conversations_stub.GetConversation, request)).conversation
+        return any(pending.name == approval.name for pending in now.state.awaiting_approval.pending)
 
     async def _sent(self) -> Self:
         if self._sending is not None:

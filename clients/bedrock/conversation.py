@@ -38,6 +38,7 @@ class Run:
         self.disposition = _requests.disposition(response)
         """"direct", "steer_queued", "follow_up_queued", or "duplicate" if the call had been accepted before."""
         self._client = client
+        self._conversation = conversation
         self._progress = RunProgress(response.message.name, response.run)
         self._events = self._follow(EventCursor(conversation, response.revision))
 
@@ -84,9 +85,15 @@ class Run:
             RunInterrupted: The run was cancelled or cut short.
         """
         for event in self:
-            if event.approval:
+            if event.approval and self._waits(event.approval):
                 raise ApprovalNeeded(f"the agent asks whether {event.approval.tool} may run", event.approval)
         return self._progress.outcome()
+
+    def _waits(self, approval: Approval) -> bool:
+        """Whether a question is still open: one answer may have settled others that were asked with it."""
+        request = v1.GetConversationRequest(name=self._conversation)
+        now = self._client.call(self._client.conversations_stub.GetConversation, request).conversation
+        return any(pending.name == approval.name for pending in now.state.awaiting_approval.pending)
 
     def _follow(self, cursor: EventCursor) -> Generator[Event]:
         with closing(follow(self._client, cursor, resuming=True)) as events:

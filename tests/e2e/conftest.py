@@ -50,8 +50,8 @@ def client(server: ServerProcess) -> Iterator[Client]:
 def open_chat(client: Client, twin: Twin, tmp_path: Path) -> Callable[..., Chat]:
     """Creates conversations whose model plays what it is given."""
 
-    def create(*plays: Play, **settings: Any) -> Chat:
-        return Chat(client, twin.part(*plays), tmp_path, **settings)
+    def create(*plays: Play, otherwise: Play | None = None, **settings: Any) -> Chat:
+        return Chat(client, twin.part(*plays, otherwise=otherwise), tmp_path, **settings)
 
     return create
 

@@ -43,7 +43,12 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "server", "--listen", listen, *arguments],
                 cwd=folder,
-                env=clean_environment(folder, BEDROCK_DATA_DIR=str(self.data), LC_BEDROCK_E2E=self.marker, **env),
+                env=clean_environment(
+                    folder,
+                    BEDROCK_DATA_DIR=str(self.data),
+                    LC_BEDROCK_E2E=self.marker,
+                    **({"BEDROCK_DRAIN_SECONDS": "1"} | env),
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -101,9 +101,9 @@ def test_a_cancel_ends_a_request_in_every_phase(
     stop = watcher.until("run_stopped").run_stopped
     assert (stop.reason, stop.detail) == (v1.STOP_REASON_INTERRUPTED, "")
     slots = dict(assert_slots_close(watcher.events))
+    assert phase is hangs or slots[receipt.llm_request_id, 1].startswith("word ")
     discarded = [(each.llm_request_id, each.attempt) for each in watcher.of("stream_discarded")]
     assert discarded == ([] if phase is hangs else [(receipt.llm_request_id, 1)])
-    assert "And now for something else." in slots.values()
 
 
 STUBBORN = "echo up; bash -c 'trap \"\" TERM INT; sleep {0} & setsid sleep {0} & sleep {0}'; true"

@@ -26,6 +26,10 @@ KEY = re.compile(r"#part-\d+")
 _numbers = itertools.count(1)
 
 
+Play: TypeAlias = "Callable[[Exchange], None]"
+"""Answers one request."""
+
+
 class Exchange:
     """One request of the server, and the connection that waits for its answer."""
 
@@ -33,6 +37,8 @@ class Exchange:
         self._connection = connection
         self.received = received
         self.body: dict[str, Any] = received.json
+        self.play: Play | None = None
+        """What answers it."""
         self.reached = threading.Event()
         """The play has come to where the test should act."""
         self.go = threading.Event()
@@ -82,17 +88,15 @@ class Exchange:
         assert self.go.wait(PATIENCE), "the test never let this play go on"
 
 
-Play: TypeAlias = Callable[[Exchange], None]
-
-
 class Part:
     """The twin's part in one conversation."""
 
-    def __init__(self, key: str, plays: Iterable[Play]) -> None:
+    def __init__(self, key: str, plays: Iterable[Play], otherwise: Play) -> None:
         self.key = key
         """To be in the first message of the conversation."""
         self.exchanges: list[Exchange] = []
         self._plays = deque(plays)
+        self._otherwise = otherwise
         self._new: queue.Queue[Exchange] = queue.Queue()
 
     def then(self, *plays: Play) -> None:
@@ -106,18 +110,20 @@ class Part:
         except queue.Empty:
             raise AssertionError(f"the server did not ask for {self.key}") from None
 
-    def next_reached(self) -> Exchange:
-        """The next request, once its play has come to where the test should act."""
+    def next_reached(self, play: Play | None = None) -> Exchange:
+        """The next request, or the next one that `play` answers, once that has come to where the test should act."""
         exchange = self.next()
+        while play is not None and exchange.play is not play:
+            exchange = self.next()
         assert exchange.reached.wait(PATIENCE), "the play went nowhere"
         return exchange
 
     def take(self, exchange: Exchange) -> Play:
         """Take a request note of, and find the play that answers it."""
         self.exchanges.append(exchange)
-        play = self._plays.popleft() if self._plays else says("Done.")
+        exchange.play = self._plays.popleft() if self._plays else self._otherwise
         self._new.put(exchange)
-        return play
+        return exchange.play
 
 
 class Twin:
@@ -153,9 +159,9 @@ class Twin:
                 exchange.go.set()
         self._server.__exit__(kind, error, at)
 
-    def part(self, *plays: Play) -> Part:
-        """A part for a new conversation. When its plays have been played it says "Done."."""
-        part = Part(f"#part-{next(_numbers)}", plays)
+    def part(self, *plays: Play, otherwise: Play | None = None) -> Part:
+        """A part for a new conversation. When its plays have been played it says "Done.", or plays `otherwise`."""
+        part = Part(f"#part-{next(_numbers)}", plays, otherwise or says("Done."))
         self._parts[part.key] = part
         return part
 
@@ -200,6 +206,21 @@ def says(*pieces: str, input_tokens: int = 10) -> Play:
     def play(exchange: Exchange) -> None:
         exchange.begin()
         exchange.send([*_opening(*pieces, input_tokens=input_tokens), *_ending("end_turn")])
+        exchange.end()
+
+    return play
+
+
+def dribbles(*pieces: str, seconds: float = 0.003) -> Play:
+    """The same with a pause after each piece."""
+
+    def play(exchange: Exchange) -> None:
+        exchange.begin()
+        exchange.send(_opening(""))
+        for piece in pieces:
+            exchange.send([_delta(piece)])
+            exchange.go.wait(seconds)
+        exchange.send(_ending("end_turn"))
         exchange.end()
 
     return play

@@ -68,7 +68,8 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.summary import run_id
-from tests.property.laws import UNSAID, check
+from tests.property.laws import UNSAID
+from tests.property.step_laws import check
 from tests.property.tape import Tape
 from tests.property.world import Request, World
 
@@ -206,7 +207,7 @@ def of_request(world: World, request: Request, tape: Tape) -> Event:
 
 
 def _streaming(world: World) -> bool:
-    return isinstance(world.state, LlmRequesting | AwaitingContinuation) and world.state.phase is Phase.STREAMING
+    return isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and world.state.phase is Phase.STREAMING
 
 
 def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
@@ -252,7 +253,7 @@ def happen(world: World, tape: Tape) -> None:
     """Let one thing happen."""
     if world.context.is_sub_agent:
         tape.pick(_IN_SUB_AGENTS)(world, tape)
-    elif isinstance(world.state, AwaitingSubAgents | Cancelling):
+    elif isinstance(world.state, (AwaitingSubAgents, Cancelling)):
         tape.pick(_WITH_SUB_AGENTS)(world, tape)
     else:
         tape.pick(_THINGS)(world, tape)
@@ -340,7 +341,7 @@ def _late(world: World, tape: Tape) -> Event:
 
 def _named_dead(world: World, event: Event) -> bool:
     """Sub-agents that were asked to stop are waited for while Cancelling; nobody else is."""
-    return not isinstance(event, SubAgentResult | SubAgentTimeout)
+    return not isinstance(event, (SubAgentResult, SubAgentTimeout))
 
 
 def stray(world: World, tape: Tape) -> None:
@@ -355,7 +356,7 @@ def stray(world: World, tape: Tape) -> None:
         event = _wrong(event, tape, tool_use_id=("t-none", ""), execution_id=(later - 2, later))
     elif world.agents:
         event = replace(of_agent(world, tape.pick(sorted(world.agents)), tape), agent_id="nobody")
-    elif isinstance(world.state, LlmRequesting | AwaitingContinuation) and tape.pick((True, False)):
+    elif isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and tape.pick((True, False)):
         # In backoff: nothing can come of an attempt that has not begun.
         event = of_request(world, RequestLlm(world.state.request_id, world.state.attempt, "demo", 0), tape)
     elif world.timers:

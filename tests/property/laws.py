@@ -10,33 +10,23 @@ import copy
 import re
 from typing import Any, Self
 
-import msgspec
-
-from actors.core.content import Message, MessageType, SystemKind, Text, ToolSuccess, ToolUse, text_of, tool_uses
+from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
 from actors.core.context import ConvContext, ToolTraits
 from actors.core.cycles import Delivery, Projector, RequestCycle, events_of
 from actors.core.effects import (
     Effect,
     ExecuteTool,
-    NotifyClient,
     NotifyParent,
     PersistMessage,
     PersistMode,
-    PersistState,
     RequestContinuation,
     RequestLlm,
-    ScheduleRetry,
     SpawnSubAgent,
 )
 from actors.core.errors import ErrorKind
 from actors.core.events import (
     Event,
-    LlmError,
     LlmResponse,
-    Restart,
-    SetMode,
-    ToolComplete,
-    ToolTransient,
     UserCancel,
     UserMessage,
 )
@@ -44,9 +34,7 @@ from actors.core.history import ChainCheck, provider_view, summary_view
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
-    ContextWarning,
     Fate,
-    MessageAdded,
     Notification,
     QueueChanged,
     RunStop,
@@ -57,8 +45,6 @@ from actors.core.notifications import (
 from actors.core.states import (
     QUIET,
     TERMINAL,
-    AgentFailed,
-    AgentSucceeded,
     AwaitingContinuation,
     AwaitingLlm,
     AwaitingSubAgents,
@@ -74,23 +60,13 @@ from actors.core.states import (
     Phase,
     State,
     ToolExecuting,
-    ToolPhase,
 )
 from actors.core.summary import run_id, summarize
-from actors.core.transition import Step, transition
+from actors.core.transition import Step
+from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
 
 UNSAID = "~"
 """Stands in every streamed text and in no other, so that a leak shows (I30)."""
-
-_STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
-_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-
-IN_FLIGHT = (RequestLlm, RequestContinuation, ExecuteTool)
-
-
-def check(law: str, holds: object, *about: object) -> None:
-    """Fail with the law's name and what it was about."""
-    assert holds, f"{law}: " + "; ".join(map(str, about))
 
 
 # --- the walk of seed 3's diagram (I17), written down a second time --------------------------------------------------
@@ -119,213 +95,6 @@ EDGES = (
     | {f"{busy}>{there}" for busy in _BUSY.split() for there in ("Idle", "Failed", "Cancelling", "ContextExhausted")}
     | {"Idle>Failed", "Idle>ContextExhausted", "Failed>ContextExhausted"}
 ) - {"Cancelling>Cancelling"}
-
-
-# --- one transition, without a memory ------------------------------------------------------------------------------
-
-
-def check_transition(
-    before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]
-) -> None:
-    """The laws that one transition shows by itself."""
-    _same_again(before, context, event, after, effects)
-    _persisted(before, after, effects)
-    _one_operation(after, effects)
-    check("I5 terminal states absorb", not isinstance(before, TERMINAL) or not effects, before, event)
-    _delays(context, event, after, effects)
-    _parent_is_told(before, context, after, effects)
-    _counters_grow(before, after)
-    _may_run(before, context, event, effects)
-    _bounded(context, before, after, effects)
-    _stops(before, event, after, effects)
-    if isinstance(event, UserCancel):
-        _cancelled_calls(before, event, effects)
-    grown = before.ledger.warned < after.ledger.warned
-    warnings = [told for told in notifications(effects) if isinstance(told, ContextWarning)]
-    check("C49 one warning per crossing", len(warnings) == grown, before.ledger.warned, after.ledger.warned)
-
-
-def notifications(effects: tuple[Effect, ...]) -> list[Notification]:
-    """What is published, in order; every stored message is."""
-    told: list[Notification] = []
-    for effect in effects:
-        if isinstance(effect, NotifyClient):
-            told.append(effect.data)
-        elif isinstance(effect, PersistMessage):
-            told.append(MessageAdded(effect.message))
-    return told
-
-
-def _same_again(before: State, context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
-    stored = msgspec.json.encode(before)
-    restored = _STATES.decode(stored)
-    check("I22 a state survives JSON", restored == before, before, restored)
-    twin = _EVENTS.decode(msgspec.json.encode(event))
-    again = transition(restored, context, twin)
-    check("I1 equal input, equal output", (again.new_state, again.effects) == (after, effects), event)
-    check("I1 the input is left alone", msgspec.json.encode(before) == stored, event)
-
-
-def _persisted(before: State, after: State, effects: tuple[Effect, ...]) -> None:
-    states = [effect.new_state for effect in effects if isinstance(effect, PersistState)]
-    if after != before:
-        check("I2 a changed state is persisted once", states == [after], before, after)
-    else:
-        check("I2 an unchanged state is persisted at most once", states in ([], [after]), after)
-    if not effects:
-        check("I2 no effects, no change", after == before, before, after)
-    if any(isinstance(effect, PersistMessage) for effect in effects):
-        check("C4 a message and the state are stored together", states, after)
-
-
-def _one_operation(after: State, effects: tuple[Effect, ...]) -> None:
-    started = [effect for effect in effects if isinstance(effect, IN_FLIGHT)]
-    check("I3 at most one operation is started", len(started) <= 1, effects)
-    for effect in started:
-        check("I3, I4 the state names what was started", names(after, effect), effect, after)
-    if any(isinstance(effect, SpawnSubAgent) for effect in effects):
-        spawned = tuple(effect.task.agent_id for effect in effects if isinstance(effect, SpawnSubAgent))
-        check(
-            "I4 sub-agents are waited for", isinstance(after, AwaitingSubAgents) and after.pending_ids == spawned, after
-        )
-
-
-def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool) -> bool:
-    """Whether the state says that exactly this is in flight."""
-    match state, effect:
-        case LlmRequesting(), RequestLlm():
-            flight = state.request_id, state.attempt, state.phase, state.through_sequence
-            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
-        case AwaitingContinuation(), RequestContinuation():
-            flight = state.request_id, state.attempt, state.phase, state.through_sequence
-            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
-        case ToolExecuting(), ExecuteTool():
-            running = state.current_tool_id, state.execution_id, state.attempt, state.phase
-            return running == (effect.tool_use_id, effect.execution_id, effect.attempt, ToolPhase.RUNNING)
-        case _:
-            return False
-
-
-def _delays(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
-    limits = context.limits
-    for effect in effects:
-        if not isinstance(effect, ScheduleRetry):
-            continue
-        asked = (event.retry_after_ms or 0) if isinstance(event, LlmError) else 0
-        expected = max(limits.retry_base_ms * 2 ** (effect.attempt - 2), asked)
-        check("I12 the delay", effect.delay_ms == expected <= limits.max_retry_after_ms, effect, asked)
-        check("I11 attempts", 2 <= effect.attempt <= limits.max_attempts, effect)
-        waits = isinstance(after, LlmRequesting | AwaitingContinuation | ToolExecuting) and (
-            after.attempt == effect.attempt and after.retry_at == event.at + effect.delay_ms
-        )
-        check("I12 the state shows the wait", waits, effect, after)
-
-
-def _parent_is_told(before: State, context: ConvContext, after: State, effects: tuple[Effect, ...]) -> None:
-    told = [effect.result for effect in effects if isinstance(effect, NotifyParent)]
-    ends = context.is_sub_agent and isinstance(after, TERMINAL) and not isinstance(before, TERMINAL)
-    check("I20 the parent hears of the end, once", len(told) == ends, told, after)
-    for outcome in told:
-        match after:
-            case Completed():
-                check("I20 the result", outcome == AgentSucceeded(after.result), outcome)
-            case Failed():
-                check("I20 the failure", outcome == AgentFailed(after.kind, after.error, after.partial_result), outcome)
-            case _:
-                check("I19 how a sub-agent ends", False, after)
-
-
-def _counters_grow(before: State, after: State) -> None:
-    for counter in ("run", "req", "xid", "seq", "agents", "turns"):
-        check("I18 counters only grow", getattr(before.ledger, counter) <= getattr(after.ledger, counter), counter)
-
-
-def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[Effect, ...]) -> None:
-    """What starts, starts again, or gets more rights, may do so."""
-    call: ToolUse | None = None
-    if isinstance(before, ToolExecuting):
-        call = next(call for call in before.calls if call.id == before.current_tool_id)
-    safe = {traits.name for traits in context.tools if traits.retry_safe}
-    for effect in effects:
-        match effect:
-            case ExecuteTool() if isinstance(event, LlmResponse):
-                used = event.usage.context_tokens if event.usage else 0
-                check("REQ-BED-019 nothing runs in a full context", used < 0.9 * context.usable_window, event)
-                check("C25 nothing runs that was cut off", not event.truncated, event)
-                check("C15 an upgrade asks first", effect.name != "request_mode_upgrade", effect)
-            case ScheduleRetry() if isinstance(event, ToolTransient):
-                again = not event.begun or (call and call.name in safe)
-                check("C14 what can change something never starts twice", again, call, event)
-            case PersistMode() if not isinstance(event, SetMode):
-                upgrade = isinstance(event, ToolComplete) and isinstance(event.result, ToolSuccess)
-                named = call and call.name == "request_mode_upgrade"
-                check("C15 only an approved upgrade gives rights", upgrade and named, event)
-                check("C32 sub-agents get no rights", not context.is_sub_agent, event)
-            case _:
-                pass
-
-
-def _bounded(context: ConvContext, before: State, after: State, effects: tuple[Effect, ...]) -> None:
-    """Rounds, continuations, queues and budgets have their limits."""
-    limits, budget, ledger = context.limits, context.budget, after.ledger
-    if isinstance(after, LlmRequesting):
-        check("C24 continuations", after.continuations <= limits.max_continuations, after)
-    queued = len(ledger.steers) + len(ledger.follows)
-    grown = queued > len(before.ledger.steers) + len(before.ledger.follows)
-    check("C17 the queue is bounded", queued <= limits.max_queue or not grown, after)
-    if any(isinstance(effect, RequestLlm) and effect.attempt == 1 for effect in effects):
-        check("C44 the round cap", context.is_sub_agent or ledger.rounds <= limits.max_rounds, after)
-        run, whole = ledger.run_usage.context_tokens, ledger.total_usage.context_tokens
-        check("C44 the run's budget", not 0 < budget.run_tokens <= run, after)
-        check("C44 the conversation's budget", not 0 < budget.conversation_tokens <= whole, after)
-
-
-def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
-    """A run says how it ended; the first run-stop is that of the run that was open."""
-    stops = [told for told in notifications(effects) if isinstance(told, RunStop)]
-    for stop in stops[1:]:
-        check("C18 a follow-up that did not run", (stop.reason, stop.detail) == ("interrupted", "not_run"), stop)
-    if isinstance(after, Error) and not isinstance(before, Error):
-        errors = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
-        said = [message.error_kind for message in errors if message.type is MessageType.ERROR]
-        check("C13 an error is a message too", said == [after.error_kind], after, said)
-    if isinstance(after, Error) and not isinstance(before, Error) and before.ledger.live:
-        check("C33 a failed run", stops and (stops[0].reason, stops[0].detail) == ("error", after.error_kind), stops)
-    interrupts = isinstance(event, UserCancel | Restart) or (isinstance(before, Cancelling) and isinstance(after, Idle))
-    if interrupts and before.ledger.live and stops:
-        check("C33 an interrupted run", stops[0].reason == "interrupted", stops, event)
-    if isinstance(after, Completed) and stops:
-        check("C33 a submitted result", stops[0].reason == "completed", stops)
-
-
-def _cancelled_calls(before: State, event: UserCancel, effects: tuple[Effect, ...]) -> None:
-    """I6, for every state with open calls, whatever ran."""
-    match before:
-        case ToolExecuting():
-            ids = (before.current_tool_id, *before.remaining_tool_ids)
-        case AwaitingSubAgents() if before.tool_use_id:
-            ids = (before.tool_use_id, *before.remaining_tool_ids)
-        case AwaitingToolApproval():
-            ids = tuple(call.id for call in before.calls)
-        case _:
-            return
-    if not effects:
-        return
-    stored = [effect.message for effect in effects if isinstance(effect, PersistMessage)]
-    results = [block for message in stored if message.type is MessageType.TOOL for block in message.content]
-    others = [message for message in stored if message.type is not MessageType.TOOL]
-    check(
-        "I6 one result per unfinished call", [getattr(block, "tool_use_id", "") for block in results] == list(ids), ids
-    )
-    skipped = "Cancelled by user" if isinstance(before, AwaitingToolApproval) else "Skipped due to cancellation"
-    texts = [getattr(block, "output", "") for block in results]
-    check("I6 their texts", texts == ["Cancelled by user"] + [skipped] * (len(ids) - 1), texts)
-    dropped = [message for message in others if message.type is MessageType.USER and message.delivery == "follow_up"]
-    check("I6 nothing else but dropped follow-ups", others == dropped, others)
-    check("I6 dropped only if asked, or by policy", not dropped or len(dropped) == len(before.ledger.follows), event)
-
-
-# --- with a memory of the walk ---------------------------------------------------------------------------------------
 
 
 class Laws:
@@ -361,7 +130,7 @@ class Laws:
         """An independent copy, for a look at what would be."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, list | dict | set):
+            if isinstance(value, (list, dict, set)):
                 setattr(twin, name, value.copy())
         twin.chain_check = copy.deepcopy(self.chain_check)
         return twin
@@ -380,7 +149,7 @@ class Laws:
         self._attempt(after)
         self._fan_in(after)
         self._round(after)
-        if isinstance(after, LlmRequesting | AwaitingContinuation):
+        if isinstance(after, (LlmRequesting, AwaitingContinuation)):
             if after.phase is Phase.STREAMING:
                 self.slots.setdefault((after.request_id, after.attempt), "open")
             check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
@@ -537,7 +306,7 @@ class Laws:
             self._fate(message_id, told.fate.value)
 
     def _attempt(self, after: State) -> None:
-        if isinstance(after, LlmRequesting | AwaitingContinuation):
+        if isinstance(after, (LlmRequesting, AwaitingContinuation)):
             last = self.last_attempt.get(after.request_id, 1)
             check("I11 attempts do not go back", last <= after.attempt, after)
             check("I11 a new request begins at 1", after.request_id in self.last_attempt or after.attempt == 1, after)
@@ -591,7 +360,7 @@ class Laws:
         self._runs(after)
         if isinstance(event, UserCancel):
             self._cancel_settles(before, after)
-        streaming = isinstance(after, LlmRequesting | AwaitingContinuation) and after.phase is Phase.STREAMING
+        streaming = isinstance(after, (LlmRequesting, AwaitingContinuation)) and after.phase is Phase.STREAMING
         opened = [slot for slot, end in self.slots.items() if end == "open"]
         expected = [(after.request_id, after.attempt)] if streaming else []  # type: ignore[union-attr]
         check("I43 only what streams is open", opened == expected, opened, expected)
@@ -601,7 +370,7 @@ class Laws:
     def _rests(self, after: State) -> None:
         ledger = after.ledger
         check("I39 AwaitingLlm never rests", not isinstance(after, AwaitingLlm), after)
-        check("I39 no queue at rest", not (isinstance(after, Idle | Error) and ledger.follows), after)
+        check("I39 no queue at rest", not (isinstance(after, (Idle, Error)) and ledger.follows), after)
         if isinstance(after, Cancelling):
             check("I39 only sub-agents are waited for", after.kind is CancelKind.AGENTS and after.pending_agents, after)
         if isinstance(after, QUIET):
@@ -617,7 +386,7 @@ class Laws:
             check("I19 where sub-agents never rest", not isinstance(after, elsewhere), after)
             check("I19 a started sub-agent is not idle", not (self.roots and isinstance(after, Idle)), after)
         else:
-            check("sub-agents alone complete or fail", not isinstance(after, Completed | Failed), after)
+            check("sub-agents alone complete or fail", not isinstance(after, (Completed, Failed)), after)
 
     def _fates(self, after: State) -> None:
         waiting = [one.message_id for one in (*after.ledger.steers, *after.ledger.follows)]
@@ -634,7 +403,7 @@ class Laws:
     def _cancel_settles(self, before: State, after: State) -> None:
         if self.sub_agent:
             check("I7 a sub-agent is terminal at once", isinstance(after, TERMINAL), after)
-        elif isinstance(before, AwaitingSubAgents | Cancelling):
+        elif isinstance(before, (AwaitingSubAgents, Cancelling)):
             check("I7 at most the sub-agents' last words", isinstance(after, Cancelling), after)
         else:
             next_run = isinstance(after, LlmRequesting) and after.ledger.run > before.ledger.run

@@ -13,8 +13,8 @@ from tests.property.world import World
 pytestmark = pytest.mark.timeout(3_600)
 
 
-@profile(500)
-@given(tapes(80, 240))
+@profile(300)
+@given(tapes(60, 200))
 def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
     world = World(a_context(tape, sub_agent=tape.one_in(4)))
     while not tape.over and not world.terminal:

@@ -38,8 +38,8 @@ from actors.core.events import (
 )
 from actors.core.states import TERMINAL, AwaitingSubAgents, AwaitingToolApproval, Cancelling, Idle
 from tests.property.drive import a_context, happen, progress, some_calls_of, some_tasks
-from tests.property.laws import check
 from tests.property.profiles import everything_was_seen, profile
+from tests.property.step_laws import check
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
 
@@ -254,7 +254,7 @@ def _can_go_on(world: World) -> bool:
 
 def test_a_conversation_and_its_sub_agents_keep_every_law_whatever_the_world_does() -> None:
     Family.seen.clear()
-    run_state_machine_as_test(Family, settings=profile(500, steps=50))
+    run_state_machine_as_test(Family, settings=profile(300, steps=50))
     expected = set("AwaitingSubAgents Cancelling Completed Failed SubAgents CancelSubAgents NotifyParent".split())
     expected |= {"run-stop interrupted cancel_timeout", "run-stop interrupted restart"}
     assert everything_was_seen(expected, Family.seen), f"never reached: {expected - Family.seen.keys()}"

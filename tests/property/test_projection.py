@@ -61,7 +61,7 @@ def some_events(tape: Tape) -> list[CycleEvent]:
 LISTS = tapes(40, 240).map(some_events)
 
 
-@profile()
+@profile(2_000)
 @given(LISTS)
 def test_a_projection_goes_on_from_any_point(events: list[CycleEvent]) -> None:
     projector = Projector()
@@ -71,7 +71,7 @@ def test_a_projection_goes_on_from_any_point(events: list[CycleEvent]) -> None:
         assert projector.project(events[cut:], projector.project(events[:cut])) == whole
 
 
-@profile()
+@profile(2_000)
 @given(LISTS)
 def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
     found = Projector().project(events)
@@ -88,7 +88,7 @@ def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
     assert roots == sorted(roots)
 
 
-@profile()
+@profile(2_000)
 @given(LISTS)
 def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(events: list[CycleEvent]) -> None:
     lenient = Projector()
@@ -101,7 +101,7 @@ def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(even
     assert lenient.project(events[: caught.value.index + 1]).skipped == 1
 
 
-@profile()
+@profile(2_000)
 @given(LISTS)
 def test_both_views_show_every_output_once_and_in_order(events: list[CycleEvent]) -> None:
     for cycle in Projector().project(events).cycles:

@@ -25,8 +25,8 @@ from actors.core.states import (
 from actors.core.transition import TransitionResult, run_chain, transition
 from tests.property.arbitrary import a_state, an_event, an_outcome
 from tests.property.drive import a_context
-from tests.property.laws import check_transition
 from tests.property.profiles import profile
+from tests.property.step_laws import check_transition
 from tests.property.tape import Tape, tapes
 from tests.property.world import COMMANDS
 

@@ -56,7 +56,7 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     seen: Counter[str] = Counter()
 
     @profile()
-    @given(tapes(120, 320))
+    @given(tapes(100, 260))
     def live(tape: Tape) -> None:
         walk(World(a_context(tape), seen), tape)
 
@@ -80,7 +80,7 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     seen: Counter[str] = Counter()
 
     @profile()
-    @given(tapes(80, 240))
+    @given(tapes(70, 210))
     def live(tape: Tape) -> None:
         walk(World(a_context(tape, sub_agent=True), seen), tape)
 

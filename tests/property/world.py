@@ -65,7 +65,8 @@ from actors.core.states import (
 )
 from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, run_chain
-from tests.property.laws import Laws, check
+from tests.property.laws import Laws
+from tests.property.step_laws import check
 
 COMMANDS = (
     UserMessage,
@@ -106,7 +107,7 @@ class World:
         """An independent copy of everything, for a look at what would be."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, list | dict):
+            if isinstance(value, (list, dict)):
                 setattr(twin, name, value.copy())
         twin.laws = self.laws.fork()
         twin.seen = Counter()
@@ -141,7 +142,7 @@ class World:
         except InvalidTransition:
             check("C37 only nonsense is invalid", isinstance(event, SpawnSubAgents) and not event.tasks, event)
             return Reason.AGENT_BUSY
-        if isinstance(event, UserMessage) and not isinstance(before, Idle | Error):
+        if isinstance(event, UserMessage) and not isinstance(before, (Idle, Error)):
             check("I14 busy refuses by default", event.delivery.value != "reject", before, event)
         if not steps:
             check("C37 commands are not ignored", not isinstance(event, COMMANDS) or isinstance(event, SetMode), event)
@@ -185,7 +186,7 @@ class World:
 
     def _refused(self, event: Event, reason: Reason) -> None:
         if isinstance(event, UserMessage) and not event.expected_run:
-            open_ear = isinstance(self.state, Idle | Error) and not self.context.is_sub_agent
+            open_ear = isinstance(self.state, (Idle, Error)) and not self.context.is_sub_agent
             check("I13 a message while idle is accepted", not open_ear, event, self.state, reason)
 
     # --- performing effects
@@ -194,7 +195,7 @@ class World:
         """The event ended something: an outcome ends its operation, a crash everything."""
         identity = getattr(event, "request_id", None), getattr(event, "attempt", None)
         request, tool = self.request, self.tool
-        outcome = not isinstance(event, LlmStreamStarted | LlmStreamChunk | RetryTimeout)
+        outcome = not isinstance(event, (LlmStreamStarted, LlmStreamChunk, RetryTimeout))
         if request and outcome and identity == (request.request_id, request.attempt):
             self.request = None
         execution = getattr(event, "tool_use_id", None), getattr(event, "execution_id", None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+import signal
+from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app_or_none
+from prompt_toolkit.application import Application
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -39,27 +40,41 @@ async def chat_at_terminal(session: ChatSession, paint: Paint) -> None:
     )
     prompt.app.ttimeoutlen = ESCAPE_SECONDS
     session.refresh = prompt.app.invalidate
-    with patch_stdout(raw=True):
-        tasks = [asyncio.create_task(session.follow()), asyncio.create_task(session.work())]
-        leaving = asyncio.create_task(_leave(session))
-        try:
-            while not session.over.is_set():
-                session.enter(await prompt.prompt_async())
-        except (EOFError, KeyboardInterrupt):
-            session.over.set()
-        finally:
-            for task in (*tasks, leaving):
-                task.cancel()
-            await asyncio.gather(*tasks, leaving, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    # Ctrl-C is a key while the prompt is there, and a signal while something is printed above it.
+    loop.add_signal_handler(signal.SIGINT, lambda: _interrupt(session, prompt.app))
+    try:
+        with patch_stdout(raw=True):
+            await _converse(session, prompt)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _leave(session: ChatSession) -> None:
-    """Take the prompt away when the chat is over, whoever ended it."""
-    await session.over.wait()
-    app = get_app_or_none()
-    if app is not None and app.is_running:
-        with suppress(Exception):  # it was left at the same moment
-            app.exit(exception=EOFError)
+async def _converse(session: ChatSession, prompt: PromptSession[str]) -> None:
+    """Take lines until the chat is over, whoever ends it."""
+    over = asyncio.create_task(session.over.wait())
+    tasks: list[asyncio.Task[Any]] = [over, asyncio.create_task(session.follow()), asyncio.create_task(session.work())]
+    try:
+        while not session.over.is_set():
+            asked = asyncio.create_task(prompt.prompt_async(handle_sigint=False))
+            tasks.append(asked)
+            await asyncio.wait((asked, over), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                session.enter(asked.result())
+                tasks.remove(asked)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _interrupt(session: ChatSession, app: Application[str]) -> None:
+    """Ctrl-C: clears what is typed at rest; else the first one cancels and the second one leaves."""
+    typed = app.current_buffer
+    if typed.text and not session.view.busy:
+        typed.reset()
+    elif not session.interrupt() and session.view.busy:
+        app.create_background_task(session.cancel())
 
 
 def _prompt(session: ChatSession, paint: Paint) -> str:
@@ -87,11 +102,8 @@ def _keys(session: ChatSession) -> KeyBindings:
             event.app.create_background_task(session.cancel())
 
     @keys.add("c-c")
-    def _interrupt(event: KeyPressEvent) -> None:
-        if event.current_buffer.text and not session.view.busy:
-            event.current_buffer.reset()
-        elif not session.interrupt() and session.view.busy:
-            event.app.create_background_task(session.cancel())
+    def _ctrl_c(event: KeyPressEvent) -> None:
+        _interrupt(session, event.app)
 
     @keys.add("c-d")
     def _end(event: KeyPressEvent) -> None:

@@ -237,6 +237,7 @@ class ShakyStore:
 
     def __getattr__(self, name: str) -> Any:
         if self.deaf:
+            self.refusals.release()
             raise StoreUnavailable("the disk is gone")
         return getattr(self.inner, name)
 

@@ -322,23 +322,29 @@ def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -
     assert world.hub.attach(talk.id, threading.Event().set).read(talk.record.last_seq).text is None
 
 
-def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store_as_soon_as_it_works(
+    shaky: World, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
-    talk = world.create()
+    talk = shaky.create()
     talk.send("go")
     exchange = talk.exchange()
-    road = world.supervisor._live[talk.id]._road
+    road = shaky.supervisor._live[talk.id]._road
     advance = road.advance
 
     def fail(event: Any) -> Any:
         if isinstance(event, InternalFault):
+            shaky.store.deaf = deaf
             raise Crash
         return advance(event)
 
     monkeypatch.setattr(road, "advance", fail)
-    world.faults.arm("commit.before", crash)
+    shaky.faults.arm("commit.before", crash)
     exchange.say("lost")
+    if deaf:
+        assert shaky.store.refusals.acquire(timeout=PATIENCE)
+        assert shaky.store.refusals.acquire(timeout=PATIENCE)
+        shaky.store.deaf = False
     talk.rest(Idle)
     assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "restart")]
     talk.send("again")

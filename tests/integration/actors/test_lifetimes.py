@@ -208,6 +208,8 @@ def test_a_request_whose_asker_has_gone_is_dropped_unapplied_but_a_cancel_is_not
     hold.release()
     talk.rest(Idle)
     assert exchange.cancel.cancelled
+    assert talk.ask(Update(title="all of them are through")).title
+    assert isinstance(talk.state, Idle)
     assert talk.texts() == ["hello"]
 
 

@@ -8,7 +8,15 @@ from typing import Any
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.notifications import ApprovalResolved, Decision, Fate, QueueChanged, RunStop, StreamDiscarded
+from actors.core.notifications import (
+    ApprovalResolved,
+    Decision,
+    Fate,
+    QueueChanged,
+    RunStop,
+    StreamDiscarded,
+    ToolTreeReaped,
+)
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
 from actors.requests import Send, Update
 
@@ -20,6 +28,13 @@ def reborn(world: World) -> Any:
     successor = type(world)(world.store)
     successor.restored = successor.supervisor.start()
     return successor
+
+
+def until_told_to_stop(actor: Any) -> None:
+    """Wait until the word is in the mailbox of an actor that is held up."""
+    pause = threading.Event()
+    while not actor.mailbox._urgent:
+        pause.wait(0.002)
 
 
 def again(successor: Any, talk: Any) -> Any:
@@ -145,15 +160,14 @@ def test_who_still_waits_when_the_server_stops_is_told_so(world: World, hold: An
     talk = world.create()
     talk.send("go")
     talk.exchange()
+    actor = world.supervisor._live[talk.id]
     world.faults.arm("commit.before", hold)
     first = world.supervisor.ask(talk.id, Send("steer", delivery="steer"))
     hold.wait()
     waiting = [world.supervisor.ask(talk.id, Send(str(n), delivery="steer")) for n in range(3)]
     stopping = threading.Thread(target=world.supervisor.stop, args=(0,))
     stopping.start()
-    pause = threading.Event()
-    while not world.supervisor._stopped:
-        pause.wait(0.002)
+    until_told_to_stop(actor)
     hold.release()
     stopping.join(10)
     assert first.result(10).disposition == "steer_queued"
@@ -179,3 +193,28 @@ def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
         talk.rest(Idle)
     finally:
         successor.close()
+
+
+def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(ToolUse("t1", "bash", "{}"))
+    run = talk.tool()
+    actor = world.supervisor._live[talk.id]
+    world.faults.arm("commit.before", hold)
+    world.supervisor.ask(talk.id, Update(title="holds everything up"))
+    hold.wait()
+    queued = world.supervisor.ask(talk.id, Send("too late"))
+    stopping = threading.Thread(target=world.supervisor.stop, args=(0,))
+    stopping.start()
+    until_told_to_stop(actor)
+    hold.release()
+    refusal = queued.exception(10)
+    assert isinstance(refusal, Rejected)
+    assert refusal.reason is Reason.SHUTTING_DOWN
+    assert world.supervisor.live() == 1, "it waits for the processes of its tool"
+    run.reap.set()
+    stopping.join(10)
+    assert world.supervisor.live() == 0
+    assert [reaped.pids for reaped in talk.found(ToolTreeReaped)] == [(4711,)]
+    talk.rest(Idle)

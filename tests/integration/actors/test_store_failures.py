@@ -314,3 +314,22 @@ def test_a_tool_result_waits_for_the_store_and_the_next_tool_with_it(shaky: Worl
     talk.exchange().say("done")
     talk.rest(Idle)
     assert shaky.box.tools["bash"].started == 1
+
+
+def test_a_conversation_that_could_not_be_brought_to_rest_is_not_taken_for_busy(world: World, shaky: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange()
+    shaky.store.inner = world.truth
+    shaky.store.down = True
+    for _ in range(2):
+        failed = shaky.supervisor.ask(talk.id, Send("hello")).exception(PATIENCE)
+        assert isinstance(failed, Rejected)
+        assert failed.reason is Reason.STORE_UNAVAILABLE
+    shaky.store.down = False
+    after = type(talk)(shaky, talk.id)
+    after.world.truth = world.truth
+    after.send("hello")
+    after.exchange().say("hi")
+    after.rest(Idle)
+    assert after.texts() == ["go", "hello", "hi"]

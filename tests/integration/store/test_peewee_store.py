@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 import os
 import random
@@ -347,18 +348,18 @@ def test_closing_gives_back_every_descriptor_and_thread_also_those_of_dead_threa
 
 def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> None:
     store = open_store(path, gate)
-    drafts = [Draft(f"c{number}") for number in range(5)]
-    gate.close()
+    drafts = [grow(store, f"c{number}", 0) for number in range(5)]
     with ThreadPoolExecutor(6) as threads:
-        running = [threads.submit(store.commit, draft.create()) for draft in drafts]
-        gate.wait_until_held()
-        wait_for(lambda: len(store._writer._normal) == 4)
+        running = held(store, gate, threads, drafts)
         closing = threads.submit(store.close)
         wait_for(lambda: store._writer._closing)
         gate.open()
         assert [future.exception(SECONDS) for future in (*running, closing)] == [None] * 6
     reopened = open_store(path)
-    assert all(reopened.load(draft.id) is not None for draft in drafts)
+    for draft in drafts:
+        record = reopened.load(draft.id)
+        assert record is not None
+        assert record.step == 2
     reopened.close()
 
 
@@ -458,35 +459,58 @@ def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, s
     store.close()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3",
-        "UPDATE log SET notifications = replace(notifications, 'ls', 'rm') WHERE step = 3",
-        "UPDATE log SET at = at + 1 WHERE step = 3",
-        "UPDATE log SET epoch = 7 WHERE step = 3",
-        "UPDATE log SET context = '{}' WHERE step = 3",
-        "UPDATE log SET notifications = '[' WHERE step = 3",
-        "UPDATE log SET hash = prev_hash WHERE step = 6",
-        "DELETE FROM log WHERE step = 3",
-        "DELETE FROM log WHERE step = 6",
-        "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3",
-        "UPDATE messages SET usage_data = NULL WHERE sequence_id = 3",
-        "DELETE FROM messages WHERE sequence_id = 3",
-        "DELETE FROM messages WHERE sequence_id = 5",
-        "UPDATE conversations SET last_seq = last_seq + 1",
-        "UPDATE conversations SET log_hash = ''",
-    ],
-)
-def test_whatever_is_changed_behind_its_back_is_found(path: Path, statement: str) -> None:
+TAMPERING = {
+    "UPDATE log SET event = replace(event, 'test', 'tesT') WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET notifications = replace(notifications, 'ls', 'rm') WHERE step = 3": "step 3 is not what was",
+    "UPDATE log SET at = at + 1 WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET epoch = 7 WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET context = '{}' WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET count = 1 WHERE step = 3": "step 3 counts 1 events but has others",
+    "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
+    "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 is not what was written",
+    "UPDATE log SET first_revision = first_revision + 1 WHERE step > 3": "revisions are missing before",
+    "UPDATE log SET prev_hash = 'x' WHERE step = 3": "step 3 does not follow step 2",
+    "UPDATE log SET prev_hash = 'x' WHERE step = 1": "the log does not begin at the beginning",
+    "DELETE FROM log WHERE step = 3": "steps are missing between 2 and 4",
+    "DELETE FROM log WHERE step = 6": "the log ends at step 5, which is not where the conversation stands",
+    "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3": "message 3 is not what the log",
+    "UPDATE messages SET usage_data = NULL WHERE sequence_id = 3": "message 3 is not what the log says",
+    "DELETE FROM messages WHERE sequence_id = 3": "messages are missing between 2 and 4",
+    "DELETE FROM messages WHERE sequence_id = 5": "message 5 is in the log only",
+    "UPDATE conversations SET last_seq = last_seq + 1": "not where the conversation stands",
+    "UPDATE conversations SET log_hash = ''": "not where the conversation stands",
+}
+
+
+@pytest.mark.parametrize(("statement", "finding"), TAMPERING.items())
+def test_whatever_is_changed_behind_its_back_is_found(path: Path, statement: str, finding: str) -> None:
     store = open_store(path)
     grow(store, "c1")
     assert store.verify("c1") == ()
     store.close()
     tamper(path, statement)
     store = open_store(path)
-    assert store.verify("c1") != ()
+    found = store.verify("c1")
     store.close()
+    assert any(finding in violation for violation in found), found
+
+
+def test_a_rows_hash_is_over_the_row_and_the_hash_before(path: Path) -> None:
+    """The format that a verifier in another language needs: nine lines, then the hash of the row before."""
+    store = open_store(path)
+    draft = grow(store, "c1", 3)
+    store.commit(draft.next(context=b'{"x": "\xc3\xbc"}'))
+    store.close()
+    connection = sqlite3.connect(path / "bedrock.db")
+    query = (
+        "SELECT conversation_id, step, epoch, at, first_revision, count, notifications, event, coalesce(context, ''), "
+        "prev_hash, hash FROM log ORDER BY step"
+    )
+    found = connection.execute(query).fetchall()
+    connection.close()
+    assert len(found) == 5
+    for *line, prev_hash, hash_ in found:
+        assert hashlib.sha256(("\n".join(map(str, line)) + prev_hash).encode()).hexdigest() == hash_
 
 
 def test_a_damaged_file_is_damage(path: Path) -> None:
@@ -528,7 +552,7 @@ def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) ->
 
 def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeStore) -> None:
     wanted = {"synchronous": 2, "wal_autocheckpoint": 0, "foreign_keys": 1, "journal_mode": "wal"}
-    assert {name: store._database.pragma(name) for name in wanted} == wanted  # type: ignore[no-untyped-call]
+    assert {name: store._database.pragma(name) for name in wanted} == wanted
     with store._reading() as connection:
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 

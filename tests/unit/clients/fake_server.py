@@ -232,6 +232,12 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             self._append(v1.Event(approval_changed=decided))
             return True
 
+    def settle(self) -> None:
+        """Let everything happen that happens by itself."""
+        with self._changed:
+            while self._advance():
+                pass
+
     def move(self) -> None:
         """Take one step, as if a watcher had asked for it."""
         with self._changed:

@@ -16,6 +16,7 @@ from tests.unit.clients.fake_server import (
     SLUG,
     FakeBedrock,
     FakeServer,
+    Gate,
     Refusal,
     Step,
     delta,
@@ -112,6 +113,28 @@ def test_a_denial_carries_its_note(client: Client, fake: FakeBedrock) -> None:
     assert request == v1.ResolveApprovalRequest(
         name="conversations/c1/approvals/t1", decision=v1.APPROVAL_DECISION_DENY, note="too dangerous"
     )
+
+
+def test_a_question_that_another_answer_settled_is_not_asked_again(client: Client, fake: FakeBedrock) -> None:
+    def asks_twice(run: str) -> list[Step]:
+        first, second = (
+            v1.PendingApproval(name=f"{NAME}/approvals/{id}", tool_call=v1.ToolCall(tool_use_id=id, tool="bash"))
+            for id in ("t1", "t2")
+        )
+        waiting = state("awaiting_tool_approval", run)
+        waiting.state_changed.state.awaiting_approval.pending.extend([first, second])
+        asked = [v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=each)) for each in (first, second)]
+        gate = Gate(first, denied=[state("llm_requesting", run), *text("Then not."), state("idle"), stopped(run)])
+        return [waiting, *asked, gate]
+
+    fake.answers.append(asks_twice)
+    conversation = client.conversation("c1")
+    run = conversation.send("Do both")
+    with pytest.raises(ApprovalNeeded) as caught:
+        run.answer()
+    conversation.deny(caught.value.approval)
+    fake.settle()
+    assert run.answer() == "Then not."
 
 
 def test_a_busy_agent_refuses(client: Client, fake: FakeBedrock) -> None:

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import termios
@@ -23,6 +22,11 @@ from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, call, says, 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0
 
+#: Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
+AT_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
 
 class Terminal:
     """A program at a pseudo terminal."""
@@ -32,7 +36,7 @@ class Terminal:
         termios.tcsetwinsize(slave, (24, 100))
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bedrock.cli", *arguments],
+            [sys.executable, "-P", "-c", AT_TERMINAL, sys.executable, "-P", "-m", "bedrock.cli", *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -63,10 +67,6 @@ class Terminal:
 
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
-
-    def interrupt(self) -> None:
-        """What Ctrl-C does while a program reads no keys."""
-        self._child.send_signal(signal.SIGINT)
 
     def ends(self) -> int:
         """Wait until the program has ended; returns its exit code."""
@@ -138,7 +138,7 @@ def test_ctrl_c_cancels_first_and_leaves_second(terminal: Terminal, fake: FakeBe
 
 def test_a_server_that_goes_away_is_told(terminal: Terminal, fake: FakeBedrock) -> None:
     fake.close()
-    terminal.shows("connection lost")
+    terminal.shows("connection lost, trying again")
     fake.open()
     terminal.keys("\x04")
     assert terminal.ends() == 0
@@ -163,7 +163,7 @@ def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> N
     )
     with Terminal("ask", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("bash sleep 9")
-        terminal.interrupt()
+        terminal.keys("\x03")
         terminal.shows("error: cancelled")
         assert terminal.ends() == 130
     (cancelled,) = fake.asked(v1.CancelConversationRequest)

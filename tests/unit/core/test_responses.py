@@ -224,6 +224,18 @@ def test_no_summary_means_the_fallback(refusal: bool) -> None:
     assert isinstance(talk.state, ContextExhausted)
 
 
+@pytest.mark.parametrize("kind", [ErrorKind.NETWORK, ErrorKind.AUTH])
+def test_a_summary_that_fails_while_it_streams_is_discarded(kind: ErrorKind) -> None:
+    talk = asked()
+    talk.answer(Text("long"), used=900)
+    talk.tell(LlmStreamStarted(talk.at(), "c:r2", 1))
+
+    talk.tell(LlmError(talk.at(), "c:r2", 1, LlmFailure(kind, "cut")))
+
+    assert talk.notes(StreamDiscarded) == [StreamDiscarded("c:r2", 1)]
+    assert isinstance(talk.state, AwaitingContinuation if kind is ErrorKind.NETWORK else ContextExhausted)
+
+
 def test_the_summary_request_has_the_standard_attempts_and_then_the_fallback() -> None:
     talk = asked()
     talk.answer(Text("long"), used=900)

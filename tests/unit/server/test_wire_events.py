@@ -36,7 +36,6 @@ from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.store.memory import MemoryStore
 from actors.system import SystemClock
 from server.frames import Frames
-from server.reads import Reads
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.states import conversation, state_of, summary_of
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
@@ -73,10 +72,7 @@ class OneRecord(MemoryStore):
 
 def sent(store: Store, notification: Durable) -> v1.Event:
     """The event as it is sent."""
-    reads = Reads(1)
-    frames = Frames(store, reads, FACTS, SystemClock())
-    (frame,) = frames.stored("c", [StoredEvent(12, 3_400, notification)])
-    reads.close()
+    (frame,) = Frames(store, FACTS, SystemClock()).stored("c", [StoredEvent(12, 3_400, notification)])
     (event,) = v1.SubscribeResponse.FromString(frame).events
     return event
 

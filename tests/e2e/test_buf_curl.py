@@ -1,0 +1,139 @@
+"""An independent gRPC client, buf curl, knows nothing of this project but its .proto files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+
+from tests.e2e.patience import PATIENCE, only
+from tests.e2e.server_process import ROOT, ServerProcess
+from tests.e2e.twin import Twin, says, stalls
+
+SERVICE = "bedrock.v1.ConversationService"
+
+
+class Curl:
+    """Calls methods with buf curl, each in a process of its own."""
+
+    def __init__(self, server: ServerProcess, home: Path) -> None:
+        self._server = server
+        self._home = home
+
+    def arguments(self, method: str, request: dict[str, Any]) -> list[str]:
+        buf = Path(sys.executable).with_name("buf")
+        return [
+            str(buf), "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--schema", str(ROOT / "protos"),
+            "--header", f"authorization: Bearer {self._server.token}", "--data", json.dumps(request),
+            f"http://{self._server.address}/{SERVICE}/{method}",
+        ]  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"HOME": str(self._home), "PATH": ""}
+
+    def call(self, method: str, **request: Any) -> Any:
+        """The answers of a call; of a unary one there is one."""
+        done = self._run(self.arguments(method, request))
+        assert done.returncode == 0, done.stderr
+        return _objects(done.stdout)
+
+    def refusal(self, method: str, *, token: str = "", **request: Any) -> Any:
+        """What a refused call is told; `token`: another one than the right one."""
+        arguments = self.arguments(method, request)
+        if token:
+            arguments = [each.replace(self._server.token, token) for each in arguments]
+        done = self._run(arguments)
+        assert done.returncode != 0
+        return json.loads(done.stderr)
+
+    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            arguments, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+
+def _objects(text: str) -> list[Any]:
+    """JSON objects, one after the other."""
+    decoder, found, rest = json.JSONDecoder(), [], text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        found.append(value)
+        rest = rest[end:].lstrip()
+    return found
+
+
+@pytest.fixture
+def curl(server: ServerProcess, tmp_path: Path) -> Curl:
+    return Curl(server, tmp_path)
+
+
+@pytest.fixture
+def open_stream(curl: Curl) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Subscribes, and leaves when the test ends."""
+    opened: list[subprocess.Popen[str]] = []
+
+    def subscribe(**request: Any) -> subprocess.Popen[str]:
+        opened.append(
+            subprocess.Popen(
+                curl.arguments("Subscribe", request), env=curl.environment, stdout=subprocess.PIPE, text=True
+            )
+        )
+        return opened[-1]
+
+    yield subscribe
+    for process in opened:
+        process.kill()
+        process.communicate()
+
+
+def test_a_foreign_client_creates_sends_subscribes_and_cancels(
+    curl: Curl, open_stream: Callable[..., subprocess.Popen[str]], twin: Twin, tmp_path: Path
+) -> None:
+    part = twin.part(says("Hello, ", "stranger."), stalls)
+    created = only(curl.call("CreateConversation", workingDirectory=str(tmp_path)))["conversation"]
+    name = created["name"]
+    assert created["state"]["kind"] == "STATE_KIND_IDLE"
+
+    sent = only(curl.call("SendMessage", name=name, text=f"Hi. {part.key}"))
+    assert sent["disposition"] == "DISPOSITION_DIRECT"
+    responses = curl.call("Subscribe", name=name, afterRevision=sent.get("revision", "0"), untilSettled=True)
+    events = [event for response in responses for event in response["events"]]
+    assert "snapshot" in events[0]
+    revisions = [int(event["revision"]) for event in events if "revision" in event]
+    assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
+    said = [event["messageAdded"] for event in events if "messageAdded" in event]
+    assert [message["role"] for message in said] == ["ROLE_USER", "ROLE_AGENT"]
+    assert said[1]["content"] == [{"text": "Hello, stranger."}]
+    assert only([event for event in events if "runStopped" in event])["runStopped"]["reason"] == "STOP_REASON_COMPLETED"
+
+    stream = open_stream(name=name)
+    curl.call("SendMessage", name=name, text="Never end.")
+    part.next_reached(stalls)
+    busy = curl.refusal("SendMessage", name=name, text="Are you there?")
+    assert (busy["code"], "agent is busy" in busy["message"]) == ("failed_precondition", True)
+    info = only([each for each in busy["details"] if each["type"] == "google.rpc.ErrorInfo"])
+    assert ErrorInfo.FromString(base64.b64decode(info["value"] + "==")).reason == "AGENT_BUSY"
+    receipt = only(curl.call("CancelConversation", name=name))
+    assert receipt["state"]["kind"] == "STATE_KIND_IDLE"
+    assert "noOp" not in receipt
+    assert stream.stdout is not None
+    seen = ""
+    while "STOP_REASON_INTERRUPTED" not in seen:
+        line = stream.stdout.readline()
+        assert line, seen
+        seen += line
+    assert "word " in seen
+    listed = only(curl.call("ListMessages", parent=name))["messages"]
+    assert [message["role"] for message in listed] == ["ROLE_USER", "ROLE_AGENT", "ROLE_USER"]
+
+
+def test_a_foreign_client_without_the_token_is_refused(curl: Curl) -> None:
+    assert curl.refusal("ListConversations", token="wrong")["code"] == "unauthenticated"

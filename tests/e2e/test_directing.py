@@ -1,0 +1,396 @@
+"""Steers, follow-ups, approvals, retries, errors: what people do with a conversation while its agent works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from bedrock import ApprovalNeeded, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
+from bedrock.errors import (
+    AgentBusy,
+    Archived,
+    BedrockError,
+    ContextExhausted,
+    ContinuationInProgress,
+    FailedPrecondition,
+    NotAwaitingApproval,
+    RunOver,
+    Terminal,
+    UnknownOrDecided,
+)
+
+from tests.e2e.chat import Chat
+from tests.e2e.patience import only, together, within
+from tests.e2e.twin import begins, calls, finishes, held, refuses, says, stalls
+from tests.e2e.watcher import Watcher
+
+ECHO = ("bash", {"cmd": "echo tool ran"})
+OpenChat = Callable[..., Chat]
+Watch = Callable[..., Watcher]
+
+
+# --- steers and follow-ups ----------------------------------------------------------------------------------------
+
+
+def test_a_steer_reaches_the_model_with_its_next_request(open_chat: OpenChat, watch: Watch) -> None:
+    chat = open_chat(held(calls(ECHO)), says("As you wish."))
+    watcher = watch(chat.name)
+    run = chat.send("Do it.")
+    first = chat.part.next_reached()
+    with pytest.raises(AgentBusy) as busy:
+        chat.send("Wait.")
+    assert "steer" in busy.value.message
+    steer = chat.send("Do it gently.", delivery="steer")
+    assert (steer.disposition, steer.name) == ("steer_queued", run.name)
+    assert [message.name for message in watch(chat.name).events[0].snapshot.queue] == [steer.message.name]
+    first.go.set()
+    assert within(run.answer) == "As you wish."
+    second = chat.part.next()
+    assert "tool ran" in second.results[0]["content"]
+    assert second.question.startswith("Do it gently.")
+    assert [role for role, _ in chat.said()] == ["user", "agent", "tool", "user", "agent"]
+    stored = chat.messages()[3]
+    assert (stored.name, stored.delivery, stored.request_cycle) == (steer.message.name, v1.DELIVERY_STEER, run.name)
+    watcher.until("run_stopped")
+    assert [each.fate for each in watcher.of("queue_changed")] == [
+        v1.QueuedMessage.FATE_QUEUED,
+        v1.QueuedMessage.FATE_DELIVERED,
+    ]
+    chat.assert_valid()
+
+
+def test_a_steer_that_the_model_has_not_seen_is_returned_by_a_cancel(open_chat: OpenChat, watch: Watch) -> None:
+    chat = open_chat(stalls)
+    watcher = watch(chat.name)
+    chat.send("Go.")
+    chat.part.next_reached()
+    steer = chat.send("Left.", delivery="steer")
+    receipt = chat.conversation.cancel()
+    assert [message.name for message in receipt.returned_steers] == [steer.message.name]
+    assert [role for role, _ in chat.said()] == ["user"]
+    watcher.until("run_stopped")
+    assert watcher.of("queue_changed")[-1].fate == v1.QueuedMessage.FATE_RETURNED
+
+
+def test_a_follow_up_starts_a_run_of_its_own(open_chat: OpenChat) -> None:
+    chat = open_chat(held(says("First.")), says("Second."))
+    run = chat.send("One.")
+    exchange = chat.part.next_reached()
+    follow_up = chat.send("Two.", delivery="follow_up")
+    assert (follow_up.disposition, follow_up.name) == ("follow_up_queued", "")
+    exchange.go.set()
+    assert within(run.answer) == "First."
+    assert within(follow_up.answer) == "Second."
+    assert follow_up.name != run.name
+    assert chat.messages()[2].delivery == v1.DELIVERY_FOLLOW_UP
+
+
+def test_a_cancel_can_drop_what_waits(open_chat: OpenChat) -> None:
+    chat = open_chat(stalls)
+    chat.send("One.")
+    chat.part.next_reached()
+    follow_up = chat.send("Two.", delivery="follow_up")
+    receipt = chat.conversation.cancel(discard_queued=True)
+    assert receipt.state.kind == v1.STATE_KIND_IDLE
+    assert [message.name for message in receipt.discarded_follow_ups] == [follow_up.message.name]
+    with pytest.raises(RunInterrupted) as cut:
+        within(follow_up.answer)
+    assert cut.value.reason == "NOT_RUN"
+    assert len(chat.part.exchanges) == 1
+    chat.assert_valid()
+
+
+def test_without_that_the_follow_up_starts_when_a_run_is_cancelled(open_chat: OpenChat) -> None:
+    chat = open_chat(stalls, says("Second."))
+    chat.send("One.")
+    chat.part.next_reached()
+    follow_up = chat.send("Two.", delivery="follow_up")
+    assert chat.conversation.cancel().state.kind == v1.STATE_KIND_LLM_REQUESTING
+    assert within(follow_up.answer) == "Second."
+
+
+def test_the_queue_is_bounded(open_chat: OpenChat) -> None:
+    chat = open_chat(stalls)
+    chat.send("Go.")
+    for number in range(8):
+        chat.send(f"Number {number}.", delivery="follow_up")
+    with pytest.raises(QueueFull):
+        chat.send("One too many.", delivery="follow_up")
+    chat.conversation.cancel(discard_queued=True)
+
+
+def test_a_message_for_a_run_that_is_over_is_refused(open_chat: OpenChat) -> None:
+    chat = open_chat(says("Done."), stalls)
+    first = chat.send("One.")
+    assert within(first.answer) == "Done."
+    with pytest.raises(RunOver):
+        chat.send("Still there?", delivery="steer", expected_run=first.name)
+    second = chat.send("Two.")
+    assert chat.conversation.cancel(run=first.name).no_op, "a late cancel hit the next run"
+    chat.send("Here.", delivery="steer", expected_run=second.name)
+    assert not chat.conversation.cancel(run=second.name).no_op
+
+
+# --- approvals ----------------------------------------------------------------------------------------------------
+
+
+def asking(open_chat: OpenChat, *plays: object, policy: str = "ask_writes") -> tuple[Chat, Run, ApprovalNeeded]:
+    """A conversation that waits for a person."""
+    chat = open_chat(*plays, approval_policy=policy)
+    run = chat.send("May you?")
+    with pytest.raises(ApprovalNeeded) as question:
+        within(run.answer)
+    return chat, run, question.value
+
+
+def test_an_approved_tool_runs(open_chat: OpenChat, watch: Watch) -> None:
+    chat, run, question = asking(open_chat, calls(ECHO), says("Thank you."))
+    assert (question.approval.tool, question.approval.input) == ("bash", {"cmd": "echo tool ran"})
+    assert chat.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL
+    with pytest.raises(AwaitingApproval):
+        chat.send("Well?")
+    late = watch(chat.name)
+    pending = only(late.events[0].snapshot.pending_approvals)
+    assert pending.name == question.approval.name
+    assert pending.tool_call.input["cmd"] == "echo tool ran"
+    answered = chat.conversation.approve(pending.name)
+    assert answered.state.kind == v1.STATE_KIND_TOOL_EXECUTING
+    assert within(run.answer) == "Thank you."
+    assert only(late.of("approval_changed")).decision == v1.APPROVAL_DECISION_APPROVE
+    with pytest.raises(NotAwaitingApproval):
+        chat.conversation.approve(pending.name)
+
+
+def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat) -> None:
+    chat, run, question = asking(open_chat, calls(ECHO, ECHO), says("I see."))
+    chat.conversation.deny(question.approval, "not today")
+    within(run.wait)
+    assert chat.said()[-1] == ("agent", "I see.")
+    denied, other = (message.content[0].tool_result for message in chat.messages()[2:4])
+    assert (denied.outcome, denied.output) == (v1.TOOL_OUTCOME_DENIED, "Denied by user: not today")
+    assert other.outcome == v1.TOOL_OUTCOME_SKIPPED
+    assert [result["content"] for result in chat.part.exchanges[1].results] == [denied.output, other.output]
+    chat.assert_valid()
+
+
+def test_always_approves_the_tool_for_good(open_chat: OpenChat) -> None:
+    chat, run, question = asking(open_chat, calls(ECHO), calls(ECHO), says("Easy."))
+    answered = chat.conversation.approve(question.approval, always=True)
+    assert list(answered.always_approved_tools) == ["tools/bash"]
+    assert within(run.answer) == "Easy."
+    assert chat.conversation.get().always_approved_tools == ["tools/bash"]
+
+
+def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:
+    for _ in range(10):
+        chat, run, question = asking(open_chat, calls(ECHO), says("All right."))
+        answers = together(
+            lambda chat=chat, question=question: chat.conversation.approve(question.approval),
+            lambda chat=chat, question=question: chat.conversation.deny(question.approval),
+        )
+        refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
+        assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
+        assert within(run.answer) == "All right."
+        approved = isinstance(answers[1], BaseException)
+        outcome = chat.messages()[2].content[0].tool_result.outcome
+        assert outcome == (v1.TOOL_OUTCOME_OK if approved else v1.TOOL_OUTCOME_DENIED)
+        chat.assert_valid()
+
+
+def test_a_cancel_withdraws_the_question(open_chat: OpenChat, watch: Watch) -> None:
+    chat, _, question = asking(open_chat, calls(ECHO), says("Fine."))
+    watcher = watch(chat.name)
+    assert chat.conversation.cancel().state.kind == v1.STATE_KIND_IDLE
+    watcher.until(lambda event: event.approval_changed.decision == v1.APPROVAL_DECISION_WITHDRAWN)
+    with pytest.raises(NotAwaitingApproval):
+        chat.conversation.approve(question.approval)
+    chat.assert_valid()
+    assert chat.ask("Never mind.") == "Fine."
+
+
+# --- retries and errors -------------------------------------------------------------------------------------------
+
+
+def test_a_retry_is_seen_while_it_waits(open_chat: OpenChat, watch: Watch) -> None:
+    chat = open_chat(refuses(529, "overloaded_error", "Overloaded"), says("Here I am."))
+    watcher = watch(chat.name)
+    run = chat.send("Hello?")
+    retrying = watcher.until("retrying").retrying
+    assert (retrying.attempt, retrying.max_attempts) == (2, 3)
+    assert retrying.error.kind == v1.ERROR_KIND_SERVER_ERROR
+    state = watcher.until(
+        lambda event: event.state_changed.state.llm_requesting.phase == v1.ConversationState.LlmRequesting.PHASE_BACKOFF
+    ).state_changed.state.llm_requesting
+    assert (state.attempt, state.last_error.kind) == (2, v1.ERROR_KIND_SERVER_ERROR)
+    assert within(run.answer) == "Here I am."
+    assert chat.messages()[-1].attempt == 2
+
+
+def test_what_was_streamed_before_a_retry_is_discarded(open_chat: OpenChat, watch: Watch) -> None:
+    def breaks_off(exchange: object) -> None:
+        raise OSError
+
+    chat = open_chat(begins("Half an ", breaks_off), says("A whole answer."))
+    watcher = watch(chat.name)
+    run = chat.send("Hello?")
+    watcher.until("text_delta")
+    chat.part.next().go.set()
+    assert within(run.answer) == "A whole answer."
+    discarded = only(watcher.of("stream_discarded"))
+    assert (discarded.llm_request_id, discarded.attempt) == (chat.messages()[-1].llm_request_id, 1)
+
+
+def test_an_error_is_told_and_the_next_message_recovers(open_chat: OpenChat, watch: Watch) -> None:
+    chat = open_chat(refuses(401, "authentication_error", "invalid x-api-key"), says("Back."))
+    watcher = watch(chat.name)
+    run = chat.send("Hello?")
+    with pytest.raises(RunFailed) as failed:
+        within(run.answer)
+    assert failed.value.reason == "AUTH"
+    assert chat.state.kind == v1.STATE_KIND_ERROR
+    assert not chat.state.busy
+    told = chat.messages()[-1]
+    assert (told.role, told.error_kind) == (v1.ROLE_ERROR, v1.ERROR_KIND_AUTH)
+    assert told.content[0].text.startswith("Authentication failed")
+    assert "ANTHROPIC_API_KEY" in told.content[0].text
+    assert watcher.until("run_stopped").run_stopped.error.kind == v1.ERROR_KIND_AUTH
+    assert len(chat.part.exchanges) == 1
+    assert chat.ask("And now?") == "Back."
+    assert not any("Authentication" in text for text in chat.part.exchanges[1].texts)
+    chat.assert_valid()
+
+
+# --- ends ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_archived_conversation_takes_no_messages(open_chat: OpenChat) -> None:
+    chat = open_chat(held(says("Done.")), says("Again."))
+    run = chat.send("One.")
+    exchange = chat.part.next_reached()
+    with pytest.raises(AgentBusy):
+        chat.conversation.archive()
+    exchange.go.set()
+    within(run.answer)
+    assert chat.conversation.archive().HasField("archive_time")
+    with pytest.raises(Archived):
+        chat.send("Two.")
+    assert chat.name not in [each.name for each in chat.client.conversations()]
+    assert chat.name in [each.name for each in chat.client.conversations(archived=True)]
+    chat.conversation.unarchive()
+    assert chat.ask("Two.") == "Again."
+
+
+def test_a_deleted_conversation_is_gone_at_once(open_chat: OpenChat, watch: Watch) -> None:
+    chat = open_chat(stalls)
+    watcher = watch(chat.name)
+    chat.send("Go.")
+    exchange = chat.part.next_reached()
+    with pytest.raises(AgentBusy):
+        chat.conversation.delete()
+    assert chat.conversation.delete(force=True) == []
+    assert watcher.end() == "OK"
+    assert watcher.kinds[-1] == "deleted"
+    assert exchange.closed.wait(60)
+    with pytest.raises(NotFound):
+        chat.conversation.get()
+    with pytest.raises(NotFound):
+        chat.conversation.delete()
+    chat.conversation.delete(missing_ok=True)
+
+
+def test_a_conversation_goes_on_in_a_successor(open_chat: OpenChat, watch: Watch) -> None:
+    summary = begins("We added ", finishes("numbers."))
+    chat = open_chat(calls(ECHO), says("Two and two is four."), summary)
+    watcher = watch(chat.name)
+    assert chat.ask("Add.") == "Two and two is four."
+    with pytest.raises(FailedPrecondition):
+        chat.conversation.continue_()
+    written = chat.conversation.trigger_continuation()
+    assert written.state.kind == v1.STATE_KIND_AWAITING_CONTINUATION
+    summary_request = chat.part.next_reached(summary)
+    assert summary_request.tools == []
+    with pytest.raises(ContinuationInProgress):
+        chat.send("Wait.")
+    summary_request.go.set()
+    watcher.state(v1.STATE_KIND_CONTEXT_EXHAUSTED)
+    assert chat.conversation.get().continuation_summary == "We added numbers."
+    with pytest.raises(ContextExhausted):
+        chat.send("More.")
+    with pytest.raises(Terminal):
+        chat.conversation.trigger_continuation()
+    successor, again = chat.conversation.continue_(), chat.conversation.continue_()
+    assert successor.name == again.name
+    assert chat.conversation.get().continued_by == successor.name
+    born = successor.get()
+    assert (born.continued_from, born.mode, born.working_directory) == (
+        chat.name,
+        chat.conversation.get().mode,
+        chat.conversation.get().working_directory,
+    )
+    chat.part.then(says("Six."))
+    assert within(successor.send(f"And four and two? {chat.part.key}").answer) == "Six."
+    assert any("We added numbers." in text for text in chat.part.exchanges[-1].texts)
+
+
+# --- the contract -------------------------------------------------------------------------------------------------
+
+
+def test_lists_have_pages(open_chat: OpenChat) -> None:
+    chat = open_chat()
+    for number in range(4):
+        chat.ask(f"Number {number}.")
+    stub = chat.client.conversations_stub
+    messages, cycles, conversations = [], [], []
+    request = v1.ListMessagesRequest(parent=chat.name, page_size=3)
+    while True:
+        page = chat.client.call(stub.ListMessages, request)
+        assert len(page.messages) <= 3
+        messages += [message.sequence for message in page.messages]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert messages == list(range(1, 9))
+    backwards = chat.client.call(stub.ListMessages, v1.ListMessagesRequest(parent=chat.name, descending=True))
+    assert [message.sequence for message in backwards.messages] == messages[::-1]
+    asked = v1.ListRequestCyclesRequest(parent=chat.name, page_size=1)
+    while True:
+        part = chat.client.call(stub.ListRequestCycles, asked)
+        cycles += [cycle.name for cycle in part.request_cycles]
+        if not part.next_page_token:
+            break
+        asked.page_token = part.next_page_token
+    assert len(set(cycles)) == len(cycles) == 4
+    wanted = {chat.name} | {chat.client.create("/tmp").name for _ in range(4)}
+    listing = v1.ListConversationsRequest(page_size=2)
+    while True:
+        found = chat.client.call(stub.ListConversations, listing)
+        assert len(found.conversations) <= 2
+        conversations += [each.name for each in found.conversations]
+        if not found.next_page_token:
+            break
+        listing.page_token = found.next_page_token
+    assert wanted <= set(conversations)
+    assert len(set(conversations)) == len(conversations)
+
+
+NOT_YET: dict[str, Callable[[Chat], object]] = {
+    "SetMode": lambda chat: chat.conversation.set_mode("unrestricted"),
+    "SpawnSubAgents": lambda chat: chat.conversation.spawn_sub_agents(["think"]),
+    "ListQueue": lambda chat: chat.conversation.queue(),
+    "WithdrawMessage": lambda chat: chat.conversation.withdraw(f"{chat.name}/messages/m1"),
+    "VerifyConversation": lambda chat: chat.conversation.verify(),
+    "ReplayConversation": lambda chat: list(chat.conversation.replay()),
+    "ExportConversation": lambda chat: list(chat.conversation.export()),
+    "DownloadAttachment": lambda chat: chat.conversation.attachment(f"{chat.name}/attachments/a1"),
+    "WatchConversations": lambda chat: list(chat.client.watch()),
+    "BrowseDirectory": lambda chat: chat.client.browse("/tmp"),
+}
+
+
+@pytest.mark.parametrize("method", NOT_YET)
+def test_what_this_version_cannot_do_says_so(method: str, open_chat: OpenChat) -> None:
+    chat = open_chat()
+    with pytest.raises(BedrockError) as raised:
+        within(lambda: NOT_YET[method](chat))
+    assert raised.value.code == "UNIMPLEMENTED"
+    assert method in raised.value.message

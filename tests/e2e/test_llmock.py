@@ -1,0 +1,159 @@
+"""llmock, a provider by somebody else that injects faults and judges its clients, behind a whole server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from bedrock import Client, Conversation, RunFailed, v1
+
+from tests.e2e.patience import PATIENCE, within
+from tests.e2e.server_process import API_KEY, Servers, ServerProcess
+from tests.e2e.watcher import Watcher
+
+IDLE_SECONDS = 0.5
+"""How long the server lets a stream be silent."""
+
+MODELS = {"anthropic": "claude-sonnet-4-6", "openai": "gpt-4o"}
+
+
+class Llmock:
+    """A running `llmock serve`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def reset(self) -> None:
+        self._call("POST", "reset")
+
+    def will(self, *behaviors: dict[str, Any]) -> None:
+        self._call("POST", "scenario", {"behaviors": list(behaviors)})
+
+    @property
+    def asked(self) -> int:
+        return int(self._call("GET", "requests")["count"])
+
+    def assert_resilient(self, *, warnings: tuple[str, ...] = ()) -> None:
+        """Its verdict on the client: no errors, and no warnings but these."""
+        verdict = self._call("GET", "verdict")
+        assert verdict["passed"], verdict
+        assert verdict["errors"] == 0, verdict
+        assert {finding["code"] for finding in verdict["findings"]} <= set(warnings), verdict
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/_llmock/{path}", data, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.loads(answer.read())
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llmock]:
+    """`llmock serve` as a process of its own, on a port of the kernel's choice."""
+    folder = tmp_path_factory.mktemp("llmock")
+    program = Path(sys.executable).with_name("llmock")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONIOENCODING": "utf-8"}
+    with (folder / "log").open("w+") as log:
+        served = subprocess.Popen(
+            [str(program), "serve", "-h", "127.0.0.1", "-p", "0"], env=environment, stdout=log, stderr=log
+        )
+        try:
+            yield Llmock(_listening_url(served, log))
+        finally:
+            served.terminate()
+            served.wait(PATIENCE)
+
+
+def _listening_url(served: subprocess.Popen[bytes], log: IO[str]) -> str:
+    """Where it listens, as it says in its log, which no event tells of."""
+    for _ in range(int(PATIENCE * 20)):
+        log.seek(0)
+        said = log.read()
+        if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", said):
+            return found[1]
+        assert served.poll() is None, f"llmock did not start; is it installed? {said}"
+        select.select([], [], [], 0.05)
+    raise AssertionError(f"llmock did not start: {said}")
+
+
+@pytest.fixture(scope="module")
+def server(process: Llmock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with both protocols: one provider from the file, the other from the environment."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "config.toml"
+    config.write_text(
+        f'[providers.anthropic]\nprotocol = "anthropic"\nbase_url = "{process.url}/anthropic"\napi_key = "{API_KEY}"\n'
+        f'models = ["claude-*"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
+        f'[providers.openai]\nprotocol = "openai-chat"\nbase_url = "{process.url}/v1"\napi_key = "{API_KEY}"\n'
+        f'models = ["gpt-*"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
+    )
+    servers = Servers()
+    yield servers(folder, "--config", str(config))
+    servers.close()
+
+
+@pytest.fixture(params=MODELS)
+def conversation(request: pytest.FixtureRequest, client: Client, tmp_path: Path) -> Conversation:
+    return client.create(tmp_path, model=MODELS[request.param])
+
+
+@pytest.fixture
+def llmock(process: Llmock) -> Llmock:
+    process.reset()
+    return process
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"type": "fail", "status": 529},
+        {"type": "fail", "status": 429, "retry_after": 1.3},
+        {"type": "stream_fault", "kind": "truncate", "after_chunks": 3},
+        {"type": "stream_fault", "kind": "malformed", "after_chunks": 3},
+        {"type": "stream_fault", "kind": "stall", "after_chunks": 3, "stall_seconds": 2.0},
+    ],
+    ids=lambda fault: str(fault.get("kind") or fault["status"]),
+)
+def test_what_passes_is_outlived(
+    fault: dict[str, Any], conversation: Conversation, llmock: Llmock, watch: Callable[..., Watcher]
+) -> None:
+    llmock.will(fault)
+    watcher = watch(conversation.name)
+    assert within(conversation.send("Tell me about the sea.").answer)
+    (retrying,) = watcher.of("retrying")
+    assert (retrying.attempt, retrying.max_attempts) == (2, 3)
+    assert bool(watcher.of("stream_discarded")) == (fault["type"] == "stream_fault")
+    assert llmock.asked == 2
+    # When a malformed chunk is met, llmock may have sent all: then it takes the retry for another question.
+    llmock.assert_resilient(warnings=("malformed_chunk_ignored",) if fault.get("kind") == "malformed" else ())
+
+
+def test_a_wrong_key_is_not_tried_again(conversation: Conversation, llmock: Llmock) -> None:
+    llmock.will({"type": "fail", "status": 401, "times": None})
+    with pytest.raises(RunFailed) as failed:
+        within(conversation.send("Tell me about the sea.").answer)
+    assert failed.value.reason == "AUTH"
+    assert conversation.get().state.kind == v1.STATE_KIND_ERROR
+    assert llmock.asked == 1
+    llmock.assert_resilient(warnings=("gave_up",))
+    llmock.reset()
+    assert within(conversation.send("And now?").answer)
+
+
+def test_a_tool_round(conversation: Conversation, llmock: Llmock) -> None:
+    """llmock calls an offered tool with arguments that fit its schema, and answers in words to the result."""
+    assert within(conversation.send("Use bash to look around, please.").answer)
+    messages = list(conversation.messages())
+    (call,) = (call for message in messages for call in message.tool_calls)
+    (result,) = (result for message in messages for result in message.tool_results)
+    assert call.id == result.id
+    llmock.assert_resilient()

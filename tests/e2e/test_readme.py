@@ -1,0 +1,68 @@
+"""What README shows is what happens: its session, its Python and its line of shell, run in a new home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bedrock.cli.spawning import SpawnedServer
+
+from tests.documents.pages import README, ROOT, fenced
+from tests.generate.readme_session import MARKER, environment, session
+
+PAGE = README.read_text(encoding="utf-8")
+SECONDS = 90
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of somebody who has typed `bedrock serve` in another window."""
+    for name in os.environ:
+        if name.startswith(("BEDROCK_", "ANTHROPIC_", "OPENAI_", "XDG_")):
+            monkeypatch.delenv(name)
+    environ = environment(tmp_path)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with SpawnedServer():
+        del environ["BEDROCK_ADDRESS"], environ["BEDROCK_LISTEN"]
+        yield environ
+
+
+def run(command: list[str], environ: dict[str, str], folder: Path) -> str:
+    """What the command prints. It must end well."""
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_session_is_what_the_program_prints(tmp_path: Path) -> None:
+    assert fenced(PAGE, MARKER) == session(tmp_path), "if this is meant: make readme-session"
+
+
+def test_the_python_example_does_what_it_says(newcomer: dict[str, str], tmp_path: Path) -> None:
+    example = fenced(PAGE, "client")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "notes.txt").touch()
+    said = run([sys.executable, "-c", example], newcomer, work)
+    assert len(example.splitlines()) <= 15
+    assert "bash answered with 2 lines:\nnotes.txt\n" in said
+    assert "agent is busy" in said
+    assert said.splitlines()[-1].startswith("stopped: ")
+    assert said.splitlines()[-1] != "stopped: "
+
+
+def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str], tmp_path: Path) -> None:
+    address = (tmp_path / ".local" / "state" / "bedrock" / "address").read_text().strip()
+    line = fenced(PAGE, "curl").replace("127.0.0.1:7421", address)
+    made = json.loads(run(["bash", "-c", line], newcomer, ROOT))
+    assert made["conversation"]["workingDirectory"] == str(Path("/tmp").resolve())
+    assert made["conversation"]["state"]["kind"] == "STATE_KIND_IDLE"

@@ -1,0 +1,27 @@
+"""The examples of the clients' README run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.clients.fake_server import FakeBedrock, says, uses_tool
+
+README = Path(__file__).parents[3] / "clients" / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("example", range(len(EXAMPLES)))
+def test_the_examples_run(
+    example: int, address: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BEDROCK_ADDRESS", address)
+    fake.answers.extend([uses_tool("ls", "a", "Done.", ask=True) if example == 0 else says("Done.")])
+    exec(EXAMPLES[example], {})
+    assert capsys.readouterr().out.strip().endswith("Done.")
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) == 2
