@@ -44,6 +44,10 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 	cd protos && buf lint && buf format --exit-code --diff
 	@$(MAKE) --no-print-directory protos-drift
 
+.PHONY: core-readme
+core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
+
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)

@@ -241,7 +241,7 @@ def test_the_clients_deadline_is_the_actors(house: House, author: Author) -> Non
     ask(house, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=1_000)
     ((_, _, deadline),) = house.conversations.asked
     assert deadline is not None
-    assert 900 < deadline - now <= 1_001
+    assert 900 < deadline - now < 1_100  # the wire rounds long times up
 
 
 def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(house: House, author: Author) -> None:

@@ -95,6 +95,19 @@ def test_a_commit_too_large_for_one_response_is_split(monkeypatch: pytest.Monkey
     run(work())
 
 
+def test_a_commit_moves_to_the_next_response_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_EVENTS", 4)
+
+    async def work() -> None:
+        reader = Reader()
+        out = Outbox(reader.write)
+        await out.add_events(stored(1, 1, 2, 2, 2, 3), [b"a", b"b", b"c", b"d", b"e", b"f"])
+        await out.flush()
+        assert reader.got == [b"ab", b"cdef"]
+
+    run(work())
+
+
 def test_responses_are_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "BATCH_EVENTS", 2)
 

@@ -1,0 +1,186 @@
+"""The `bedrock` program: `make run` without a terminal, and `bedrock ask` against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import processes
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ServerProcess
+from tests.e2e.twin import Part, Twin, calls, refuses, says, stalls
+
+PROGRAM = Path(sys.executable).with_name("bedrock")
+USUAL_PORT = 7421
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody who has just installed this: no key, no settings, an empty home.
+
+    Where a server of somebody else has the usual port, the newcomer remembers a server that is gone, so that the
+    other one is left alone.
+    """
+    home, state = tmp_path / "home", tmp_path / "state"
+    home.mkdir()
+    with socket.socket() as tried:
+        if tried.connect_ex(("127.0.0.1", USUAL_PORT)) == 0:
+            (state / "bedrock").mkdir(parents=True)
+            (state / "bedrock" / "address").write_text("127.0.0.1:9\n")
+    marker = f"e2e-{uuid.uuid4().hex}"
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(state), "LC_BEDROCK_E2E": marker}
+
+
+def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: dict[str, str], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a-file-to-find").touch()
+    done = subprocess.run(
+        [str(PROGRAM), "chat", "--spawn"],
+        cwd=work,
+        env=newcomer,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = done.stdout
+    assert "\x1b" not in text, "colours without a terminal"
+    assert "Traceback" not in text + done.stderr
+    found = [text.find(part) for part in ("bash", "answered automatically", "a-file-to-find", "Completed")]
+    assert found == sorted(found), text
+    assert found[0] > 0, text
+    assert "ANTHROPIC_API_KEY" in text, "nobody is told how to plug in a real model"
+    assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
+    assert (Path(newcomer["XDG_STATE_HOME"]) / "bedrock" / "bedrock.db").exists()
+
+
+# --- ask ----------------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """How a call of `bedrock ask` ended."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code = done.returncode
+        self.output = done.stdout
+        self.errors = done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
+    """Runs `bedrock ask` in a process of its own, against the server of this module."""
+
+    def run(*arguments: str, stdin: str = "", **env: str) -> Asked:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "BEDROCK_ADDRESS": server.address,
+            "BEDROCK_TOKEN": server.token,
+        }
+        return Asked(
+            subprocess.run(
+                [str(PROGRAM), "ask", *arguments],
+                cwd=tmp_path,
+                env=environment | env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        )
+
+    return run
+
+
+def prompt(part: Part) -> str:
+    return f"What do you say? {part.key}"
+
+
+def test_an_answer_goes_to_standard_output(ask: Callable[..., Asked], twin: Twin) -> None:
+    asked = ask(prompt(twin.part(says("Forty-", "two."))))
+    assert (asked.code, asked.output) == (0, "Forty-two.\n")
+
+
+def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked], twin: Twin) -> None:
+    asked = ask("--output", "json", stdin=prompt(twin.part(says("Forty-two."))))
+    result = json.loads(asked.output)
+    assert asked.code == 0
+    assert (result["text"], result["stop_reason"], result["exit_code"]) == ("Forty-two.", "completed", 0)
+
+
+def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], twin: Twin) -> None:
+    asked = ask("--output", "stream-json", prompt(twin.part(calls(("think", {"thoughts": "x"})), says("So."))))
+    lines = [json.loads(line) for line in asked.output.splitlines()]
+    revisions = [int(line["revision"]) for line in lines if "revision" in line]
+    assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
+    assert {"message_added", "state_changed", "text_delta", "run_stopped"} <= {line["kind"] for line in lines}
+    assert lines[-1]["result"]["text"] == "So."
+
+
+def test_a_run_that_fails_is_exit_code_1(ask: Callable[..., Asked], twin: Twin) -> None:
+    asked = ask(prompt(twin.part(refuses(401, "authentication_error"))))
+    assert (asked.code, asked.output) == (1, "")
+    assert "ANTHROPIC_API_KEY" in asked.errors
+
+
+def test_a_question_that_nobody_answers_is_exit_code_3(ask: Callable[..., Asked], twin: Twin) -> None:
+    part = twin.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
+    asked = ask("--approval-policy", "ask_all", prompt(part))
+    assert (asked.code, asked.output) == (3, "")
+    assert re.search(r"bedrock approve \S+", asked.errors)
+    assert len(part.exchanges) == 1
+
+
+def test_questions_can_be_answered_in_advance(ask: Callable[..., Asked], twin: Twin) -> None:
+    part = twin.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
+    asked = ask("--approval-policy", "ask_all", "--approve", "all", prompt(part))
+    assert (asked.code, asked.output) == (0, "Thank you.\n")
+
+
+def test_a_run_that_somebody_cancels_is_exit_code_130(
+    ask: Callable[..., Asked], twin: Twin, server: ServerProcess
+) -> None:
+    part = twin.part(stalls)
+    with ThreadPoolExecutor(1) as pool, server.client() as client:
+        asking = pool.submit(ask, prompt(part))
+        part.next_reached()
+        (busy,) = (each for each in client.conversations() if each.state.busy)
+        client.conversation(busy.name).cancel()
+        asked = asking.result(PATIENCE)
+    assert (asked.code, asked.output) == (130, "")
+    assert "cancelled" in asked.errors
+
+
+def test_no_server_is_exit_code_4(ask: Callable[..., Asked]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        asked = ask("Hello?", BEDROCK_ADDRESS=f"127.0.0.1:{free.getsockname()[1]}")
+    assert asked.code == 4
+    assert "bedrock serve" in asked.errors
+
+
+def test_a_wrong_token_is_told(ask: Callable[..., Asked]) -> None:
+    asked = ask("Hello?", BEDROCK_TOKEN="wrong")
+    assert asked.code == 1
+    assert "BEDROCK_TOKEN" in asked.errors
+
+
+def test_a_wrong_command_line_is_exit_code_2(ask: Callable[..., Asked]) -> None:
+    assert ask().code == 2
+    assert ask("--output", "xml", "Hello?").code == 2
+    assert ask("--model", "nobody/serves this", "Hello?").code == 2

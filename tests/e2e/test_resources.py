@@ -1,0 +1,75 @@
+"""What a conversation took, it gives back: threads, file descriptors, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bedrock import Client
+
+from tests.e2e import processes
+from tests.e2e.chat import Chat
+from tests.e2e.patience import eventually
+from tests.e2e.server_process import ServerProcess
+from tests.e2e.twin import calls, refuses, says, stalls
+from tests.e2e.watcher import Watcher
+
+CONVERSATIONS = 30
+
+
+def test_after_many_conversations_the_server_is_as_it_was(
+    open_chat: Callable[..., Chat], server: ServerProcess
+) -> None:
+    for number in range(CONVERSATIONS):  # what is made once and kept is made now
+        _live(open_chat, server, number)
+    eventually(lambda: processes.children(server.pid) == [], "the tools of the first conversations are gone")
+    threads, files = _settled(server)
+    for number in range(CONVERSATIONS):
+        _live(open_chat, server, number)
+    eventually(lambda: processes.children(server.pid) == [], "no child is left")
+    eventually(lambda: processes.threads(server.pid) <= threads, f"back to {threads} threads")
+    eventually(lambda: processes.open_files(server.pid) <= files, f"back to {files} file descriptors")
+    assert server.running() == [server.pid]
+
+
+def _live(open_chat: Callable[..., Chat], server: ServerProcess, number: int) -> None:
+    """A conversation from birth to deletion: a tool, a watcher, and some end that differs with the number."""
+    chat = open_chat(calls(("bash", {"cmd": "sleep 1000 & echo hi"}), ("think", {"thoughts": "x"})), says("Done."))
+    watcher = Watcher(server, chat.name)
+    assert chat.ask("Go.") == "Done."
+    match number % 3:
+        case 0:
+            chat.part.then(stalls)
+            chat.send("Stall.")
+            chat.part.next_reached(stalls)
+            chat.conversation.cancel()
+        case 1:
+            chat.part.then(refuses(400, "invalid_request_error"))
+            chat.send("Fail.").wait()
+        case _:
+            chat.part.then(calls(("bash", {"cmd": "echo up; sleep 1000"})))
+            chat.send("Run.")
+            watcher.until(lambda event: "up" in event.tool_output_delta.text)
+    chat.conversation.delete(force=True)
+    assert watcher.end() == "OK"
+    watcher.close()
+
+
+def _settled(server: ServerProcess) -> tuple[int, int]:
+    """Threads and file descriptors once their numbers no longer fall."""
+    seen: list[tuple[int, int]] = []
+
+    def steady() -> bool:
+        seen.append((processes.threads(server.pid), processes.open_files(server.pid)))
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    eventually(steady, "the server comes to rest")
+    return seen[-1]
+
+
+def test_a_client_that_leaves_takes_its_connection_along(server: ServerProcess, client: Client) -> None:
+    client.server_info()
+    before = processes.open_files(server.pid)
+    for _ in range(20):
+        with server.client() as passing:
+            passing.server_info()
+    eventually(lambda: processes.open_files(server.pid) <= before, "connections are closed")

@@ -1,0 +1,337 @@
+"""The integration tests that seed 2 asks for, under its own words, one each.
+
+Over real actors wherever a conversation can be brought there at run time. What cannot yet, sub-agents and the states
+that never rest, is lived through on the machine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import SubAgentComplete, ToolSuccess, ToolUse
+from actors.core.context import ApprovalPolicy
+from actors.core.effects import CancelSubAgents, NotifyParent, SpawnSubAgent
+from actors.core.errors import ErrorKind
+from actors.core.events import AgentsSpawned, SpawnSubAgents, SubAgentResult, SubAgentTimeout, UserCancel
+from actors.core.history import open_calls, violations
+from actors.core.notifications import Retrying, RunStop, StateChanged
+from actors.core.states import (
+    AgentFailed,
+    AgentTask,
+    AwaitingContinuation,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Cancelling,
+    Completed,
+    ContextExhausted,
+    Error,
+    Failed,
+    Idle,
+    LlmRequesting,
+    Phase,
+    State,
+    ToolExecuting,
+)
+from actors.llm_runner import Outcome
+from actors.ports import ToolOutput
+from actors.requests import Trigger
+from tests.machine.columns import SUB_AGENT
+from tests.machine.talk import OPEN
+from tests.machine.talk import Talk as Machine
+
+World = Any
+Talk = Any
+
+BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
+LOOK = ToolUse("t2", "look", "{}")
+SPAWN = ToolUse("t1", "spawn_sub_agent", "{}")
+
+
+def task(name: str) -> AgentTask:
+    return AgentTask("", name, "/tmp", "scripted", 20, 60_000)
+
+
+def history(talk: Talk) -> Any:
+    return talk.world.truth.history(talk.id, talk.state.ledger.seq)
+
+
+# --- Full conversation flow: user message → LLM → tools (serial) → response ---------------------------------------
+
+
+def test_full_conversation_flow(world: World) -> None:
+    talk = world.create()
+    talk.send("list the files")
+    talk.exchange().call(BASH, LOOK)
+    first = talk.tool("bash")
+    assert world.box.tools["look"].started == 0
+    first.finish.put(ToolOutput("a.txt"))
+    talk.tool("look").finish.put(ToolOutput("it is empty"))
+    last = talk.exchange()
+    assert [block.output for block in last.request.turns[-1].content] == ["a.txt", "it is empty"]
+    last.say("There is a.txt, and it is empty.")
+    talk.rest(Idle)
+    assert talk.texts()[-1] == "There is a.txt, and it is empty."
+    kinds = [change.state.kind for change in talk.found(StateChanged)]
+    walk = [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before]
+    assert walk == ["awaiting_llm", "llm_requesting", "tool_executing", "awaiting_llm", "llm_requesting", "idle"]
+
+
+# --- Cancellation at each state with message chain verification ---------------------------------------------------
+
+
+def _streaming(talk: Talk) -> None:
+    talk.send("tell me a story")
+    exchange = talk.exchange()
+    exchange.sink.text("Once upon")
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+
+
+def _asked(talk: Talk) -> None:
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+
+
+def _at_a_tool(talk: Talk) -> None:
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    talk.tool().reap.set()
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+
+
+def _failed_run(talk: Talk) -> None:
+    talk.send("go")
+    talk.exchange().fail(ErrorKind.AUTH)
+    talk.until(lambda: isinstance(talk.state, Error))
+
+
+def _summarising(talk: Talk) -> None:
+    talk.ask(Trigger())
+    talk.exchange()
+    talk.until(lambda: isinstance(talk.state, AwaitingContinuation))
+
+
+def _exhausted(talk: Talk) -> None:
+    talk.ask(Trigger())
+    talk.exchange().say("This is what was done.")
+    talk.until(lambda: isinstance(talk.state, ContextExhausted))
+
+
+ARRIVE: dict[type[State], Callable[[Talk], None]] = {
+    Idle: lambda talk: None,
+    LlmRequesting: _streaming,
+    AwaitingToolApproval: _asked,
+    ToolExecuting: _at_a_tool,
+    Error: _failed_run,
+    AwaitingContinuation: _summarising,
+    ContextExhausted: _exhausted,
+}
+"""How a conversation gets there over real actors."""
+UNTOUCHED = (Idle, Error, ContextExhausted, Completed, Failed)
+"""Where there is nothing to cancel."""
+
+
+def _cancelled_over_actors(world: World, state: type[State]) -> None:
+    policy = ApprovalPolicy.ASK_ALL if state is AwaitingToolApproval else ApprovalPolicy.AUTO
+    talk = world.create(approval_policy=policy)
+    ARRIVE[state](talk)
+    assert isinstance(talk.state, state)
+
+    receipt = talk.cancel()
+
+    assert receipt.no_op == (state in UNTOUCHED)
+    talk.rest(state if state in UNTOUCHED else Idle)
+    assert open_calls(history(talk)) == ()
+    assert "Once upon" not in talk.texts()
+    if state is not ContextExhausted:
+        talk.send("and now?")
+        talk.exchange().say("All is well.")
+        talk.rest(Idle)
+
+
+def _due() -> Machine:
+    """The first step of a chain: it never rests, but a cancel must find it in order."""
+    started = Machine(OPEN)
+    first = started.say("go")[0]
+    machine = Machine(first.context, first.new_state)
+    machine.effects = list(first.effects)
+    return machine
+
+
+def _with_sub_agents() -> Machine:
+    machine = Machine(OPEN)
+    machine.say("go")
+    machine.call(SPAWN, BASH_2)
+    assert isinstance(machine.state, ToolExecuting)
+    machine.tell(AgentsSpawned(machine.at(), "t1", machine.state.execution_id, (task("one"), task("two"))))
+    return machine
+
+
+def _cancelling() -> Machine:
+    machine = _with_sub_agents()
+    machine.tell(UserCancel(machine.at()))
+    return machine
+
+
+def _over(*calls: ToolUse) -> Machine:
+    """A sub-agent that has submitted this, or was cancelled."""
+    machine = Machine(SUB_AGENT)
+    machine.start()
+    if calls:
+        machine.call(*calls)
+    else:
+        machine.tell(UserCancel(machine.at()))
+    return machine
+
+
+BASH_2 = ToolUse("t2", "bash", "{}")
+STAGED: dict[type[State], Callable[[], Machine]] = {
+    AwaitingLlm: _due,
+    AwaitingSubAgents: _with_sub_agents,
+    Cancelling: _cancelling,
+    Completed: lambda: _over(ToolUse("t1", "submit_result", '{"result": "done"}')),
+    Failed: _over,
+}
+"""The machine in a state that no conversation can be found in at run time."""
+
+
+def _cancelled_on_the_machine(state: type[State]) -> None:
+    machine = STAGED[state]()
+    assert isinstance(machine.state, state)
+    waited = isinstance(machine.state, AwaitingSubAgents | Cancelling)
+
+    machine.tell(UserCancel(machine.at()))
+
+    if state in UNTOUCHED or state is Cancelling:
+        assert machine.steps == ()
+    for agent_id in ("c-a1", "c-a2") if waited else ():
+        assert isinstance(machine.state, Cancelling)
+        gone = AgentFailed(ErrorKind.CANCELLED, "cancelled before result submission")
+        machine.tell(SubAgentResult(machine.at(), agent_id, gone))
+    assert isinstance(machine.state, state if state in UNTOUCHED else Idle)
+    assert violations(machine.messages) == ()
+    assert open_calls(machine.messages) == ()
+
+
+@pytest.mark.parametrize("state", get_args(State), ids=lambda state: state.__name__)
+def test_cancellation_at_each_state(world: World, state: type[State]) -> None:
+    if state in ARRIVE:
+        _cancelled_over_actors(world, state)
+    else:
+        _cancelled_on_the_machine(state)
+
+
+# --- Error recovery: retry exhaustion, non-retryable errors -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "begins"),
+    [
+        (ErrorKind.NETWORK, 3, "Failed after 3 attempts: "),
+        (ErrorKind.RATE_LIMIT, 3, "Failed after 3 attempts: "),
+        (ErrorKind.AUTH, 1, "Authentication failed: "),
+        (ErrorKind.INVALID_REQUEST, 1, "no such thing"),
+    ],
+)
+def test_error_recovery(world: World, kind: ErrorKind, attempts: int, begins: str) -> None:
+    talk = world.create()
+    talk.send("go")
+    for attempt in range(1, attempts + 1):
+        exchange = talk.exchange()
+        assert exchange.request.attempt == attempt
+        exchange.fail(kind, "no such thing")
+    failed = talk.rest(Error)
+    assert failed.error_kind is kind
+    assert failed.message.startswith(begins)
+    assert [retry.attempt for retry in talk.found(Retrying)] == list(range(2, attempts + 1))
+    talk.send("once more")
+    talk.exchange().say("Now it works.")
+    talk.rest(Idle)
+    assert [stop.reason.value for stop in talk.found(RunStop)] == ["error", "completed"]
+
+
+# --- Sub-agent spawning, result submission, aggregation -----------------------------------------------------------
+
+
+def test_sub_agent_spawning_result_submission_aggregation() -> None:
+    parent = Machine(OPEN)
+    parent.say("go")
+    parent.call(SPAWN)
+    assert isinstance(parent.state, ToolExecuting)
+    tasks = tuple(task(name) for name in ("find it", "break it", "wait for it"))
+    parent.tell(AgentsSpawned(parent.at(), "t1", parent.state.execution_id, tasks))
+    finder, breaker, waiter = parent.acts(SpawnSubAgent)
+
+    broken = _lived(breaker, ToolUse("b1", "submit_error", '{"error": "it does not break"}'))
+    parent.tell(SubAgentResult(parent.at(), breaker.task.agent_id, broken.result))
+    found = _lived(finder, ToolUse("f1", "submit_result", '{"result": "behind the door"}'))
+    parent.tell(SubAgentResult(parent.at(), finder.task.agent_id, found.result))
+    assert isinstance(parent.state, AwaitingSubAgents)
+    parent.tell(SubAgentTimeout(parent.at(), waiter.task.agent_id))
+
+    assert parent.acts(CancelSubAgents) == [CancelSubAgents((waiter.task.agent_id,))]
+    assert isinstance(parent.state, LlmRequesting)
+    (aggregate,) = parent.messages[-1].content
+    assert isinstance(aggregate, SubAgentComplete)
+    assert aggregate.output.split("\n\n") == [
+        'Task: "find it"\nResult: behind the door',
+        'Task: "break it"\nFailed: it does not break',
+        'Task: "wait for it"\nTimed out: no result before the deadline',
+    ]
+    assert violations(parent.messages) == ()
+
+
+def _lived(spawn: SpawnSubAgent, submission: ToolUse) -> NotifyParent:
+    """A sub-agent's life: it gets its task, uses a tool, submits; what its parent is told."""
+    child = Machine(replace(SUB_AGENT, conversation_id=spawn.task.agent_id))
+    child.start(spawn.task.task)
+    child.call(ToolUse("x1", "read_file", "{}"))
+    child.result(ToolSuccess("x1", "a line"))
+    child.call(submission)
+    (told,) = child.acts(NotifyParent)
+    assert violations(child.messages) == ()
+    assert open_calls(child.messages) == ()
+    return told
+
+
+def test_a_server_that_runs_no_sub_agents_answers_for_each_of_them(world: World) -> None:
+    talk = world.create()
+    spawned = SpawnSubAgents(world.clock.now_ms(), "m-1", (task("one"), task("two")))
+    assert world.supervisor._deliver(talk.id, Outcome(spawned))
+    exchange = talk.exchange()
+    told = exchange.request.turns[-1].content[-1].text
+    assert told.count("Failed: this server does not run sub-agents") == 2
+    exchange.say("Then I do it myself.")
+    talk.rest(Idle)
+    assert world.store.children(talk.id) == ()
+
+
+# --- Server restart recovery --------------------------------------------------------------------------------------
+
+
+def test_server_restart_recovery(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    talk.tool("bash").finish.put(ToolOutput("a.txt"))
+    talk.tool("look").reap.set()
+    before = history(talk)
+    successor = type(world)(world.store)
+    try:
+        assert successor.supervisor.start() == (talk.id,)
+        after = type(talk)(successor, talk.id)
+        after.rest(Idle)
+        assert history(after)[: len(before)] == before
+        assert after.texts()[-2:] == ["a.txt", "Interrupted by server restart"]
+        assert open_calls(history(after)) == ()
+        assert successor.model.asked == 0
+        after.send("where were we?")
+        after.exchange().say("At a.txt.")
+        after.rest(Idle)
+    finally:
+        successor.close()
