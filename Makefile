@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: help
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
@@ -47,6 +47,10 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 .PHONY: core-readme
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
+
+.PHONY: readme-session
+readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
+	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)

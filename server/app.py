@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -218,6 +219,10 @@ def _credentials(config: Config) -> grpc.ServerCredentials | None:
         return None
     try:
         pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
+        # gRPC would only say that it cannot listen. A password is never asked for: there may be nobody to answer.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_certificate, config.tls_key, lambda: "")
+    except ssl.SSLError:
+        raise CannotStart(f"{config.tls_certificate} and {config.tls_key} are no certificate with its key") from None
     except OSError as error:
         raise CannotStart(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from None
     return grpc.ssl_server_credentials([pair])

@@ -203,6 +203,7 @@ class Watcher:
     async def _go_on(self) -> bool:
         """Send all that is there now; returns whether the stream goes on."""
         self._woken.clear()
+        closing = self._watchers.closing  # before the look: what is published until then is still sent
         batch = self._watch.read(self._position, passing=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, passing=self._deltas)
@@ -214,7 +215,7 @@ class Watcher:
         await self._out.flush()
         if batch.deleted or self._settled:
             return False
-        if self._watchers.closing:
+        if closing:
             raise Rejected(Reason.SHUTTING_DOWN)
         return True
 

@@ -95,7 +95,7 @@ def links(page: Path) -> Iterator[Link]:
 
 
 @functools.cache
-def tests_in(file: Path) -> frozenset[str]:
+def named_tests(file: Path) -> frozenset[str]:
     """The names of the test functions of a file."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -159,7 +159,7 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(
     with ThreadPoolExecutor(1) as pool, server.client() as client:
         asking = pool.submit(ask, prompt(part))
         part.next_reached()
-        (busy,) = (each for each in client.conversations() if each.state.busy)
+        (busy,) = (each for each in client.conversations() if each.state.HasField("llm_requesting"))
         client.conversation(busy.name).cancel()
         asked = asking.result(PATIENCE)
     assert (asked.code, asked.output) == (130, "")

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from bedrock import Client
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
-from tests.e2e.patience import eventually
+from tests.e2e.patience import PATIENCE, eventually
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import calls, refuses, says, stalls
 from tests.e2e.watcher import Watcher
 
 CONVERSATIONS = 30
+AT_A_TIME = 6
 
 
 def test_after_many_conversations_the_server_is_as_it_was(
     open_chat: Callable[..., Chat], server: ServerProcess
 ) -> None:
-    for number in range(CONVERSATIONS):  # what is made once and kept is made now
+    def live(number: int) -> None:
         _live(open_chat, server, number)
-    eventually(lambda: processes.children(server.pid) == [], "the tools of the first conversations are gone")
-    threads, files = _settled(server)
-    for number in range(CONVERSATIONS):
-        _live(open_chat, server, number)
+
+    _fill_pools(open_chat())
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        list(pool.map(live, range(CONVERSATIONS), timeout=2 * PATIENCE))  # what is made once and kept is made now
+        eventually(lambda: processes.children(server.pid) == [], "the tools of the first conversations are gone")
+        threads, files = _settled(server)
+        list(pool.map(live, range(CONVERSATIONS), timeout=2 * PATIENCE))
     eventually(lambda: processes.children(server.pid) == [], "no child is left")
     eventually(lambda: processes.threads(server.pid) <= threads, f"back to {threads} threads")
     eventually(lambda: processes.open_files(server.pid) <= files, f"back to {files} file descriptors")
     assert server.running() == [server.pid]
+
+
+def _fill_pools(chat: Chat) -> None:
+    """Read so much at once that the server's pools of threads and connections are as large as they get."""
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: chat.messages(), range(1_000), timeout=2 * PATIENCE))
+    chat.conversation.delete()
 
 
 def _live(open_chat: Callable[..., Chat], server: ServerProcess, number: int) -> None:

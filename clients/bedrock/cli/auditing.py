@@ -13,7 +13,10 @@ from bedrock.cli.connection import connect
 @click.option("--all", "everything", is_flag=True, help="All active conversations.")
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
-    """Check stored conversations without changing them: gaps, results, ends of runs, the hash chain."""
+    """Check stored conversations and change nothing.
+
+    Looked at are gaps, the results of calls, the ends of runs, and the hash chain.
+    """
     client = connect(ctx)
     chosen = [found.slug for found in client.conversations()] if everything else list(names)
     if not chosen:
@@ -34,7 +37,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
 @click.pass_context
 def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
-    """Run the log of a conversation through the state machine again and compare each step with what was stored."""
+    """Run a log through the state machine again. Each step is compared with what was stored."""
     steps = differences = 0
     for step in connect(ctx).conversation(name).replay(until):
         steps += 1

@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell, e.g. for ~/.bashrc: eval "$(bedrock completion bash)"."""
+    """Print the completion script of a shell. For ~/.bashrc: eval "$(bedrock completion bash)"."""
     found = get_completion_class(shell)
     if found is not None:
         click.echo(found(ctx.find_root().command, {}, "bedrock", "_BEDROCK_COMPLETE").source())

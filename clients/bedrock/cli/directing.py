@@ -80,7 +80,7 @@ def mode(ctx: click.Context, name: str, mode: str) -> None:
 @click.option("--without-summary", is_flag=True, help="Begin empty.")
 @click.pass_context
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
-    """Go on in a new conversation after the context of one is used up."""
+    """Go on in a new conversation when one is full. By default it begins with the summary of the full one."""
     successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
     click.echo(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
 

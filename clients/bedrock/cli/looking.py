@@ -98,7 +98,7 @@ def cycles(ctx: click.Context, name: str, limit: int, output: str) -> None:
 )
 @click.pass_context
 def watch(ctx: click.Context, name: str | None, output: str) -> None:
-    """Follow a conversation, or the list of all of them, until Ctrl-C. Watching never disturbs."""
+    """Follow a conversation, or the list of them, until Ctrl-C. Watching never disturbs."""
     client = connect(ctx)
     if name is None:
         for entry in client.watch():

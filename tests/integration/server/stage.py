@@ -117,6 +117,7 @@ class Stream:
         self.gate = asyncio.Event()
         """Cleared: the reader takes nothing."""
         self.gate.set()
+        self.writing = False
         self._arrived = asyncio.Event()
         self.task: asyncio.Task[None]
 
@@ -138,7 +139,9 @@ class Stream:
         return "".join(event.text_delta.text for event in self.events)
 
     async def write(self, response: bytes) -> None:
+        self.writing = True
         await self.gate.wait()
+        self.writing = False
         self.responses.append(v1.SubscribeResponse.FromString(response))
         self._arrived.set()
 

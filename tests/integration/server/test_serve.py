@@ -277,6 +277,47 @@ def test_a_socket_that_a_crash_left_behind_is_taken(start: Callable[..., Server]
     start("--listen", f"unix:{path}").conversation()
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    made, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)],
+        check=True,
+        capture_output=True,
+        timeout=SECONDS,
+    )  # fmt: skip
+    return made, key
+
+
+def test_with_a_certificate_only_tls_gets_in(start: Callable[..., Server], certificate: tuple[Path, Path]) -> None:
+    made, key = certificate
+    server = start("--listen", "127.0.0.1:0", "--tls-certificate", str(made), "--tls-key", str(key))
+    assert server.address.startswith("https://127.0.0.1:")
+    target = server.address.removeprefix("https://")
+    request = v1.ListModelsRequest()
+    trusted = grpc.ssl_channel_credentials(made.read_bytes())
+    for credentials, works in ((trusted, True), (grpc.ssl_channel_credentials(), False), (None, False)):
+        with grpc.secure_channel(target, credentials) if credentials else grpc.insecure_channel(target) as channel:
+            stub = v1.CatalogServiceStub(channel)
+            if works:
+                assert stub.ListModels(request, metadata=server.metadata, timeout=SECONDS).models
+            else:
+                with pytest.raises(grpc.RpcError) as failure:
+                    stub.ListModels(request, metadata=server.metadata, timeout=SECONDS)
+                assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_certificate_that_is_none_is_said_in_one_line(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    made, key = certificate
+    key.write_text("no key")
+    options = ("--data-dir", str(tmp_path / "data"), "--tls-certificate", str(made), "--tls-key", str(key))
+    code, line = refuses_to_start(tmp_path, "--listen", "127.0.0.1:0", *options)
+    assert code == 1
+    assert "certificate" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

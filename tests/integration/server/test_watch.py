@@ -671,6 +671,21 @@ async def test_a_shutdown_sends_what_is_there_and_then_ends_the_streams() -> Non
             await s.watch().end()
 
 
+@on_loop
+async def test_a_shutdown_while_something_is_being_sent_forgets_nothing() -> None:
+    async with stage() as s:
+        stream = s.watch()
+        stream.gate.clear()
+        while not s.hub.watchers() or not stream.writing:
+            await asyncio.sleep(0)
+        s.author.commit(s.author.says())
+        s.watchers.shut_down()
+        stream.gate.set()
+        with pytest.raises(Rejected):
+            await stream.end()
+        assert stream.revisions == [1]
+
+
 class Failing(MemoryStore):
     broken = False
 

@@ -1,0 +1,147 @@
+"""What is written for people is true: links lead somewhere, named tests exist, tables are what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields as struct_fields
+
+from actors.llm.catalog import Catalog
+from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.tools.registry import StandardToolbox
+from server import cli
+from server.config import SETTINGS, Config, Listen, load
+from tests.bench.__main__ import PARTS
+from tests.documents.pages import PAGES, README, ROOT, fenced, links, named_tests, section, table
+
+PAGE = README.read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+# --- every page -------------------------------------------------------------------------------------------------------
+
+
+@EVERY_PAGE
+def test_links_lead_to_what_is_there(page: Path) -> None:
+    local = [link for link in links(page) if link.local]
+    assert not [link.target for link in local if not link.file.exists()]
+
+
+@EVERY_PAGE
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = [link for link in links(page) if link.text.startswith("test_")]
+    assert not [link.text for link in named if link.text not in named_tests(link.file)]
+
+
+# --- README -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_requirement_has_its_status_and_its_proof() -> None:
+    rows = table(section(PAGE, "## What works"))
+    assert [number for number, *_ in rows] == [f"{number:03}" for number in range(1, 27)]
+    for number, _, status, proof in rows:
+        assert re.match(r"works$|partly: .|not yet.*: .", status), f"{number}: {status}"
+        assert re.search(r"\[test_\w+\]\(tests/", proof), f"{number}: {proof}"
+
+
+def test_the_promises_are_in_the_words_that_were_agreed() -> None:
+    agreed = "A tool that can change something never starts twice; messages are stored exactly once given a request id."
+    assert agreed in section(PAGE, "## What it promises")
+
+
+def test_the_calls_that_are_not_there_are_named() -> None:
+    source = (ROOT / "server" / "not_yet.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    named = re.search(r"These calls answer\s+`UNIMPLEMENTED`: (.*?), and with them", PAGE, re.DOTALL)
+    assert named
+    assert set(re.findall(r"\w+", named[1])) - {"and"} == {function.name for function in functions}
+
+
+def test_the_tools_are_named() -> None:
+    said = re.search(r"The tools are (.*?);", PAGE)
+    assert said
+    assert re.findall(r"`(\w+)`", said[1]) == [spec.name for spec in StandardToolbox().specs(sub_agent=False)]
+
+
+def test_the_models_by_default_are_those_of_the_environment() -> None:
+    rows = table(section(PAGE, "## Plug in a model"))
+    assert len(rows) == 3
+    for setting, model in rows:
+        variable, _, value = setting.strip("`").partition("=")
+        (provider,) = providers_from_env({variable: value or "key"})
+        assert model.startswith(f"`{provider.default_model}`" if not value else "what that server has")
+        (chosen,) = re.findall(r"or `(\w+)`", model)
+        (provider,) = providers_from_env({variable: value or "key", chosen: "mine"})
+        assert provider.default_model == "mine"
+
+
+def test_every_measurement_is_named_where_measuring_is_explained() -> None:
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    assert ", ".join(PARTS) in " ".join(text.split())
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    rows = table(section(OPERATIONS, "## Settings"))
+    assert [name.strip("`") for name, *_ in rows] == list(SETTINGS)
+    flags = {option for parameter in cli.serve.params for option in parameter.opts}
+    defaults = {each.name: each.default for each in fields(Config)}
+    for name, flag, variable, default, _ in rows:
+        setting = name.strip("`")
+        assert flag.strip("`") in flags
+        assert variable == f"`BEDROCK_{setting.upper()}`"
+        built_in = defaults[setting]
+        if isinstance(built_in, Listen):
+            built_in = built_in.target
+        if built_in not in ("", None) and setting != "data_dir":
+            assert default == f"`{built_in}`"
+        else:
+            assert not default.startswith("`") or setting == "data_dir"
+
+
+def test_the_usual_data_directory_is_the_one_that_is_named() -> None:
+    assert load({}, {"HOME": "/h"}).data_dir == Path("/h/.local/state/bedrock")
+    assert load({}, {"HOME": "/h", "XDG_STATE_HOME": "/s"}).data_dir == Path("/s/bedrock")
+
+
+def test_the_table_of_a_providers_settings_is_that_of_the_code() -> None:
+    rows = table(section(OPERATIONS, "## Model providers"))
+    known = {each.name: each for each in struct_fields(ProviderConfig) if each.name != "name"}
+    assert [name.strip("`") for name, *_ in rows] == list(known)
+    for name, default, _ in rows:
+        built_in = known[name.strip("`")].default
+        if isinstance(built_in, str | bool) and built_in != "":
+            assert default == f"`{built_in}`"
+
+
+def test_the_example_of_providers_can_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(fenced(OPERATIONS, "providers"), encoding="utf-8")
+    config = load({}, {"HOME": "/h"}, file)
+    providers = [provider_from_mapping(name, settings) for name, settings in config.providers.items()]
+    assert Catalog(providers, default=config.default_model).default == "qwen3"
+
+
+def test_the_exit_codes_of_the_server_are_named() -> None:
+    rows = table(section(OPERATIONS, "## Start and stop"))
+    assert [int(code) for code, _ in rows] == [0, cli.CANNOT_START, cli.USAGE]
+
+
+# --- architecture -------------------------------------------------------------------------------------------------------
+
+
+def test_every_dependency_has_its_reason() -> None:
+    architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.match(r"[\w-]+", wanted)[0] for wanted in project["dependencies"]]  # type: ignore[index]
+    rows = table(section(architecture, "## Dependencies and why"))
+    assert [name.strip("`") for name, _ in rows] == names
+    assert all(why for _, why in rows)
