@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+"""32 letters and digits that are not mistaken for each other: every byte picks one as likely as any other."""
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
 
@@ -60,4 +61,4 @@ class LocalWorkspace:
 
 
 def _token(length: int) -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(length))
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(length))

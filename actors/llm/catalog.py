@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ class Catalog:
             raise ValueError("two providers have the same name")
         self._served = tuple((provider, Transport(provider)) for provider in providers)
         self._demo = DemoModel(pace)
+        self.get = functools.lru_cache(maxsize=256)(self._find)
+        """The model of the provider whose setting fits the name best, the first of equals; None if none does."""
         defaults = (provider.default_model for provider in providers)
         self._default = default or next(filter(None, defaults), DEMO)
         if self.get(self._default) is None:
@@ -46,8 +49,7 @@ class Catalog:
         models = (self.get(name) for name in (*names, DEMO))
         return tuple(model.info for model in models if model is not None)
 
-    def get(self, name: str) -> Model | None:
-        """The model of the provider whose setting fits the name best, the first of equals; None if none does."""
+    def _find(self, name: str) -> Model | None:
         if name == DEMO:
             return self._demo
         fit, index = max(((_fit(p, name), -i) for i, (p, _) in enumerate(self._served)), default=(0, 0))

@@ -11,7 +11,7 @@ import pytest
 from bedrock import Client
 
 from tests.e2e.chat import Chat
-from tests.e2e.server_process import Servers, ServerProcess, provider
+from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Play, Twin
 from tests.e2e.watcher import Watcher
 

@@ -41,6 +41,8 @@ class Cycle:
                     if not groups or groups[-1][0] != rest[3]:
                         groups.append((rest[3], []))
                     groups[-1][1].append(rest[2])
+                case _:
+                    pass  # results make no step
         return done
 
     def rounds(self) -> list[tuple[str, list[str], str]]:
@@ -87,6 +89,8 @@ def fold(events: Iterable[v1.Event]) -> list[Cycle]:
                 running.detail = event.run_stopped.detail
                 closed.append(running)
                 running = Cycle(queue.pop(0), follow_up=True) if queue else None
+            case _:
+                pass
     return [*closed, running] if running else closed
 
 
@@ -104,6 +108,8 @@ def _items(message: v1.Message) -> list[tuple[str, ...]]:
                 items.append(("call", served, message.name, block.tool_call.tool_use_id, group))
             case "tool_result":
                 items.append(("result", message.name))
+            case _:
+                pass
     return items
 
 

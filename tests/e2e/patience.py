@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
+PATIENCE = 45.0
 """Seconds after which a test gives up on something that should happen at once. Generous: machines are busy."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
-from tests.e2e.patience import PATIENCE, only
+from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ROOT, ServerProcess
 from tests.e2e.twin import Twin, says, stalls
 
@@ -70,6 +70,17 @@ def _objects(text: str) -> list[Any]:
     return found
 
 
+def _read_until(text: str, process: subprocess.Popen[str]) -> str:
+    """What a process says up to the line with this text."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it ended without {text}: {said}")
+
+
 @pytest.fixture
 def curl(server: ServerProcess, tmp_path: Path) -> Curl:
     return Curl(server, tmp_path)
@@ -124,13 +135,7 @@ def test_a_foreign_client_creates_sends_subscribes_and_cancels(
     receipt = only(curl.call("CancelConversation", name=name))
     assert receipt["state"]["kind"] == "STATE_KIND_IDLE"
     assert "noOp" not in receipt
-    assert stream.stdout is not None
-    seen = ""
-    while "STOP_REASON_INTERRUPTED" not in seen:
-        line = stream.stdout.readline()
-        assert line, seen
-        seen += line
-    assert "word " in seen
+    assert "word " in within(lambda: _read_until("STOP_REASON_INTERRUPTED", stream))
     listed = only(curl.call("ListMessages", parent=name))["messages"]
     assert [message["role"] for message in listed] == ["ROLE_USER", "ROLE_AGENT", "ROLE_USER"]
 

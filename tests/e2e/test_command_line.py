@@ -52,7 +52,7 @@ def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: di
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bedrock import Client, Event, Run, v1
+from bedrock import Event, v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import Servers, ServerProcess, provider
-from tests.e2e.twin import Part, Play, Twin, calls, says, streams
+from tests.e2e.server_process import Servers, provider
+from tests.e2e.twin import Play, Twin, calls, says, streams
 from tests.e2e.watcher import Watcher
 
 FOREVER = "1000.0411"
@@ -48,7 +48,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(start_server: Servers, twin: Twin, tmp_path: Path) -> Scene:
+def scene(start_server: Servers, twin: Twin, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(start_server, twin, tmp_path)
     with made.opened:
         yield made
@@ -57,7 +57,9 @@ def scene(start_server: Servers, twin: Twin, tmp_path: Path) -> Scene:
 def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene, twin: Twin) -> None:
     quiet = scene.chat(says("Hello."))
     assert quiet.ask("Hi.") == "Hello."
-    tooling = scene.chat(calls(("bash", {"cmd": f"echo up; setsid sleep {FOREVER} & sleep {FOREVER}"}), ("think", {"thoughts": "x"})))
+    tooling = scene.chat(
+        calls(("bash", {"cmd": f"echo up; setsid sleep {FOREVER} & sleep {FOREVER}"}), ("think", {"thoughts": "x"}))
+    )
     streaming = scene.chat(streams)
     asking = scene.chat(calls(("bash", {"cmd": "echo asked"})), approval_policy="ask_all")
     chats = [quiet, tooling, streaming, asking]

@@ -22,7 +22,8 @@ def test_cycles_are_what_the_events_amount_to(open_chat: Callable[..., Chat], wa
     watcher = watch(chat.name, after_revision=0)
     _live_a_little(chat)
     chat.settle()
-    watcher.until(lambda event: event.revision == chat.conversation.get().revision)
+    head = chat.conversation.get().revision
+    watcher.until(lambda event: event.revision == head)
 
     expected = fold(watcher.durable)
     listed = list(chat.conversation.cycles(view="full"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -20,8 +21,8 @@ from bedrock.errors import (
 )
 
 from tests.e2e.chat import Chat
-from tests.e2e.patience import only, together, within
-from tests.e2e.twin import begins, calls, finishes, held, refuses, says, stalls
+from tests.e2e.patience import PATIENCE, only, together, within
+from tests.e2e.twin import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.e2e.watcher import Watcher
 
 ECHO = ("bash", {"cmd": "echo tool ran"})
@@ -134,9 +135,9 @@ def test_a_message_for_a_run_that_is_over_is_refused(open_chat: OpenChat) -> Non
 # --- approvals ----------------------------------------------------------------------------------------------------
 
 
-def asking(open_chat: OpenChat, *plays: object, policy: str = "ask_writes") -> tuple[Chat, Run, ApprovalNeeded]:
+def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, ApprovalNeeded]:
     """A conversation that waits for a person."""
-    chat = open_chat(*plays, approval_policy=policy)
+    chat = open_chat(*plays, approval_policy="ask_writes")
     run = chat.send("May you?")
     with pytest.raises(ApprovalNeeded) as question:
         within(run.answer)
@@ -156,6 +157,7 @@ def test_an_approved_tool_runs(open_chat: OpenChat, watch: Watch) -> None:
     answered = chat.conversation.approve(pending.name)
     assert answered.state.kind == v1.STATE_KIND_TOOL_EXECUTING
     assert within(run.answer) == "Thank you."
+    late.until("run_stopped")
     assert only(late.of("approval_changed")).decision == v1.APPROVAL_DECISION_APPROVE
     with pytest.raises(NotAwaitingApproval):
         chat.conversation.approve(pending.name)
@@ -185,8 +187,8 @@ def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:
     for _ in range(10):
         chat, run, question = asking(open_chat, calls(ECHO), says("All right."))
         answers = together(
-            lambda chat=chat, question=question: chat.conversation.approve(question.approval),
-            lambda chat=chat, question=question: chat.conversation.deny(question.approval),
+            functools.partial(chat.conversation.approve, question.approval),
+            functools.partial(chat.conversation.deny, question.approval),
         )
         refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
         assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
@@ -227,7 +229,7 @@ def test_a_retry_is_seen_while_it_waits(open_chat: OpenChat, watch: Watch) -> No
 
 
 def test_what_was_streamed_before_a_retry_is_discarded(open_chat: OpenChat, watch: Watch) -> None:
-    def breaks_off(exchange: object) -> None:
+    def breaks_off(_: Exchange) -> None:
         raise OSError
 
     chat = open_chat(begins("Half an ", breaks_off), says("A whole answer."))
@@ -236,6 +238,7 @@ def test_what_was_streamed_before_a_retry_is_discarded(open_chat: OpenChat, watc
     watcher.until("text_delta")
     chat.part.next().go.set()
     assert within(run.answer) == "A whole answer."
+    watcher.until("run_stopped")
     discarded = only(watcher.of("stream_discarded"))
     assert (discarded.llm_request_id, discarded.attempt) == (chat.messages()[-1].llm_request_id, 1)
 
@@ -290,7 +293,7 @@ def test_a_deleted_conversation_is_gone_at_once(open_chat: OpenChat, watch: Watc
     assert chat.conversation.delete(force=True) == []
     assert watcher.end() == "OK"
     assert watcher.kinds[-1] == "deleted"
-    assert exchange.closed.wait(60)
+    assert exchange.closed.wait(PATIENCE)
     with pytest.raises(NotFound):
         chat.conversation.get()
     with pytest.raises(NotFound):

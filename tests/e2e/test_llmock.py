@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from bedrock import Client, Conversation, RunFailed, v1
 
-from tests.e2e.patience import PATIENCE, within
-from tests.e2e.server_process import API_KEY, Servers, ServerProcess
+from tests.e2e.patience import PATIENCE, eventually, only, within
+from tests.e2e.server_process import API_KEY, ServerProcess, Servers
 from tests.e2e.watcher import Watcher
 
 IDLE_SECONDS = 0.5
@@ -62,27 +61,28 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llmock]:
     folder = tmp_path_factory.mktemp("llmock")
     program = Path(sys.executable).with_name("llmock")
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONIOENCODING": "utf-8"}
-    with (folder / "log").open("w+") as log:
+    with (folder / "log").open("wb") as log:
         served = subprocess.Popen(
-            [str(program), "serve", "-h", "127.0.0.1", "-p", "0", "--response-style", "varied"], env=environment, stdout=log, stderr=log
+            [str(program), "serve", "-h", "127.0.0.1", "-p", "0", "--response-style", "varied"],
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
         try:
-            yield Llmock(_listening_url(served, log))
+            yield Llmock(_listening_url(served, folder / "log"))
         finally:
             served.terminate()
             served.wait(PATIENCE)
 
 
-def _listening_url(served: subprocess.Popen[bytes], log: IO[str]) -> str:
-    """Where it listens, as it says in its log, which no event tells of."""
-    for _ in range(int(PATIENCE * 20)):
-        log.seek(0)
-        said = log.read()
-        if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", said):
-            return found[1]
-        assert served.poll() is None, f"llmock did not start; is it installed? {said}"
-        select.select([], [], [], 0.05)
-    raise AssertionError(f"llmock did not start: {said}")
+def _listening_url(served: subprocess.Popen[bytes], log: Path) -> str:
+    """Where it listens, as it says in its log."""
+
+    def found() -> list[str]:
+        return re.findall(r"running on (http://127\.0\.0\.1:\d+)", log.read_text())
+
+    eventually(lambda: bool(found()) or served.poll() is not None, "llmock listens")
+    return only(found())
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ def test_a_tool_round(conversation: Conversation, llmock: Llmock) -> None:
     """llmock calls an offered tool with arguments that fit its schema, and answers in words to the result."""
     assert within(conversation.send("Look around.").answer)
     messages = list(conversation.messages())
-    (call,) = (call for message in messages for call in message.tool_calls)
-    (result,) = (result for message in messages for result in message.tool_results)
+    call = only([call for message in messages for call in message.tool_calls])
+    result = only([result for message in messages for result in message.tool_results])
     assert call.id == result.id
     llmock.assert_resilient()
 
@@ -141,7 +141,7 @@ def test_what_passes_is_outlived(
     watcher = watch(conversation.name)
     assert within(conversation.send("Look around.").answer)
     watcher.until("run_stopped")
-    (retrying,) = watcher.of("retrying")
+    retrying = only(watcher.of("retrying"))
     assert (retrying.attempt, retrying.max_attempts) == (2, 3)
     assert bool(watcher.of("stream_discarded")) == (fault["type"] == "stream_fault")
     assert llmock.asked == 3

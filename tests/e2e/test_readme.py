@@ -1,4 +1,4 @@
-"""What README shows is what happens: its session, its Python and its line of shell, run in a new home."""
+"""What README and the operations page show is what happens: each piece is run in a new home."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from bedrock.cli.spawning import SpawnedServer
 
-from tests.documents.pages import README, ROOT, fenced
+from tests.documents.pages import README, ROOT, fenced, section, table
 from tests.generate.readme_session import MARKER, environment, session
 
 PAGE = README.read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 SECONDS = 90
 
 
@@ -66,3 +67,12 @@ def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str], tmp_pa
     made = json.loads(run(["bash", "-c", line], newcomer, ROOT))
     assert made["conversation"]["workingDirectory"] == str(Path("/tmp").resolve())
     assert made["conversation"]["state"]["kind"] == "STATE_KIND_IDLE"
+
+
+def test_the_data_directory_holds_what_is_named(newcomer: dict[str, str], tmp_path: Path) -> None:
+    data = tmp_path / ".local" / "state" / "bedrock"
+    run(["bash", "-c", "bedrock list"], newcomer, tmp_path)
+    named = [name for cell, _ in table(section(OPERATIONS, "## The data directory")) for name in cell.split(", ")]
+    assert sorted(f"`{path.name}`" for path in data.iterdir()) == sorted(named)
+    assert data.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in data.iterdir()} == {0o600}

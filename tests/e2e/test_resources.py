@@ -26,10 +26,10 @@ def test_after_many_conversations_the_server_is_as_it_was(
 
     _fill_pools(open_chat())
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        list(pool.map(live, range(CONVERSATIONS), timeout=2 * PATIENCE))  # what is made once and kept is made now
+        list(pool.map(live, range(CONVERSATIONS), timeout=PATIENCE))  # what is made once and kept is made now
         eventually(lambda: processes.children(server.pid) == [], "the tools of the first conversations are gone")
         threads, files = _settled(server)
-        list(pool.map(live, range(CONVERSATIONS), timeout=2 * PATIENCE))
+        list(pool.map(live, range(CONVERSATIONS), timeout=PATIENCE))
     eventually(lambda: processes.children(server.pid) == [], "no child is left")
     eventually(lambda: processes.threads(server.pid) <= threads, f"back to {threads} threads")
     eventually(lambda: processes.open_files(server.pid) <= files, f"back to {files} file descriptors")
@@ -39,7 +39,7 @@ def test_after_many_conversations_the_server_is_as_it_was(
 def _fill_pools(chat: Chat) -> None:
     """Read so much at once that the server's pools of threads and connections are as large as they get."""
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: chat.messages(), range(1_000), timeout=2 * PATIENCE))
+        list(pool.map(lambda _: chat.messages(), range(1_000), timeout=PATIENCE))
     chat.conversation.delete()
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM at work: streams end as the contract says, nothing is left running, nothing is lost; and no secret gets out."""
+"""SIGTERM at work: streams end as the contract says, nothing runs on, nothing is lost; and no secret ever gets out."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -94,35 +94,41 @@ def kind_is(kind: str) -> Found:
     return lambda event: event.WhichOneof("event") == kind
 
 
-def assert_slots_close(events: list[v1.Event]) -> Iterator[tuple[tuple[str, int], str]]:
-    """Check the text of one stream: pieces follow each other, each slot ends in one event, nothing comes after it.
+Slot = tuple[str, int]
+"""Request id and attempt."""
 
-    Yields slots and their text. `Snapshot.partial` is where a slot begins that was open already.
+
+def checked_slots(events: Iterable[v1.Event]) -> dict[Slot, str]:
+    """The text of each slot of one stream.
+
+    Fails unless pieces follow each other without a gap, no slot ends twice, no text comes after the end of its slot,
+    and messages begin as they were streamed. `Snapshot.partial` is where a slot begins that was open already.
     """
-    shown: dict[tuple[str, int, bool], str] = {}
-    closed: set[tuple[str, int]] = set()
+    shown: dict[Slot, str] = {}
+    closed: set[Slot] = set()
     for event in events:
         match event.WhichOneof("event"):
             case "snapshot":
                 for part in event.snapshot.partial:
                     assert part.offset == 0
-                    shown[part.llm_request_id, part.attempt, part.reasoning] = part.text
+                    shown[part.llm_request_id, part.attempt] = part.text
             case "text_delta":
                 delta = event.text_delta
-                assert (delta.llm_request_id, delta.attempt) not in closed, "text after the end of its slot"
-                key = (delta.llm_request_id, delta.attempt, delta.reasoning)
-                assert delta.offset == len(shown.get(key, "")), "text twice, or text missing"
-                shown[key] = shown.get(key, "") + delta.text
+                slot = (delta.llm_request_id, delta.attempt)
+                assert slot not in closed, "text after the end of its slot"
+                assert delta.offset == len(shown.get(slot, "")), "text twice, or text missing"
+                shown[slot] = shown.get(slot, "") + delta.text
             case "message_added" if event.message_added.role == v1.ROLE_AGENT:
                 message = event.message_added
                 slot = (message.llm_request_id, message.attempt)
                 assert slot not in closed, "a slot ended twice"
                 closed.add(slot)
                 whole = "".join(block.text for block in message.content)
-                assert whole.startswith(shown.get((*slot, False), "")), "the message is not what was streamed"
+                assert whole.startswith(shown.get(slot, "")), "the message is not what was streamed"
             case "stream_discarded":
                 slot = (event.stream_discarded.llm_request_id, event.stream_discarded.attempt)
                 assert slot not in closed, "a slot ended twice"
                 closed.add(slot)
-    for request_id, attempt, reasoning in shown:
-        yield (request_id, attempt), shown[request_id, attempt, reasoning]
+            case _:
+                pass
+    return shown

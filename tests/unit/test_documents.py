@@ -135,7 +135,7 @@ def test_the_exit_codes_of_the_server_are_named() -> None:
     assert [int(code) for code, _ in rows] == [0, cli.CANNOT_START, cli.USAGE]
 
 
-# --- architecture -------------------------------------------------------------------------------------------------------
+# --- architecture -----------------------------------------------------------------------------------------------------
 
 
 def test_every_dependency_has_its_reason() -> None:

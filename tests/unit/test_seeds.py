@@ -18,7 +18,7 @@ import pytest
 from actors.core.effects import NotifyClient
 from actors.core.notifications import Notification, RunStop, StopReason
 from actors.tools.registry import StandardToolbox
-from tests.documents.pages import ROOT, SEEDS, section, table, named_tests
+from tests.documents.pages import ROOT, SEEDS, named_tests, section, table
 
 PAGE = SEEDS.read_text(encoding="utf-8")
 EXCERPTS = Path(__file__).parent / "seeds"
@@ -261,7 +261,7 @@ def test_a_notification_is_named_by_its_tag() -> None:
     assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
 
 
-# --- what the seeds say of the sub-agents' tools ------------------------------------------------------------------------
+# --- what the seeds say of the sub-agents' tools ----------------------------------------------------------------------
 
 
 def test_submit_result_has_the_schema_in_the_seeds_words() -> None:
