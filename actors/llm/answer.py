@@ -16,10 +16,24 @@ from actors.ports import ModelAnswer, ModelFailed, ModelInfo, ModelRequest, Mode
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")
 
+#: Of an answer's text, reasoning and tool calls: its message has to fit into what clients take at once.
+MAX_CONTENT_BYTES = 1 << 20
+
+#: Counted for every block beside what is in it.
+BLOCK_BYTES = 512
+
+#: No answer has that many tokens. Sums of such counts fit everywhere where numbers have 64 bits.
+MAX_TOKENS = 1 << 40
+
 
 def is_present(raw: Raw) -> bool:
     """Whether a field kept as JSON text was there and not null."""
     return bytes(raw) not in (b"", b"null")
+
+
+def tokens(counted: int | None) -> int:
+    """A provider's count as one that can be stored, added and sent, whatever it says."""
+    return min(max(counted or 0, 0), MAX_TOKENS)
 
 
 class Asked(Struct, frozen=True):
@@ -92,10 +106,12 @@ class Piece:
 def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usage | None) -> ModelAnswer:
     """Judge a complete answer (C24 to C26): ids made unique, calls of a refused answer dropped, costs added.
 
-    Raises ModelFailed(content_filter) for a refusal without text.
+    Raises ModelFailed: content_filter for a refusal without text, server_error for more than a message may hold.
     """
     if usage is not None:
         usage = usage + Usage(cost_micros=asked.limits.cost_micros(usage))
+    if sum(map(_size, content)) > MAX_CONTENT_BYTES:
+        raise failures.broken_off(asked.provider, f"the answer holds more than {MAX_CONTENT_BYTES >> 20} MiB", usage)
     calls = iter(tool_calls.unique((b for b in content if isinstance(b, ToolUse)), asked.request))
     blocks = tuple(next(calls) if isinstance(block, ToolUse) else block for block in content)
     if stop.refusal:
@@ -106,6 +122,18 @@ def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usag
     if all(isinstance(block, Reasoning) for block in blocks):
         blocks = ()
     return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal)
+
+
+def _size(block: Content) -> int:
+    match block:
+        case Text(text=text):
+            return BLOCK_BYTES + len(text.encode())
+        case Reasoning(text=text, raw=raw):
+            return BLOCK_BYTES + len((raw or text).encode())
+        case ToolUse(name=name, input=arguments):
+            return BLOCK_BYTES + len(name.encode()) + len(arguments.encode())
+        case _:
+            return BLOCK_BYTES
 
 
 def no_end(asked: Asked, usage: Usage | None) -> ModelFailed:

@@ -86,7 +86,7 @@ def _block(block: Content, model: str) -> Any:
             return msgspec.Raw(block.raw.encode()) if own else None
         case ToolUse():
             arguments = msgspec.Raw(tool_calls.arguments_of(block))
-            return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+            return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
         case Image():
             return {"type": "text", "text": shown(block)}
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():

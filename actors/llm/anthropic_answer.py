@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense
+from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense, tokens
 from actors.llm.provider import ANTHROPIC
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
@@ -213,8 +213,8 @@ class AnthropicReader:
         if counted is None:
             return None
         return Usage(
-            input_tokens=counted.input_tokens or 0,
-            output_tokens=counted.output_tokens or 0,
-            cache_read_tokens=counted.cache_read_input_tokens or 0,
-            cache_write_tokens=counted.cache_creation_input_tokens or 0,
+            input_tokens=tokens(counted.input_tokens),
+            output_tokens=tokens(counted.output_tokens),
+            cache_read_tokens=tokens(counted.cache_read_input_tokens),
+            cache_write_tokens=tokens(counted.cache_creation_input_tokens),
         )

@@ -94,7 +94,7 @@ def _assistant(content: tuple[Content, ...], model: str) -> dict[str, Any]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": tool_calls.arguments_of(call).decode()},
+            "function": {"name": tool_calls.name_of(call), "arguments": tool_calls.arguments_of(call).decode()},
         }
         for call in calls
     ]

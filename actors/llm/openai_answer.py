@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense
+from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense, tokens
 from actors.llm.provider import OPENAI_CHAT
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
@@ -188,8 +188,8 @@ class OpenAiReader:
 
 def _counted(usage: _Usage) -> Usage:
     """`prompt_tokens` holds what the cache read and wrote; ours does not."""
-    prompt = usage.prompt_tokens or 0
+    prompt = tokens(usage.prompt_tokens)
     details = usage.prompt_tokens_details or _PromptDetails()
-    read = min(details.cached_tokens or 0, prompt)
-    written = min(details.cache_write_tokens or 0, prompt - read)
-    return Usage(prompt - read - written, usage.completion_tokens or 0, read, written)
+    read = min(tokens(details.cached_tokens), prompt)
+    written = min(tokens(details.cache_write_tokens), prompt - read)
+    return Usage(prompt - read - written, tokens(usage.completion_tokens), read, written)

@@ -15,6 +15,7 @@ from actors.ports import ModelRequest
 #: What every provider takes, should the conversation change its model.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS = 64
 
 
 def unique(calls: Iterable[ToolUse], request: ModelRequest) -> tuple[ToolUse, ...]:
@@ -38,6 +39,15 @@ def made_id(request_id: str, index: int) -> str:
     """A tool-call id that every provider accepts, the same for the same arguments."""
     text = _FOREIGN.sub("-", f"{request_id}-{index}")
     return text if len(text) <= 40 else "call-" + hashlib.sha256(f"{request_id}-{index}".encode()).hexdigest()[:32]
+
+
+def name_of(call: ToolUse) -> str:
+    """The call's name as every provider takes it.
+
+    A model may call a tool that does not exist by any name; the call gets an error result, but providers refuse a
+    history that holds such a name, for ever.
+    """
+    return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
 
 
 def arguments_of(call: ToolUse) -> bytes:

@@ -23,6 +23,9 @@ from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROU
 from server.wire.facts import Facts
 from server.wire.values import duration, struct, timestamp, usage
 
+STRUCT_BYTES = 4096
+"""What the input of a tool call may always take as a Struct; more only up to twice its JSON text."""
+
 
 def message(facts: Facts, conversation_id: str, stored: Message) -> v1.Message:
     """A stored message."""
@@ -87,7 +90,12 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
 
 
 def tool_call(facts: Facts, call: ToolUse) -> v1.ToolCall:
+    """Numbers in lists take many times their text as a Struct: such an input stays text, or responses would grow
+    beyond what clients take.
+    """
     arguments = struct(call.input)
+    if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):
+        arguments = None
     return v1.ToolCall(
         tool_use_id=call.id,
         tool=call.name,

@@ -20,8 +20,8 @@ from tests.e2e import processes
 from tests.e2e.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-API_KEY = "sk-e2e-0123456789abcdefghij"
-"""What every server here proves to its provider that it is."""
+API_KEY = "e2e-provider-key-0123456789abcdef"
+"""What every server here shows its provider. It looks like no known kind of key, so nothing can tell by its form."""
 
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:

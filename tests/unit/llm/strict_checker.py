@@ -23,6 +23,7 @@ SAMPLING = {
     "logprobs",
 }
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 _ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(MessageCreateParamsStreaming)
 _OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(CompletionCreateParamsStreaming)
@@ -48,6 +49,7 @@ def check_anthropic(raw: bytes) -> dict[str, Any]:
             assert kinds[-1] not in {"thinking", "redacted_thinking"}, "thinking comes last"
             waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
             _check_ids(waiting, seen)
+            _check_names(block["name"] for block in blocks if block["type"] == "tool_use")
         else:
             results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
             assert results == waiting, "calls and results differ"
@@ -79,6 +81,7 @@ def check_openai(raw: bytes) -> dict[str, Any]:
                 assert message["content"] or waiting, "an empty message"
                 for call in message.get("tool_calls", ()):
                     assert isinstance(json.loads(call["function"]["arguments"]), dict)
+                    _check_names([call["function"]["name"]])
             case role:
                 assert role == "user"
                 assert not waiting, "text between a call and its result"
@@ -105,6 +108,11 @@ def _check_ids(ids: list[str], seen: set[str]) -> None:
         assert _ID.fullmatch(identity), identity
         assert identity not in seen, f"{identity} is used twice"
         seen.add(identity)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        assert _NAME.fullmatch(name), f"the name of a tool is {name!r}"
 
 
 def _drain(value: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.llm import exchange
+from actors.llm.answer import BLOCK_BYTES, MAX_CONTENT_BYTES, MAX_TOKENS
 from actors.llm.sse import SseParser
 from actors.ports import ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
@@ -325,3 +326,32 @@ def test_a_fault_of_ours_is_unknown_and_told_without_its_text(caplog: pytest.Log
     assert told.failure.kind is ErrorKind.UNKNOWN
     assert "hunter22" not in told.failure.message + caplog.text
     assert "RuntimeError" in caplog.text
+
+
+def test_counts_that_no_answer_can_have_are_bounded() -> None:
+    """They would not fit into what is stored and sent, and then nobody could read the conversation again."""
+    given = heard(
+        start(input_tokens=10**30, cache_read_input_tokens=-5), *text("a"), *stop("end_turn", output_tokens=-1)
+    )
+    assert given.usage is not None
+    assert (given.usage.input_tokens, given.usage.output_tokens, given.usage.cache_read_tokens) == (MAX_TOKENS, 0, 0)
+    assert 0 < given.usage.cost_micros < 1 << 53
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        text(*["x" * (MAX_CONTENT_BYTES // 4)] * 4),
+        tool_use("t", '{"cmd": "', "x" * MAX_CONTENT_BYTES),
+        tool_use("t", "{}", name="x" * MAX_CONTENT_BYTES),
+        [event for i in range(MAX_CONTENT_BYTES // BLOCK_BYTES) for event in tool_use(f"t{i}", "{}", index=i)],
+    ],
+    ids=["text", "input", "name", "calls"],
+)
+def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(events: list[Event]) -> None:
+    lost = failed(stream(named(start(), *events, *stop("end_turn"))))
+    assert (lost.failure.kind, lost.failure.message) == (
+        ErrorKind.SERVER_ERROR,
+        "twin: the answer holds more than 1 MiB",
+    )
+    assert lost.usage is not None

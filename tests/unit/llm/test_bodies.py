@@ -229,6 +229,7 @@ def test_settings_of_a_provider_change_the_body() -> None:
 # --- all conversations ----------------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=12)
+NAMES = st.one_of(st.just("bash"), st.sampled_from(["", "functions.bash", "a b\0", "n" * 65]), st.text(max_size=70))
 INPUTS = st.sampled_from(
     ['{"cmd": "ls"}', "{}", "", "[1]", "{", '"x"', '{"a": "\\ud83d\\ude00"}', "nul\x00l", "{" * 3000]
 )
@@ -257,7 +258,8 @@ def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
             block for block in draw(st.lists(REASONING, max_size=2))
             if block.raw == {"anthropic": RAW_THINKING, "openai-chat": RAW_REASONING}.get(block.protocol)
         ]  # fmt: skip
-        calls = [ToolUse(f"t{number}-{i}", "bash", text) for i, text in enumerate(draw(st.lists(INPUTS, max_size=3)))]
+        called = draw(st.lists(st.tuples(NAMES, INPUTS), max_size=3))
+        calls = [ToolUse(f"t{number}-{i}", name, text) for i, (name, text) in enumerate(called)]
         turns.append(Turn("assistant", (*thoughts, *map(Text, draw(st.lists(TEXTS, max_size=2))), *calls)))
         results = [draw(_result(call.id)) for call in calls]
         rest = draw(st.lists(st.builds(Text, TEXTS), max_size=2)) if calls else [Text("Go on"), SHOT]

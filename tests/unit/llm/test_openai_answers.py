@@ -10,6 +10,7 @@ import pytest
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.llm import exchange
+from actors.llm.answer import MAX_CONTENT_BYTES, MAX_TOKENS
 from actors.llm.provider import Timeouts
 from actors.ports import ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, failure, model, user
@@ -302,3 +303,18 @@ def test_a_server_that_loads_its_model_is_tried_again() -> None:
     told = failed(answer(503, body))
     assert told.failure.kind is ErrorKind.SERVER_ERROR
     assert "Loading model" in told.failure.message
+
+
+def test_counts_that_no_answer_can_have_are_bounded() -> None:
+    absurd = {"prompt_tokens": 10**30, "completion_tokens": -7, "prompt_tokens_details": {"cached_tokens": -60}}
+    given = heard(delta(content="a"), finish("stop"), {"choices": [], "usage": absurd}, DONE)
+    assert given.usage is not None
+    assert (given.usage.input_tokens, given.usage.output_tokens, given.usage.cache_read_tokens) == (MAX_TOKENS, 0, 0)
+
+
+def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
+    lost = failed(stream(plain(delta(content="x" * MAX_CONTENT_BYTES), finish("stop"), DONE)))
+    assert (lost.failure.kind, lost.failure.message) == (
+        ErrorKind.SERVER_ERROR,
+        "twin: the answer holds more than 1 MiB",
+    )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.content import ToolUse
-from actors.llm.tool_calls import arguments_of, made_id, unique
+from actors.llm.tool_calls import arguments_of, made_id, name_of, unique
 from tests.unit.llm.asking import assistant, request, user
 
 IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
@@ -46,3 +46,9 @@ def test_arguments_are_always_an_object_and_verbatim_if_they_were(raw: str) -> N
     decoded = json.loads(arguments)
     assert isinstance(decoded, dict)
     assert arguments == raw.encode() or decoded in ({}, {"INVALID_JSON": raw})
+
+
+def test_a_good_name_stays_and_a_made_up_one_becomes_one_that_providers_take() -> None:
+    names = ["spawn_sub_agent", "functions.bash", "", "rm -rf /\n", "n" * 65]
+    told = [name_of(ToolUse("t", name, "{}")) for name in names]
+    assert told == ["spawn_sub_agent", "functions_bash", "unnamed", "rm_-rf___", "n" * 64]

@@ -52,6 +52,15 @@ def test_an_object_too_deep_for_readers_is_shown_as_text_and_survives_the_wire()
     assert shown.HasField("input")
 
 
+def test_an_object_that_takes_many_times_its_text_is_shown_as_text() -> None:
+    numbers = '{"a":[' + ",".join(["1"] * 5000) + "]}"
+    shown = tool_call(FACTS, ToolUse("x", "bash", numbers))
+    assert (shown.HasField("input"), shown.raw_input) == (False, numbers)
+    assert tool_call(FACTS, ToolUse("x", "bash", '{"a":[1,1,1]}')).HasField("input")
+    words = '{"cmd":"' + "x" * 100_000 + '"}'
+    assert tool_call(FACTS, ToolUse("x", "bash", words)).HasField("input")
+
+
 def test_results_say_how_each_call_ended() -> None:
     results = [block.tool_result for block in message(FACTS, "c", RESULTS).content]
     assert [result.outcome for result in results] == [
