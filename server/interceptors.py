@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from server.auth import TokenAuth, caller
 from server.checks import check
-from server.status import Malformed, Unauthenticated, status_of
+from server.status import Lost, Malformed, Unauthenticated, status_of
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,8 @@ def _guard(method: str, handler: Handler) -> Handler:
             response = await _call(behaviour, decode, raw, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
+        except grpc.aio.InternalError:  # a watcher who leaves while something is written to it is no fault of ours
+            status = status_of(Lost())
         except Exception as error:  # noqa: BLE001 -- whatever it is, the client gets a status
             status = status_of(error)
         else:

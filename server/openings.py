@@ -1,4 +1,4 @@
-"""How a stream begins: one consistent view of a conversation, and a check that the rest can follow."""
+"""How a stream begins: one consistent view of a conversation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Opening:
 def open_stream(store: Store, facts: Facts, conversation_id: str, request: v1.SubscribeRequest) -> Opening:
     """Read what a stream begins with (reading thread).
 
-    Raises Missing, Malformed for a revision that is yet to come, and RevisionTooOld.
+    Raises Missing, and Malformed for a revision that is yet to come.
     """
     resuming = request.WhichOneof("start") == "after_revision"
     wanted = request.recent_messages if request.WhichOneof("start") == "recent_messages" else RECENT_MESSAGES[0]
@@ -63,7 +63,6 @@ def open_stream(store: Store, facts: Facts, conversation_id: str, request: v1.Su
     if after > seen.record.last_seq:
         text = f"is newer than the newest revision, {seen.record.last_seq}: take a fresh snapshot"
         raise Malformed(("after_revision", text))
-    store.events(conversation_id, after=after, limit=1)
     return Opening(seen.record, _snapshot(facts, seen), after)
 
 

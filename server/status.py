@@ -120,6 +120,13 @@ class Stalled(Exception):
         super().__init__("this watcher read nothing for too long; resume after the last revision seen")
 
 
+class Lost(Exception):
+    """A response could not be sent: as a rule nobody is there any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection was lost; resume after the last revision seen")
+
+
 def status_of(error: BaseException) -> Status:
     """What a client is told about `error`. Logs what it is not told."""
     match error:
@@ -158,6 +165,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     Unauthenticated: _Code.UNAUTHENTICATED,
     Unimplemented: _Code.UNIMPLEMENTED,
     Stalled: _Code.ABORTED,
+    Lost: _Code.UNAVAILABLE,
     EtagMismatch: _Code.ABORTED,
     NotExhausted: _Code.FAILED_PRECONDITION,
     Expired: _Code.DEADLINE_EXCEEDED,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Any
 
 STACK_BYTES = 1024 * 1024
 """Of a thread's stack. Only what is used takes memory, but 256 KiB is not enough: decoding JSON that is nested as
 deep as Python allows overflows it, which would end the process."""
 FUTEX_SLOTS = 16_384
+_PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
 _PR_FUTEX_HASH_SET_SLOTS = 1
 
@@ -18,7 +20,14 @@ def tune_process() -> None:
     """Prepare for thousands of threads."""
     threading.stack_size(STACK_BYTES)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    _spread_futexes()
+    if sys.platform == "linux":
+        _hide_memory()
+        _spread_futexes()
+
+
+def _hide_memory() -> None:
+    """Keep tools of the same user from reading this process's environment and memory, and the keys in them."""
+    _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _spread_futexes() -> None:
@@ -26,8 +35,10 @@ def _spread_futexes() -> None:
 
     Kernels that do not know this answer with an error, which is fine.
     """
-    if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 -- needed here only
+    _libc().prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
+
+def _libc() -> Any:
+    import ctypes  # noqa: PLC0415 -- needed here only
+
+    return ctypes.CDLL(None, use_errno=True)

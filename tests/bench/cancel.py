@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.bench.clients import Clients
+from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, spread
 from tests.bench.house import House, house, provider
 
@@ -56,7 +56,7 @@ async def while_a_tool_runs(running: House) -> list[float]:
 
 
 def run(report: Report) -> None:
-    with provider(pause=0.02) as url, house(url, BEDROCK_DEMO_PACE="0") as running:
-        report.add("cancel → idle seen, model streaming", "ms", **spread(asyncio.run(while_streaming(running))))
-        report.add("cancel → idle seen, 500 messages waiting", "ms", **spread(asyncio.run(behind_a_backlog(running))))
-        report.add("cancel → idle seen, tool running", "ms", **spread(asyncio.run(while_a_tool_runs(running))))
+    with provider(pause=0.02) as url, house(url) as running:
+        report.add("cancel → idle seen, model streaming", "ms", **spread(on_loop(while_streaming(running))))
+        report.add("cancel → idle seen, 500 messages waiting", "ms", **spread(on_loop(behind_a_backlog(running))))
+        report.add("cancel → idle seen, tool running", "ms", **spread(on_loop(while_a_tool_runs(running))))

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import grpc
 from bedrock import v1
 
 from tests.bench.house import House
+
+Result = TypeVar("Result")
+_RUNNER = asyncio.Runner()
+
+
+def on_loop(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run on the one event loop of this process: grpc.aio does not survive a second one."""
+    return _RUNNER.run(work)
 
 
 @dataclass

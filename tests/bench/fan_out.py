@@ -8,7 +8,7 @@ import time
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from tests.bench.clients import Clients, Watched
+from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import Report, cpu_seconds, rss_mib, spread
 from tests.bench.house import House, house
 
@@ -98,7 +98,7 @@ async def paced(running: House) -> list[float]:
 def run(report: Report) -> None:
     with house() as running:
         before = rss_mib(running.process.pid)
-        rate, cpu = asyncio.run(burst(running))
+        rate, cpu = on_loop(burst(running))
         memory = rss_mib(running.process.pid) - before
         report.add(
             "fan-out: live, 100 watchers",
@@ -107,5 +107,5 @@ def run(report: Report) -> None:
             server_cpu_us=round(cpu, 2),
             rss_mib=round(memory, 1),
         )
-        report.add("fan-out: replay, 100 watchers", "events/s", value=round(asyncio.run(replay(running))))
-        report.add("fan-out: paced, change → watcher", "ms", **spread(asyncio.run(paced(running))))
+        report.add("fan-out: replay, 100 watchers", "events/s", value=round(on_loop(replay(running))))
+        report.add("fan-out: paced, change → watcher", "ms", **spread(on_loop(paced(running))))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from tests.bench.clients import Clients, Watched
+from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import ROOT, Report, cpu_seconds, rss_mib, spread
 from tests.bench.house import House, house, provider
 
@@ -45,12 +45,12 @@ async def _turns(watched: Watched, turns: int) -> list[float]:
 
 def run(report: Report) -> None:
     with provider() as url, house(url) as running:
-        asyncio.run(bedrock(running, 2, 2))
+        on_loop(bedrock(running, 2, 2))
         for conversations, turns in SIZES:
             count = conversations * turns
             below = floor(url, conversations, turns)
             cpu = cpu_seconds(running.process.pid)
-            seconds, took, events = asyncio.run(bedrock(running, conversations, turns))
+            seconds, took, events = on_loop(bedrock(running, conversations, turns))
             cpu = cpu_seconds(running.process.pid) - cpu
             ratio = below["seconds"] / seconds
             report.add(
@@ -77,7 +77,7 @@ def paced(report: Report) -> None:
     with provider(pause) as url, house(url) as running:
         ideal = pause * pieces * 1000
         below = floor(url, conversations, 2)
-        _, took, _ = asyncio.run(bedrock(running, conversations, 2))
+        _, took, _ = on_loop(bedrock(running, conversations, 2))
         added = [value - ideal for value in took]
         floor_added = [value - ideal for value in below["took_ms"]]  # type: ignore[attr-defined]
         report.add("turns: added latency, 100 streaming", "ms", floor_p50=spread(floor_added)["p50"], **spread(added))

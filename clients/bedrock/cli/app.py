@@ -36,7 +36,7 @@ OURS = {
 }
 
 #: Commands that the server's distribution brings, so that their absence can be explained.
-SERVERS = ("serve", "backup", "restore")
+SERVERS = ("serve",)
 
 GROUP = "bedrock.commands"
 

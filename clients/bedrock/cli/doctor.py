@@ -25,7 +25,6 @@ MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 _PROGRAMS = {
     "git": "agents use it to look at changes: install git",
-    "rg": "searching is slower without it: install ripgrep",
 }
 
 

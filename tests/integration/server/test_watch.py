@@ -32,7 +32,7 @@ from actors.core.states import (
 )
 from actors.ports import RevisionTooOld, Snapshot, StoredEvent, StoreUnavailable
 from actors.store.memory import MemoryStore
-from server import limits
+from server import batches, limits
 from server.status import Malformed, Missing, Stalled
 from server.wire.events import event
 from server.wire.facts import Facts
@@ -257,6 +257,20 @@ async def test_the_events_of_a_commit_come_in_one_response() -> None:
             for commit in by_commit[0 if stream is resumed else 6 :]:
                 holders = [r for r in stream.responses if any(e.revision in commit for e in r.events)]
                 assert len(holders) == 1
+
+
+@on_loop
+async def test_neither_a_full_page_nor_a_full_response_tears_a_commit_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_EVENTS", 5)
+    async with stage(store_page=5) as s:
+        for _ in range(6):
+            s.author.commit(*(s.author.says() for _ in range(3)))
+        stream = s.watch(after_revision=0)
+        await stream.kind("caught_up")
+        by_response = [[e.revision for e in r.events if e.revision] for r in stream.responses]
+        assert [revisions for revisions in by_response if revisions] == [
+            list(range(first, first + 3)) for first in range(1, 19, 3)
+        ]
 
 
 @on_loop

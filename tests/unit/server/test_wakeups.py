@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
 
-from server.wakeups import Wakeups
+import pytest
+
+from server.wakeups import PAUSE_SECONDS, Wakeups
 
 WATCHERS = 100
 THREADS = 4
@@ -58,6 +62,64 @@ def test_no_wake_up_of_any_thread_is_lost() -> None:
         assert woken == dict.fromkeys(range(THREADS), ROUNDS)
 
     asyncio.run(work())
+
+
+class Sneaky(deque[Any]):
+    """Somebody queues an entry in the very moment in which the queue was found empty."""
+
+    moment: Callable[[], None] | None = None
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if not found and self.moment is not None:
+            moment, self.moment = self.moment, None
+            moment()
+        return found
+
+
+def test_a_wake_up_in_the_moment_in_which_the_queue_is_found_empty_is_not_lost() -> None:
+    async def work() -> None:
+        wakeups, woken = Wakeups(asyncio.get_running_loop()), asyncio.Event()
+        queue = Sneaky()
+        queue.moment = lambda: wakeups.wake(woken.set)
+        wakeups._waiting = queue
+        wakeups.wake(lambda: None)
+        async with asyncio.timeout(10):
+            await woken.wait()
+
+    asyncio.run(work())
+
+
+class Loop:
+    """A loop whose time stands still."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[float] = []
+
+    def time(self) -> float:
+        return 1_000.0
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        self.later.append(when)
+
+
+@pytest.mark.parametrize(("watchers", "pause"), [(1, None), (10, None), (100, 100 * PAUSE_SECONDS), (5_000, 0.05)])
+def test_after_many_watchers_events_gather_for_a_while(watchers: int, pause: float | None) -> None:
+    loop = Loop()
+    wakeups = Wakeups(loop)  # type: ignore[arg-type]
+    woken: list[int] = []
+    for number in range(watchers):
+        wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
+    loop.soon.pop()()
+    assert len(woken) == watchers
+    wakeups.wake(lambda: woken.append(-1))
+    loop.soon.pop()()
+    assert loop.later == ([] if pause is None else [1_000.0 + pause])
+    assert (woken[-1] == -1) is (pause is None)
 
 
 def test_waking_after_the_loop_has_closed_does_no_harm() -> None:
