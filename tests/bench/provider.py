@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import sys
+from typing import Any
 
 PIECES = 25
 
@@ -18,7 +19,7 @@ PIECES = 25
 def stream(*, tools: bool) -> list[bytes]:
     """The server-sent events of one answer."""
     start = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 100, "output_tokens": 1}}
-    events = [
+    events: list[tuple[str, dict[str, Any]]] = [
         ("message_start", {"message": start}),
         ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
         *(
