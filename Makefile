@@ -52,6 +52,10 @@ core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code i
 readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
+.PHONY: fault
+fault: $(STAMP)  ## Search longer for what breaks the machine's laws (EXAMPLES=100000 lives)
+	BEDROCK_EXAMPLES=$(or $(EXAMPLES),100000) $(BIN)/python -m pytest -n 2 --timeout 0 tests/property
+
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)

@@ -22,7 +22,7 @@ import grpc
 from actors.event_hub import EventHub
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.ports import DataDirectoryBusy, StoreUnusable
+from actors.ports import DataDirectoryBusy, StoreError, StoreUnusable
 from actors.runtime import Runtime
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
@@ -104,7 +104,11 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
     program started ends with that program, however it ends. Raises CannotStart.
     """
     with Deadline() as deadline, wire(config) as wired:
-        restored = wired.supervisor.start()
+        try:
+            restored = wired.supervisor.start()
+        except StoreError as error:
+            text = f"the conversations in {config.data_dir} cannot be brought to rest: {error}"
+            raise CannotStart(text) from None
         if restored:
             log.info("brought %d conversations to rest after a restart", len(restored))
         asyncio.run(_serve(config, wired, announce, deadline, until_eof))

@@ -67,17 +67,7 @@ class Endpoint:
         watching = watching or WatchSettings()
         facts = facts_of(runtime)
         self._reads = Reads()
-        frames = Frames(runtime.store, facts, runtime.clock)
-        wakeups = Wakeups(asyncio.get_running_loop())
-        sources = Sources(
-            hub=runtime.bus,
-            store=runtime.store,
-            reads=self._reads,
-            frames=frames,
-            facts=facts,
-            wakeups=wakeups,
-        )
-        self.watchers = Watchers(sources, watching)
+        self.watchers = _watchers(runtime, self._reads, facts, watching)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
         service = ConversationService(
@@ -135,6 +125,18 @@ class Endpoint:
         await self.watchers.ended(STREAM_END_SECONDS)
         await self._server.stop(GRACE_SECONDS)
         await asyncio.to_thread(self._reads.close)
+
+
+def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSettings) -> Watchers:
+    sources = Sources(
+        hub=runtime.bus,
+        store=runtime.store,
+        reads=reads,
+        frames=Frames(runtime.store, facts, runtime.clock),
+        facts=facts,
+        wakeups=Wakeups(asyncio.get_running_loop()),
+    )
+    return Watchers(sources, watching)
 
 
 def facts_of(runtime: Runtime) -> Facts:

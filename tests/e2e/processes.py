@@ -29,8 +29,8 @@ def open_files(pid: int) -> int:
 
 def children(pid: int) -> list[int]:
     """Zombies included."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    tasks = os.listdir(f"/proc/{pid}/task")
+    return [int(child) for task in tasks for child in _read(pid, f"task/{task}/children").split()]
 
 
 def resident_mib(pid: int, field: str = "VmRSS") -> float:

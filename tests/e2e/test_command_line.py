@@ -26,10 +26,10 @@ USUAL_PORT = 7421
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who has just installed this: no key, no settings, an empty home.
+    """The environment of somebody who has just installed this: no key, an empty home.
 
-    Where a server of somebody else has the usual port, the newcomer remembers a server that is gone, so that the
-    other one is left alone.
+    The server takes any free port, and where somebody else's server has the usual one, the newcomer remembers a server
+    that is gone: so other servers and this test leave each other alone.
     """
     home, state = tmp_path / "home", tmp_path / "state"
     home.mkdir()
@@ -38,7 +38,13 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
             (state / "bedrock").mkdir(parents=True)
             (state / "bedrock" / "address").write_text("127.0.0.1:9\n")
     marker = f"e2e-{uuid.uuid4().hex}"
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(state), "LC_BEDROCK_E2E": marker}
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(state),
+        "BEDROCK_LISTEN": "127.0.0.1:0",
+        "LC_BEDROCK_E2E": marker,
+    }
 
 
 def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: dict[str, str], tmp_path: Path) -> None:

@@ -20,7 +20,11 @@ from bedrock import v1
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from actors.ports import StoreUnavailable
+from actors.supervisor import Supervisor
+from server.app import CannotStart, run
 from server.cli import serve
+from server.config import load
 from tests.integration.server.house import Refusal, refused
 
 ROOT = Path(__file__).parents[3]
@@ -332,6 +336,22 @@ def test_what_cannot_work_says_so_in_one_line(tmp_path: Path, arguments: tuple[s
     exit_code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), *arguments)
     assert exit_code == code
     assert said in line
+
+
+def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: Supervisor) -> None:
+        raise StoreUnavailable("nothing was written: database or disk is full")
+
+    monkeypatch.setattr(Supervisor, "start", start)
+    config = load({"data_dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}, environ={"HOME": str(tmp_path)})
+    with pytest.raises(CannotStart) as told:
+        run(config, pytest.fail)
+    assert str(told.value) == (
+        f"the conversations in {tmp_path / 'data'} cannot be brought to rest: "
+        "nothing was written: database or disk is full"
+    )
 
 
 def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
