@@ -1,0 +1,118 @@
+"""Models that can be asked, one attempt at a time."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from actors.core.content import Content, Usage
+from actors.core.context import ToolTraits
+from actors.core.errors import LlmFailure
+from actors.core.history import Turn
+from actors.ports.cancellation import CancelToken
+
+
+class ModelInfo(Struct, frozen=True):
+    """What is known about a model before it is asked anything. Tokens throughout."""
+
+    name: str
+    """As in conversations' `model`, without a prefix: e.g. "claude-sonnet-5-5" or "demo"."""
+    display_name: str
+    provider: str
+    protocol: str
+    """"anthropic", "openai-chat" or "demo"."""
+    context_window: int
+    max_output: int
+    usable_window: int
+    """min(input limit, context window minus reserved output): thresholds count against this."""
+    images: bool = False
+    known: bool = True
+    """False: limits are the smallest known window (REQ-BED-022)."""
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as the model and the machine see it. Never varies with the mode."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    traits: ToolTraits
+
+
+class ModelRequest(Struct, frozen=True):
+    """One attempt of one request."""
+
+    conversation_id: str
+    request_id: str
+    attempt: int
+    system: str
+    tools: tuple[ToolSpec, ...]
+    """Empty for the tool-less summary request."""
+    turns: tuple[Turn, ...]
+    """From core.history.provider_view: alternating roles, complete tool rounds."""
+
+
+class ModelAnswer(Struct, frozen=True):
+    """A whole answer."""
+
+    content: tuple[Content, ...]
+    """Text, Reasoning, ToolUse; ids of tool uses are unique in the conversation."""
+    end_turn: bool
+    usage: Usage | None = None
+    truncated: bool = False
+    refusal: bool = False
+
+
+class ModelFailed(Exception):
+    """The attempt failed; the text is for people and holds no secret."""
+
+    def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.retry_after_ms = retry_after_ms
+        self.usage = usage
+
+
+class ModelAborted(Exception):
+    """The cancel token was pulled. Decided by the token, never by what the socket raised."""
+
+
+class ModelSink(Protocol):
+    """Where an answer goes while it arrives. Called on the thread of `respond`."""
+
+    def started(self) -> None:
+        """The answer's stream has begun."""
+        ...
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        """The next piece of text."""
+        ...
+
+
+class Model(Protocol):
+    """A model that can be asked. One call of `respond` is one attempt: it never retries."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """Ask, and block until the whole answer is there (runner thread).
+
+        Raises ModelFailed or ModelAborted and nothing else. Once `cancel` is pulled its socket is shut at once
+        and the call returns soon, in whatever phase it is; nobody waits for it.
+        """
+        ...
+
+
+class ModelCatalog(Protocol):
+    """The models that this server offers. Any thread."""
+
+    @property
+    def default(self) -> str: ...
+
+    def list(self) -> tuple[ModelInfo, ...]: ...
+
+    def get(self, name: str) -> Model | None:
+        """The model, or None if it is not served; never a substitute (C43)."""
+        ...

@@ -1,0 +1,158 @@
+"""Durable memory, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from actors.core.content import Message
+from actors.ports.records import (
+    Attachment,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    JournalRow,
+    Snapshot,
+    StoredEvent,
+)
+
+
+class StoreError(Exception):
+    """Base of the store's refusals; nothing was written."""
+
+
+class StoreUnavailable(StoreError):
+    """Disk full, I/O error, closed: may work later."""
+
+
+class Fenced(StoreError):
+    """Another owner wrote: this actor's state is no longer the truth."""
+
+
+class SlugTaken(StoreError):
+    """UNIQUE(slug)."""
+
+
+class CommandExists(StoreError):
+    """(conversation or principal, request id) is there already."""
+
+
+class RevisionTooOld(StoreError):
+    """The log no longer has the events after this revision."""
+
+    def __init__(self, text: str = "", *, oldest: int = 0) -> None:
+        super().__init__(text)
+        self.oldest = oldest
+        """The oldest revision whose later events are all kept."""
+
+
+class StoreDamaged(StoreError):
+    """What is stored cannot be read back: a broken file, or a row that is not what was written."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be opened; the text says why: read-only, not a database, a newer schema."""
+
+
+class DataDirectoryBusy(StoreError):
+    """Another process holds the data directory."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(f"the data directory {path} is in use by {holder}")
+        self.path = path
+        self.pid = pid
+        """0 if it is not known."""
+
+
+class Store(Protocol):
+    """Durable memory. Reads see only what is committed. Any thread; reads and commits block briefly.
+
+    Reads raise StoreUnavailable or StoreDamaged.
+    """
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        """Write all parts in one transaction and return once it is durable. `urgent` ones go first.
+
+        Raises StoreUnavailable, Fenced, SlugTaken or CommandExists; ValueError if the parts contradict themselves.
+        """
+        ...
+
+    def delete(self, conversation_id: str) -> None:
+        """Remove the conversation, its sub-agents and everything of theirs."""
+        ...
+
+    def load(self, conversation_id: str) -> ConversationRecord | None: ...
+
+    def find_slug(self, slug: str) -> str | None:
+        """The id of the conversation with this slug."""
+        ...
+
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        before: tuple[int, str] | None,
+        limit: int,
+    ) -> tuple[ConversationRecord, ...]:
+        """Latest updated first; `before` is (updated_at, id) of the last one seen; parent=None lists only
+        what people started."""
+        ...
+
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Ids of all sub-agents of a conversation."""
+        ...
+
+    def unsettled(self) -> tuple[str, ...]:
+        """Ids of the conversations that a restart must bring to rest: neither idle nor terminal, and sub-agents
+        that are not terminal."""
+        ...
+
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]: ...
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Every message up to this sequence, in order."""
+        ...
+
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Durable events after this revision, in order, gap-free; raises RevisionTooOld."""
+        ...
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Record and latest messages from one read transaction."""
+        ...
+
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+        """Transitions after this step, in order."""
+        ...
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """What is wrong with what is stored, in words, nothing repaired: the hash chain, gaps in steps, revisions
+        and messages, messages that are not what the log says. Empty if all is well."""
+        ...
+
+    def prune_log(self, conversation_id: str, before_revision: int) -> None:
+        """Drop the log's transitions whose events all lie before this revision, never the latest one's."""
+        ...
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None: ...
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None: ...
+
+    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None: ...
+
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None: ...
+
+    def close(self) -> None:
+        """Write what was accepted, then close every connection; idempotent."""
+        ...

@@ -1,0 +1,82 @@
+"""Tools that the model can call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from actors.core.content import Image
+from actors.core.context import Mode
+from actors.ports.cancellation import CancelToken
+from actors.ports.clock import Clock
+from actors.ports.models import ToolSpec
+from actors.ports.processes import RunningProcess, Sandbox
+
+
+class ToolContext(Struct, frozen=True):
+    """What a running tool may use. Tools keep no state of a conversation on themselves."""
+
+    conversation_id: str
+    working_directory: str
+    mode: Mode
+    cancel: CancelToken
+    sandbox: Sandbox
+    clock: Clock
+    on_output: Callable[[str], None]
+    """Live output for watchers."""
+    track: Callable[[RunningProcess], None]
+    """Call with every process right after its start: cancel kills it without asking the tool."""
+    reaped: Callable[[tuple[int, ...]], None]
+    """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
+
+
+class ToolOutput(Struct, frozen=True):
+    """What a tool answers. `text` is what the model reads, already capped."""
+
+    text: str
+    is_error: bool = False
+    images: tuple[Image, ...] = ()
+    display: str = ""
+    """JSON text for people, or ""."""
+
+
+class ToolInputInvalid(Exception):
+    """The model's input does not fit the schema; the text tells the model what to change."""
+
+
+class ToolTransientError(Exception):
+    """The infrastructure failed, not the tool (C14)."""
+
+    def __init__(self, message: str, *, begun: bool) -> None:
+        super().__init__(message)
+        self.begun = begun
+
+
+class Tool(Protocol):
+    """Something the model can call."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Do it (tool thread). Failures of the tool are outputs with is_error.
+
+        Raises ToolTransientError or SandboxUnavailable; anything else is a bug and becomes an error result.
+        """
+        ...
+
+
+class Toolbox(Protocol):
+    """The tools of this server. Any thread."""
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        """What a conversation of this kind is offered, in the order the model sees it."""
+        ...
+
+    def get(self, name: str) -> Tool | None: ...
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        """Raw JSON text to validated arguments; raises ToolInputInvalid."""
+        ...
