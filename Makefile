@@ -14,6 +14,7 @@ help:  ## Show this list
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
+	@echo "Setting up $(VENV), which takes a minute or two the first time…" >&2
 	@if command -v uv >/dev/null; then \
 	  { test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); } && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
 	else \
@@ -21,6 +22,7 @@ $(STAMP): pyproject.toml
 	    { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
 	fi
+	@echo "Done. The program is $(BIN)/bedrock; \`. $(BIN)/activate\` puts it on your PATH." >&2
 	@touch $@
 
 .PHONY: setup

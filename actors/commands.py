@@ -151,7 +151,7 @@ class Commands:
         if successor is not None:
             return successor
         if not isinstance(machine.state, ContextExhausted):
-            raise NotExhausted("its context is not used up: send it a message instead")
+            raise NotExhausted("the context is not used up: send a message instead")
         return self._succeed(machine, request, machine.state.summary)
 
     def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:

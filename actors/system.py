@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """32 letters and digits that are not mistaken for each other: every byte picks one as likely as any other."""
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
+_CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
 
 
 class SystemClock:
@@ -20,6 +22,11 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def has_form_of_id(text: str) -> bool:
+    """Whether `text` could be the id of a conversation, or of a sub-agent. No slug may: it would name two."""
+    return _CONVERSATION_ID.fullmatch(text) is not None
 
 
 class RandomIds:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from bedrock import v1
 from google.protobuf.message import Message
 
+from actors.system import has_form_of_id
 from server import limits, names
 from server.status import Malformed
 
@@ -95,6 +96,8 @@ def title(value: str) -> str | None:
 def slug(value: str) -> str | None:
     if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
         return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
+    if has_form_of_id(value):
+        return "must not have the form of a conversation's id; another length or another hyphen will do"
     return None
 
 

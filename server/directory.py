@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.ports import ConversationRecord, Store
+from actors.system import has_form_of_id
 from server import names
 from server.auth import caller
 from server.reads import Reads
@@ -36,9 +37,9 @@ class Directory:
         return (await self.record(name)).id
 
     def _find(self, key: str) -> ConversationRecord | None:
-        """By id, else by slug (reading thread)."""
+        """By id, else by slug (reading thread). What has the form of an id is never a slug."""
         found = self._store.load(key)
-        if found is None and (conversation_id := self._store.find_slug(key)):
+        if found is None and not has_form_of_id(key) and (conversation_id := self._store.find_slug(key)):
             found = self._store.load(conversation_id)
         return found
 

@@ -20,6 +20,7 @@ from typing import Any
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from actors.core.errors import ErrorKind
+from actors.llm.header_deadline import PunctualResponse
 
 
 class TransportFailed(Exception):
@@ -133,6 +134,8 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 class AbortableConnection(HTTPConnection):
     """An HTTP connection on a lifeline."""
 
+    response_class = PunctualResponse
+
     def __init__(self, *args: Any, lifeline: Lifeline, send_timeout: float, **options: Any) -> None:
         super().__init__(*args, **options)
         self._lifeline = lifeline
@@ -158,6 +161,8 @@ class AbortableTlsConnection(HTTPSConnection):
     threads), or load the authorities anew for each (20 ms).
     """
 
+    response_class = PunctualResponse
+
     def __init__(
         self, *args: Any, lifeline: Lifeline, send_timeout: float, tls: ssl.SSLContext, **options: Any
     ) -> None:
@@ -175,6 +180,7 @@ class AbortableTlsConnection(HTTPSConnection):
         if self._tunnel_host:
             self._has_connected_to_proxy = True
             self._tunnel()
+            sock.settimeout(seconds)
             name = self._tunnel_host
         try:
             tls = self._tls.wrap_socket(sock, server_hostname=name.strip("[]").rstrip("."))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from actors.core.content import Content, Image, Reasoning, Text, ToolOutcome, ToolResult, ToolUse
+from actors.core.content import Content, Image, Reasoning, Text, ToolCancelled, ToolOutcome, ToolResult, ToolUse
 from actors.core.history import Turn
 from actors.llm.rendering import failed, is_result, shown
 from actors.ports import ModelRequest
@@ -21,10 +21,14 @@ can cancel me at any time. Type one of these:
   retry           let the first attempt fail, so that you see it tried again
   count           a long, slow answer: cancel it
   sleep           a long, slow command: cancel it
-  agents          start two sub-agents and collect their results
-  upgrade         ask you for unrestricted mode
-To talk to a real model set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own \
+{more}To talk to a real model set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own \
 (OPENAI_MODEL names its model), and start again."""
+
+_HELP_WITH = {
+    "spawn_sub_agent": "  agents          start two sub-agents and collect their results\n",
+    "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
+}
+"""What else there is to show, by the tool that it takes."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -58,7 +62,8 @@ def scene_for(request: ModelRequest) -> Scene:
         return _summary(request)
     if "submit_result" in offered:
         return _sub_agent(request, said, begun=bool(results))
-    if results:
+    ended = any(isinstance(result, ToolCancelled) for result in results)  # what is said after that is a new request
+    if results and not (ended and said):
         return _after_tools(results, said, request)
     for pattern, play in _SCENES:
         if found := pattern.search(said):
@@ -101,8 +106,9 @@ def _read(found: re.Match[str], request: ModelRequest) -> Scene:
     return _using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
 
 
-def _help(_: re.Match[str], __: ModelRequest) -> Scene:
-    return Scene(HELP)
+def _help(_: re.Match[str], request: ModelRequest) -> Scene:
+    offered = {tool.name for tool in request.tools}
+    return Scene(HELP.format(more="".join(line for tool, line in _HELP_WITH.items() if tool in offered)))
 
 
 def _retry(_: re.Match[str], request: ModelRequest) -> Scene:

@@ -50,7 +50,7 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     connect: float = 10.0
     """Name resolution excluded, TLS handshake per step."""
     first_byte: float = 300.0
-    """From the request until the answer's headers."""
+    """From the request until the end of the answer's headers, also if they drip in."""
     idle: float = 300.0
     """Between two pieces of the answer; pings count as pieces."""
     total: float = 3600.0

@@ -40,7 +40,7 @@ def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
         elif retry := _unpack(detail, error_details_pb2.RetryInfo()):
             retry_after = retry.retry_delay.ToTimedelta().total_seconds()
     if code == "UNAVAILABLE" and not reason:
-        message = f"no Bedrock server can be reached at {target}: {message.rpartition(': ')[2]}"
+        message = f"no Bedrock server can be reached at {target}: {cause_of(message)}"
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
     )
@@ -58,6 +58,13 @@ def is_gap(error: errors.BedrockError) -> bool:
     if isinstance(error, errors.RevisionTooOld):
         return True
     return isinstance(error, errors.InvalidArgument) and "after_revision" in error.fields
+
+
+def cause_of(details: str) -> str:
+    """The end of gRPC's chain of causes: what a person can do something about."""
+    if "handshake failed" in details:
+        return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
+    return details.rpartition(": ")[2].rstrip("]")
 
 
 def _details(error: grpc.RpcError) -> list[Any]:

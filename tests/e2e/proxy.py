@@ -33,6 +33,7 @@ class Proxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join(PATIENCE)  # it accepts; no connection is new after its end
         self._flowing.set()
         self.cut()
         for thread in self._threads:

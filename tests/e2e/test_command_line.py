@@ -21,29 +21,23 @@ from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Part, Twin, calls, refuses, says, stalls
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
-USUAL_PORT = 7421
 
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> dict[str, str]:
     """The environment of somebody who has just installed this: no key, an empty home.
 
-    The server takes any free port, and where somebody else's server has the usual one, the newcomer remembers a server
-    that is gone: so other servers and this test leave each other alone.
+    It keeps clear of a server that somebody else may run at the usual place.
     """
-    home, state = tmp_path / "home", tmp_path / "state"
+    home = tmp_path / "home"
     home.mkdir()
-    with socket.socket() as tried:
-        if tried.connect_ex(("127.0.0.1", USUAL_PORT)) == 0:
-            (state / "bedrock").mkdir(parents=True)
-            (state / "bedrock" / "address").write_text("127.0.0.1:9\n")
-    marker = f"e2e-{uuid.uuid4().hex}"
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        "XDG_STATE_HOME": str(state),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
         "BEDROCK_LISTEN": "127.0.0.1:0",
-        "LC_BEDROCK_E2E": marker,
+        "BEDROCK_ADDRESS": "127.0.0.1:1",
+        "LC_BEDROCK_E2E": f"e2e-{uuid.uuid4().hex}",
     }
 
 

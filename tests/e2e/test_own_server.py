@@ -37,6 +37,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("PYTHONPATH", search)
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("BEDROCK_LISTEN", "127.0.0.1:0")
+    monkeypatch.setenv("BEDROCK_ADDRESS", "127.0.0.1:1")  # no server of somebody else
     return dict(os.environ)
 
 

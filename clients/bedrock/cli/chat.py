@@ -31,6 +31,8 @@ def chat(spawn: bool, **opening: Any) -> None:
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout)
+    if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
+        raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
     with ExitStack() as stack:
         spawned = spawn and not server_answers(address)
         if spawned:
@@ -39,17 +41,19 @@ def chat(spawn: bool, **opening: Any) -> None:
         client = stack.enter_context(Client(address))
         if not at_terminal:
             exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"])
+            if spawned:
+                click.echo(paint.dim("The server has ended with this; `bedrock serve` starts one that stays."), err=True)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
-            asyncio.run(_chat(address, conversation.name, paint))
+            asyncio.run(_chat(address, conversation.name, paint, scripted=demo.is_scripted(client, conversation.get())))
             slug = conversation.get().slug
             again = f"bedrock chat {'--spawn ' if spawned else ''}-r {slug}"
             click.echo(paint.dim(f"Left {slug}. To come back: {again}"))
     ctx.exit(exit_code)
 
 
-async def _chat(address: str | None, name: str, paint: Paint) -> None:
+async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> None:
     from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 
     async with AsyncClient(address) as client:
@@ -59,4 +63,6 @@ async def _chat(address: str | None, name: str, paint: Paint) -> None:
         client.on_disconnect = session.disconnected
         now = await conversation.get()
         print(paint.bold(now.slug), paint.dim(f"in {now.working_directory} · /help says what can be done"))
+        if scripted:
+            print(paint.dim("No real model is set, so the demo model answers by its script. Type help to see what it shows."))
         await chat_at_terminal(session, paint)

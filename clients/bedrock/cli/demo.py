@@ -24,9 +24,7 @@ def play(client: Client, paint: Paint, write: Callable[[str], None], directory: 
     """Say something, answer what is asked, print it all; returns the exit code."""
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
-    scripted = any(
-        offered.name == made.model and offered.protocol == v1.Model.PROTOCOL_DEMO for offered in client.models()
-    )
+    scripted = is_scripted(client, made)
     write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     transcript = Transcript(paint, write)
@@ -47,6 +45,12 @@ def play(client: Client, paint: Paint, write: Callable[[str], None], directory: 
     if scripted:
         write(REAL_MODEL)
     return exits.OK
+
+
+def is_scripted(client: Client, conversation: v1.Conversation) -> bool:
+    """Tell whether the demo model answers in a conversation."""
+    demos = (model.name for model in client.models() if model.protocol == v1.Model.PROTOCOL_DEMO)
+    return conversation.model in demos
 
 
 def _decide(

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from bedrock import Client
-from bedrock._settings import DEFAULT_ADDRESS, resolve
+from bedrock._settings import DEFAULT_ADDRESS, data_directory, resolve
 from bedrock.cli import exits
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated
 
@@ -29,14 +29,17 @@ _READY = re.compile(rb"\bready on (\S+)")
 
 
 def server_answers(address: str | None) -> bool:
-    """Tell whether a Bedrock server answers there, even if only to say that the token is wrong."""
+    """Tell whether a Bedrock server answers there, even if only to say that the token is wrong.
+
+    One at the default address that refuses us, though nothing says that it is ours, is somebody else's.
+    """
     if not _accepts_connections(resolve(address).target):
         return False
     with Client(address, timeout=3.0) as client:
         try:
             client.server_info()
         except (Unauthenticated, PermissionDenied):
-            return True
+            return _is_ours(address)
         except BedrockError:
             return False
     return True
@@ -127,6 +130,11 @@ class SpawnedServer:
         if any("No module named server" in line for line in lines):
             return "it is not installed here; `pip install phoenix-bedrock`"
         return lines[-1] if lines else "it said nothing"
+
+
+def _is_ours(address: str | None) -> bool:
+    """Whether anybody named this server: a caller, the environment, or the data directory."""
+    return bool(address or os.environ.get("BEDROCK_ADDRESS") or (data_directory() / "address").exists())
 
 
 def _accepts_connections(target: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock, has_form_of_id
 
 
 def test_the_clock_tells_milliseconds_since_the_epoch_and_never_goes_back() -> None:
@@ -31,6 +31,14 @@ def test_slugs_are_readable() -> None:
     slugs = {RandomIds().slug() for _ in range(200)}
     assert all(re.fullmatch(r"[a-z]+-[a-z]+-[a-z0-9]{4}", slug) for slug in slugs)
     assert len(slugs) > 190
+
+
+def test_ids_have_their_form_and_slugs_never_do() -> None:
+    ids = RandomIds()
+    for _ in range(200):
+        one = ids.conversation()
+        assert all(map(has_form_of_id, (one, f"{one}-a1", f"{one}-a1-a20")))
+        assert not any(map(has_form_of_id, (ids.slug(), one[1:], one + "x", f"{one}-b1")))
 
 
 def test_production_has_no_faults() -> None:

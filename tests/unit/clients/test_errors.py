@@ -6,7 +6,7 @@ import inspect
 
 import grpc
 import pytest
-from bedrock import Client, errors, v1
+from bedrock import Client, _status, errors, v1
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
@@ -104,6 +104,16 @@ def test_foreign_details_are_not_taken_for_reasons(client: Client, fake: FakeBed
 def test_an_unreachable_server_is_named() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:1"):
         client.conversation("c1").cancel()
+
+
+def test_a_server_without_tls_says_that_tls_is_the_trouble(address: str) -> None:
+    with Client(f"https://{address}") as client, pytest.raises(errors.Unavailable, match="the TLS handshake failed"):
+        client.conversation("c1").cancel()
+
+
+def test_of_a_chain_of_causes_the_last_one_is_told() -> None:
+    chain = "errors resolving nowhere:1: [field:hostname lookup error:lookup failed for nowhere:1: Domain name not found]"
+    assert _status.cause_of(chain) == "Domain name not found"
 
 
 def test_reads_are_tried_again_and_writes_without_an_id_are_not(client: Client, fake: FakeBedrock) -> None:

@@ -15,6 +15,7 @@ from bedrock import Client
 from bedrock.cli import exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.spawning import SpawnedServer, server_answers
+from bedrock.errors import Unauthenticated
 from click.testing import CliRunner
 
 from tests.unit.clients.fake_server import FakeBedrock
@@ -46,9 +47,10 @@ sys.exit(1)
 """
 
 OWNER = """
-import sys
+import signal, sys
 from bedrock.cli.spawning import SpawnedServer
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 with SpawnedServer() as server:
     print(server.pid, flush=True)
     sys.stdin.read()
@@ -168,3 +170,19 @@ def test_a_server_that_answers_is_used(address: str, fake: FakeBedrock) -> None:
     assert server_answers(address)
     assert not server_answers("127.0.0.1:1")
     assert not server_answers("unix:/nowhere")
+
+
+def test_a_stranger_at_the_default_address_is_not_our_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unauthenticated("a valid token is needed", reason="UNAUTHENTICATED")
+
+    monkeypatch.setattr(Client, "server_info", refuse)
+    monkeypatch.delenv("BEDROCK_ADDRESS", raising=False)
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("bedrock._settings.DEFAULT_ADDRESS", address)
+    assert not server_answers(None)
+    assert server_answers(address)
+    (tmp_path / "address").write_text(address)
+    assert server_answers(None)

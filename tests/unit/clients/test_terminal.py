@@ -24,7 +24,9 @@ SECONDS = 30.0
 
 #: Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
 AT_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL);"  # whoever runs the tests in the background ignores it
+    "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.content import Content, Reasoning, Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
+from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.llm.catalog import Catalog
@@ -126,6 +126,24 @@ def test_a_steer_between_two_steps_is_heard() -> None:
     result = user(ToolSuccess("t", "x"), "be quick")
     answer = said_to_demo(user("a"), assistant(ToolUse("t", "bash", "{}")), result)
     assert 'Meanwhile you said: "be quick"' in text_of(answer)
+
+
+@pytest.mark.parametrize("outcome", [ToolOutcome.CANCELLED, ToolOutcome.SKIPPED])
+def test_what_is_said_after_a_cancelled_tool_is_a_request_of_its_own(outcome: ToolOutcome) -> None:
+    begun = (user("sleep"), assistant(ToolUse("t", "bash", "{}")))
+    cancelled = ToolCancelled("t", "Cancelled by user", outcome)
+    assert call_of(said_to_demo(*begun, user(cancelled, "run ls"))) == ("bash", {"cmd": "ls"})
+    assert "Cancelled by user" in text_of(said_to_demo(*begun, user(cancelled)))
+
+
+def test_help_names_only_what_can_be_shown_here() -> None:
+    everything = text_of(said_to_demo(user("help")))
+    few = text_of(said_to_demo(user("help"), tools=TOOLS[:2]))
+    assert "agents" in everything
+    assert "upgrade" in everything
+    assert "agents" not in few
+    assert "upgrade" not in few
+    assert "sleep" in few
 
 
 def test_a_tool_that_is_not_offered_is_not_called() -> None:

@@ -248,6 +248,45 @@ def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
     assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "the answer took longer than the time limit")
 
 
+def _dribbling_headers(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 200 OK\r\nx-long: ")
+    while True:
+        connection.send(b".")
+        connection.reached.wait(0.01)
+
+
+def _continuing(connection: Connection) -> None:
+    connection.read_request()
+    while True:
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.reached.wait(0.01)
+
+
+@pytest.mark.parametrize("script", [_dribbling_headers, _continuing])
+def test_headers_that_dribble_for_ever_meet_the_time_limit(
+    script: Script, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    limits = Timeouts(connect=5, first_byte=0.3, idle=5)
+    for tls in (None, server_tls):
+        with ScriptedServer(script, tls=tls) as server:
+            told = failure(server.url, timeouts=limits, ca_bundle=str(certificate))
+        assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "no answer began within 0.3 s")
+
+
+def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:
+    def slow(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n" + STREAM_HEAD)
+        for _ in range(4):
+            connection.reached.wait(0.1)
+            connection.send(chunked(b"."))
+        connection.send(b"0\r\n\r\n")
+
+    with ScriptedServer(slow) as server:
+        assert post(server.url, timeouts=Timeouts(connect=5, first_byte=0.2, idle=5)) == (200, b"....")
+
+
 def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1 << 20)
 

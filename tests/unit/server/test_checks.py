@@ -58,7 +58,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.CreateConversationRequest: {
         "working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
         "model": ("demo", "models/", "models/a b"),
-        "slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä"),
+        "slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä", "b" * 16, "b" * 16 + "-a1"),
         "title": ("x" * (limits.MAX_TITLE_CHARS + 1), "two\nlines", "a\0"),
         "mode": (99,),
         "labels": (TOO_MANY, {"k" * 64: ""}, {"": "x"}, {"k": "v" * 257}, {"k": "a\0"}, {"a\n": "x"}),
@@ -187,6 +187,7 @@ def test_other_fields_cannot_be_updated(path: str) -> None:
     [
         ("slug", ""),
         ("slug", "No"),
+        ("slug", "abcdefghijkm2345"),
         ("title", "x" * 300),
         ("model", ""),
         ("labels", TOO_MANY),
