@@ -24,7 +24,7 @@ from actors.core.tool_run import Receipt
 from actors.effect_executor import Admission, EffectExecutor, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
-from actors.ports import Fenced, SlugTaken, StoreError, StoreUnavailable
+from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
 from actors.requests import Cancel, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 from actors.road import Road, needs_rest
 from actors.runtime import Runtime
@@ -208,7 +208,9 @@ class ConversationActor(Actor):
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """A bug, or a store that fails: nothing of the message happened, or all of it did."""
-        if isinstance(message, Asked) and isinstance(error, StoreError):
+        if isinstance(error, StoreDamaged):
+            log.error("conversation %s is damaged in the store", self.conversation_id)
+        elif isinstance(message, Asked) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)
         if isinstance(error, Fenced):

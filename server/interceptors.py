@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from actors.ports import StoreDamaged, StoreUnusable
 from server.auth import TokenAuth, caller
 from server.checks import check
 from server.status import Lost, Malformed, Unauthenticated, status_of
@@ -121,5 +122,15 @@ async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message
     except DecodeError:
         raise Malformed(("", "the request is no message of the contract")) from None
     check(request)
-    answer = behaviour(request, context)
-    return await answer if inspect.isawaitable(answer) else answer
+    try:
+        answer = behaviour(request, context)
+        return await answer if inspect.isawaitable(answer) else answer
+    except (StoreDamaged, StoreUnusable):
+        log.error("damage was met in serving %s", _subject(request))
+        raise
+
+
+def _subject(request: Any) -> str:
+    """The conversation that a request is about, as the caller named it."""
+    about = getattr(request, "conversation", request)
+    return getattr(about, "name", "") or getattr(about, "parent", "") or "a request about no conversation"

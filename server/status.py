@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.ports import RevisionTooOld, SlugTaken, StoreError
+from actors.ports import RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
 from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 
 log = logging.getLogger(__name__)
@@ -154,6 +154,10 @@ def status_of(error: BaseException) -> Status:
             )
         case SlugTaken():
             return _refusal(Reason.SLUG_TAKEN, "")
+        case StoreDamaged() | StoreUnusable():
+            log.error("what is stored is damaged", exc_info=error)
+            text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
+            return make(_Code.DATA_LOSS, text, "DATA_LOSS")
         case StoreError():
             log.error("the store failed: %s", type(error).__name__, exc_info=error)
             return _refusal(Reason.STORE_UNAVAILABLE, "")

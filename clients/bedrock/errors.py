@@ -10,6 +10,7 @@ Catch the class that you can do something about, or a class higher up:
     ├── AlreadyExists
     │   ├── RequestIdReused
     │   └── SlugTaken
+    ├── DataLoss                   what is stored is damaged; repeating does not help
     ├── DeadlineExceeded           no answer in time; the call may have taken effect
     ├── FailedPrecondition         right, but not now: nothing was changed
     │   ├── AgentBusy
@@ -72,6 +73,7 @@ __all__ = [
     "Cancelling",
     "ContextExhausted",
     "ContinuationInProgress",
+    "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
     "ImageInvalid",
@@ -166,6 +168,10 @@ class SlugTaken(AlreadyExists):
     """Another conversation has this slug."""
 
     hint = "Choose another slug, or leave it out to have one made up."
+
+
+class DataLoss(BedrockError):
+    """What the server has stored is damaged. Only a backup helps; repeating the call does not."""
 
 
 class DeadlineExceeded(BedrockError):

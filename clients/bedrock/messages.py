@@ -30,7 +30,9 @@ class ToolCall:
     tool: str
     """The tool as the model named it, e.g. "bash"."""
     input: dict[str, Any]
-    """The input. Empty if the model wrote no valid JSON object; then `raw_input` holds what it wrote."""
+    """The input. Empty if the model wrote no valid JSON object, or one too large or deep for a Struct; then `raw_input`
+    holds what it wrote.
+    """
     raw_input: str = ""
 
     @classmethod

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+
+
+def forever() -> str:
+    """So many seconds for `sleep` as nobody else on this machine sleeps: a marker of the processes that do."""
+    return f"1000.{uuid.uuid4().int:039d}"
 
 
 def running(marker: str) -> list[int]:

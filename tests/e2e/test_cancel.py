@@ -116,7 +116,7 @@ STUBBORN = "echo up; bash -c 'trap \"\" TERM INT; sleep {0} & setsid sleep {0} &
 def test_a_cancel_ends_a_tool_and_all_that_it_started(
     open_chat: Callable[..., Chat], watch: Callable[..., Watcher], server: ServerProcess
 ) -> None:
-    forever = "1000.0307"
+    forever = processes.forever()
     stubborn = ("bash", {"cmd": STUBBORN.format(forever)})
     chat = open_chat(
         calls(stubborn, ("think", {"thoughts": "later"})), calls(("bash", {"cmd": "echo again"})), says("Right.")

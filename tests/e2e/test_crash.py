@@ -17,7 +17,7 @@ from tests.e2e.server_process import Servers, provider
 from tests.e2e.twin import Play, Twin, calls, says, streams
 from tests.e2e.watcher import Watcher
 
-FOREVER = "1000.0411"
+FOREVER = processes.forever()
 
 
 class Scene:

@@ -58,7 +58,7 @@ def _live_a_little(chat: Chat) -> None:
     within(first.wait)
     within(follow_up.wait)
 
-    part.then(calls(("bash", {"cmd": "echo up; sleep 1000.0513"}), THINK))
+    part.then(calls(("bash", {"cmd": "echo up; sleep 1000"}), THINK))
     run = chat.send("Never finish.")
     for event in run:
         if event.kind == "tool_output_delta":

@@ -14,7 +14,7 @@ from tests.e2e.server_process import API_KEY, Servers, provider
 from tests.e2e.twin import Twin, calls, refuses, says, streams
 from tests.e2e.watcher import Watcher
 
-FOREVER = "1000.0617"
+FOREVER = processes.forever()
 BOUND = 25.0
 """Seconds: the drain time of these servers and what stopping may take beyond it, on a busy machine."""
 

@@ -17,6 +17,9 @@ from bedrock.cli.paint import Paint
 from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
 
+#: What brings a conversation back, before its slug, when the server has ended with the chat.
+AGAIN_SPAWNED = "bedrock chat --spawn -r"
+
 
 @click.command()
 @click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
@@ -40,16 +43,15 @@ def chat(spawn: bool, **opening: Any) -> None:
             address = stack.enter_context(SpawnedServer()).address
         client = stack.enter_context(Client(address))
         if not at_terminal:
-            exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"])
-            if spawned:
-                click.echo(paint.dim("The server has ended with this; `bedrock serve` starts one that stays."), err=True)
+            again = AGAIN_SPAWNED if spawned else "bedrock show"
+            exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"], again=again)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             asyncio.run(_chat(address, conversation.name, paint, scripted=demo.is_scripted(client, conversation.get())))
             slug = conversation.get().slug
-            again = f"bedrock chat {'--spawn ' if spawned else ''}-r {slug}"
-            click.echo(paint.dim(f"Left {slug}. To come back: {again}"))
+            again = AGAIN_SPAWNED if spawned else "bedrock chat -r"
+            click.echo(paint.dim(f"Left {slug}. To come back: {again} {slug}"))
     ctx.exit(exit_code)
 
 
@@ -64,5 +66,5 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool)
         now = await conversation.get()
         print(paint.bold(now.slug), paint.dim(f"in {now.working_directory} · /help says what can be done"))
         if scripted:
-            print(paint.dim("No real model is set, so the demo model answers by its script. Type help to see what it shows."))
+            print(paint.dim("The demo model answers, by its script: type help to see what it can show."))
         await chat_at_terminal(session, paint)

@@ -20,8 +20,13 @@ This was the scripted demo model. To talk to a real one, set one of these and st
 At a terminal, the same command opens a chat."""
 
 
-def play(client: Client, paint: Paint, write: Callable[[str], None], directory: str, model: str | None) -> int:
-    """Say something, answer what is asked, print it all; returns the exit code."""
+def play(
+    client: Client, paint: Paint, write: Callable[[str], None], directory: str, model: str | None, *, again: str
+) -> int:
+    """Say something, answer what is asked, print it all; returns the exit code.
+
+    `again` is the command, without the slug, that shows the conversation later.
+    """
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
     scripted = is_scripted(client, made)
@@ -41,7 +46,7 @@ def play(client: Client, paint: Paint, write: Callable[[str], None], directory: 
     if run.stop is None or run.stop.reason != "completed":
         write(paint.bad("The run did not complete."))
         return exits.FAILED
-    write(paint.good(f"Completed. To read it again: bedrock show {made.slug}"))
+    write(paint.good(f"Completed. To read it again: {again} {made.slug}"))
     if scripted:
         write(REAL_MODEL)
     return exits.OK

@@ -88,9 +88,13 @@ class Transcript:
 
     def _result(self, result: ToolResult) -> None:
         call = self._calls.pop(result.id, None)
-        if self._printed_lines:
+        if self._printed_lines or self._printed.tail:
+            last = result.output.rstrip("\n").rpartition("\n")[2]  # how it ended, which is not streamed
+            streamed = self._printed.text.rstrip("\n").endswith(last)
             for line in self._printed.finish():
                 self._output_line(line)
+            if not streamed:
+                self._write(self._paint.dim(f"  │ {harmless(last)}"))
         else:
             lines = harmless(result.output).rstrip("\n").split("\n") if result.output else []
             for line in lines[:OUTPUT_LINES]:

@@ -165,8 +165,9 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     another code. Errors that are no refusals carry the name of their code as the
     reason: INVALID_ARGUMENT with a `google.rpc.BadRequest` that names the field,
     NOT_FOUND with a `google.rpc.ResourceInfo`, ABORTED for an outdated `etag`,
-    UNAUTHENTICATED for a missing or unknown token, and INTERNAL for a fault of
-    the server, whose details are only in the server's log.
+    UNAUTHENTICATED for a missing or unknown token, DATA_LOSS for a conversation
+    that is damaged in the store, which no repetition mends, and INTERNAL for a
+    fault of the server, whose details are only in the server's log.
 
     This enum is not a field of any message. It is the one list from which the
     error tables in the documentation are made.

@@ -84,7 +84,8 @@ class Conversation(_message.Message):
     """
     slug: _builtins.str
     """A short readable handle, unique on the server: lower-case letters, digits
-    and hyphens, 63 characters at most. Can be updated.
+    and hyphens, 63 characters at most. A slug in the form of a conversation's id
+    is INVALID_ARGUMENT, so that no name stands for two. Can be updated.
     """
     title: _builtins.str
     """A title for people, 256 characters at most. Empty until somebody or the
@@ -787,14 +788,18 @@ class ToolCall(_message.Message):
     exist: a call of an unknown tool is answered with an error result.
     """
     raw_input: _builtins.str
-    """The input as the model wrote it, if it is no valid JSON object. Empty
-    otherwise. Such a call is answered with an error result and never run.
+    """The input as the model wrote it, if `input` is unset. Empty otherwise. A call
+    whose input is no valid JSON object is answered with an error result and
+    never run; one that is only too large or too deeply nested to be shown as a
+    Struct is run like any other.
     """
     group: _common_pb2.ToolGroup.ValueType
     """The group of the tool."""
     @_builtins.property
     def input(self) -> _struct_pb2.Struct:
-        """The input. Unset if the model did not write a valid JSON object."""
+        """The input. Unset if the model did not write a valid JSON object, or one that
+        is too large or too deeply nested for a Struct.
+        """
 
     def __init__(
         self,

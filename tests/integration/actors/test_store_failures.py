@@ -249,7 +249,9 @@ class Damaged:
         return self._store.load(conversation_id)
 
 
-def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(world: World) -> None:
+def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     broken, sound = world.create(), world.create()
     for talk in (broken, sound):
         talk.send("go")
@@ -262,8 +264,8 @@ def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(worl
         after = type(sound)(successor, sound.id)
         after.rest(Idle)
         failed = successor.supervisor.ask(broken.id, Send("hello")).exception(PATIENCE)
-        assert isinstance(failed, Rejected)
-        assert failed.reason is Reason.STORE_UNAVAILABLE
+        assert isinstance(failed, StoreDamaged)
+        assert f"conversation {broken.id} is damaged" in caplog.text
         assert successor.supervisor.ask(broken.id, Cancel()).exception(PATIENCE) is not None
         all_gone(successor)
         after.send("still there?")

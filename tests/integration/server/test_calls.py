@@ -21,7 +21,7 @@ from actors.core.content import MessageType, Text
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.summary import StateSummary
-from actors.ports import StoreUnavailable
+from actors.ports import StoreDamaged, StoreUnavailable
 from actors.store.memory import MemoryStore
 from server import limits
 from tests.integration.server.house import AUTHORIZED, House, refused
@@ -185,6 +185,31 @@ def test_a_store_that_fails_is_unavailable(open_house: Callable[..., House], met
     refusal = refused(lambda: ask(house, method, request))
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
     assert "sda1" not in refusal.text
+
+
+class Ruined(MemoryStore):
+    def load(self, conversation_id: str) -> Any:
+        raise StoreDamaged("page 7 of /srv/x")
+
+
+@pytest.mark.parametrize("method", [*COMMANDS, *READS])
+def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
+    open_house: Callable[..., House], method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = open_house(store=Ruined())
+    request = COMMANDS[method][0] if method in COMMANDS else READS[method]
+    refusal = refused(lambda: ask(house, method, request))
+    assert (refusal.code, refusal.reason) == ("DATA_LOSS", "DATA_LOSS")
+    assert "srv" not in refusal.text
+    assert f"damage was met in serving {NAME}" in caplog.text
+
+
+def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(house: House) -> None:
+    """One that was stored before such slugs were refused."""
+    gone = "abcdefghijkm2345"
+    Author(house.runtime.store, house.runtime.bus, "c1", slug=gone)
+    reading = v1.GetConversationRequest(name=f"conversations/{gone}")
+    assert refused(lambda: ask(house, "GetConversation", reading)).code == "NOT_FOUND"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

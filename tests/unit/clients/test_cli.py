@@ -353,13 +353,21 @@ def test_without_a_terminal_a_conversation_is_played(program: Program, fake: Fak
     result = program("chat", "-C", str(tmp_path))
     assert result.exit_code == 0
     order = [demo.PROMPT, "Let me look.", "● bash ls", "bash wants to run", "answered automatically", "a.txt"]
-    order += ["There is a.txt.", "Completed", "ANTHROPIC_API_KEY"]
+    order += ["There is a.txt.", f"Completed. To read it again: bedrock show {SLUG}", "ANTHROPIC_API_KEY"]
     positions = [result.stdout.index(words) for words in order]
     assert positions == sorted(positions)
     (created,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(created, v1.CreateConversationRequest)
     assert created.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
     assert created.working_directory == str(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["-c", f"-r={SLUG}", "--mode=restricted", "--approval-policy=ask_all"])
+def test_what_a_played_conversation_cannot_heed_is_refused(program: Program, fake: FakeBedrock, option: str) -> None:
+    result = program("chat", option)
+    assert result.exit_code == exits.USAGE
+    assert "bedrock ask" in result.stderr
+    assert not fake.requests
 
 
 def test_a_real_model_without_a_sandbox_gets_no_automatic_yes(program: Program, fake: FakeBedrock) -> None:

@@ -112,7 +112,7 @@ def test_a_server_without_tls_says_that_tls_is_the_trouble(address: str) -> None
 
 
 def test_of_a_chain_of_causes_the_last_one_is_told() -> None:
-    chain = "errors resolving nowhere:1: [field:hostname lookup error:lookup failed for nowhere:1: Domain name not found]"
+    chain = "errors resolving nowhere:1: [field:hostname lookup error:lookup failed: Domain name not found]"
     assert _status.cause_of(chain) == "Domain name not found"
 
 
@@ -124,6 +124,13 @@ def test_reads_are_tried_again_and_writes_without_an_id_are_not(client: Client, 
         client.conversation("c1").cancel()
     assert len(fake.asked(v1.GetConversationRequest)) == 2
     assert len(fake.asked(v1.CancelConversationRequest)) == 1
+
+
+def test_damage_is_told_at_once_and_not_tried_again(client: Client, fake: FakeBedrock) -> None:
+    fake.refuse("GetConversation", Refusal(grpc.StatusCode.DATA_LOSS, "DATA_LOSS", "damaged"))
+    with pytest.raises(errors.DataLoss, match="damaged"):
+        client.conversation("c1").get()
+    assert len(fake.asked(v1.GetConversationRequest)) == 1
 
 
 def test_a_busy_agent_is_never_asked_again_by_itself(client: Client, fake: FakeBedrock) -> None:

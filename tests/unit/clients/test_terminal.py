@@ -112,6 +112,14 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     assert request.decision == v1.APPROVAL_DECISION_APPROVE
 
 
+def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("The demo model answers, by its script: type help")
+        terminal.shows("idle · context")
+        terminal.keys("\x04")
+        assert terminal.ends() == 0
+
+
 def test_escape_cancels_and_tab_queues(terminal: Terminal, fake: FakeBedrock) -> None:
     fake.answers.extend([uses_tool("sleep", "", "", ask=True), says("Next.")])
     terminal.keys("Wait\r")

@@ -251,20 +251,20 @@ def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
 def _dribbling_headers(connection: Connection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 200 OK\r\nx-long: ")
-    while True:
+    for _ in range(500):
         connection.send(b".")
         connection.reached.wait(0.01)
 
 
 def _continuing(connection: Connection) -> None:
     connection.read_request()
-    while True:
+    for _ in range(500):
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         connection.reached.wait(0.01)
 
 
 @pytest.mark.parametrize("script", [_dribbling_headers, _continuing])
-def test_headers_that_dribble_for_ever_meet_the_time_limit(
+def test_headers_that_dribble_meet_the_time_limit(
     script: Script, server_tls: ssl.SSLContext, certificate: Path
 ) -> None:
     limits = Timeouts(connect=5, first_byte=0.3, idle=5)
@@ -272,6 +272,12 @@ def test_headers_that_dribble_for_ever_meet_the_time_limit(
         with ScriptedServer(script, tls=tls) as server:
             told = failure(server.url, timeouts=limits, ca_bundle=str(certificate))
         assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "no answer began within 0.3 s")
+
+
+def test_a_proxy_whose_headers_dribble_meets_the_time_limit_of_connecting() -> None:
+    with ScriptedServer(_dribbling_headers) as proxy:
+        limits = Timeouts(connect=0.3, first_byte=30)
+        assert failure("https://127.0.0.1:9", proxy=Secret(proxy.url), timeouts=limits).kind is ErrorKind.TIMED_OUT
 
 
 def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:

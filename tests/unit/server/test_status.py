@@ -13,7 +13,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.ports import Fenced, RevisionTooOld, SlugTaken, StoreUnavailable
+from actors.ports import Fenced, RevisionTooOld, SlugTaken, StoreDamaged, StoreUnavailable, StoreUnusable
 from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 from server.status import (
     CODES,
@@ -95,6 +95,15 @@ def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
         assert isinstance(retry, details.RetryInfo)
         assert retry.retry_delay.seconds == 1
         assert "disk" not in str(status_of(error))
+
+
+@pytest.mark.parametrize("error", [StoreDamaged("row 7 of /srv/x"), StoreUnusable("/srv/x is not a database")])
+def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    code, reason, found = told(error)
+    assert (code, reason, set(found)) == ("DATA_LOSS", "DATA_LOSS", {"ErrorInfo"})
+    assert "restore it from a backup" in status_of(error).message
+    assert "srv" not in str(status_of(error))
+    assert caplog.records[0].exc_info is not None
 
 
 PLAIN = [
