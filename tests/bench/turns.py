@@ -69,6 +69,7 @@ def run(report: Report) -> None:
                 value=round(above, 2),
                 rss_mib=rss_mib(running.process.pid),
             )
+    paced(report)
 
 
 def paced(report: Report) -> None:
