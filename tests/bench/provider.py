@@ -57,6 +57,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pau
         answered = isinstance(last, list) and any(block.get("type") == "tool_result" for block in last)
         writer.write(HEAD)
         for event in ENDING if answered else CALLING:
+            if writer.is_closing():
+                break
             writer.write(event)
             if pause and b"text_delta" in event:
                 await asyncio.sleep(pause)
