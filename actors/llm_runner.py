@@ -150,10 +150,13 @@ class LlmRunner(Actor):
     def _error(
         self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailed | None = None
     ) -> LlmError:
+        request = self._request
+        # The provider's words are for the conversation: they may repeat what was said in it.
+        log.warning("model request %s, attempt %d: %s", request.request_id, request.attempt, failure.kind.value)
         return LlmError(
             at=self._clock.now_ms(),
-            request_id=self._request.request_id,
-            attempt=self._request.attempt,
+            request_id=request.request_id,
+            attempt=request.attempt,
             error=failure,
             retry_after_ms=retry_after_ms,
             usage=failed.usage if failed else None,

@@ -102,6 +102,16 @@ def test_a_failure_is_an_outcome(desk: Desk, failure: BaseException, kind: Error
     assert "bug" not in error.error.message
 
 
+def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        raise ModelFailed(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
+
+    desk.request(respond)
+    assert [record.getMessage() for record in caplog.records] == ["model request r1, attempt 1: auth"]
+
+
 def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(desk: Desk) -> None:
     def build() -> Any:
         raise StoreUnavailable("disk")
