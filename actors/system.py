@@ -1,4 +1,4 @@
-"""The real clock, ids and fault points."""
+"""The real clock, ids and directories."""
 
 from __future__ import annotations
 
@@ -40,13 +40,6 @@ class RandomIds:
 
     def slug(self) -> str:
         return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}-{_token(4)}"
-
-
-class NoFaults:
-    """Production: nothing fails on purpose."""
-
-    def hit(self, point: str) -> None:
-        """Do nothing."""
 
 
 class LocalWorkspace:

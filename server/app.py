@@ -22,14 +22,14 @@ import grpc
 from actors.event_hub import EventHub
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.ports import DataDirectoryBusy, StoreError, StoreUnusable
+from actors.ports import DataDirectoryBusy, NoFaults, StoreError, StoreUnusable
 from actors.runtime import Runtime
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
 from actors.store.engine import sqlite3
 from actors.store.peewee_store import open_store
 from actors.supervisor import Supervisor
-from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.system import LocalWorkspace, RandomIds, SystemClock
 from actors.timers import Timers
 from actors.tools.registry import StandardToolbox
 from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_private

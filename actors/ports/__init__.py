@@ -7,7 +7,7 @@ bounded; nothing here knows gRPC, SQL or HTTP.
 from __future__ import annotations
 
 from actors.ports.cancellation import CancelToken
-from actors.ports.clock import Clock, Faults, Ids
+from actors.ports.clock import Clock, Faults, Ids, NoFaults
 from actors.ports.models import (
     Model,
     ModelAborted,
@@ -78,6 +78,7 @@ __all__ = [
     "ModelInfo",
     "ModelRequest",
     "ModelSink",
+    "NoFaults",
     "ProcessEnd",
     "ProcessLimits",
     "ProcessStartFailed",

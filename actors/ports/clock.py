@@ -39,3 +39,10 @@ class Faults(Protocol):
     def hit(self, point: str) -> None:
         """Called as the work passes `point`, e.g. "commit.before"; may raise."""
         ...
+
+
+class NoFaults:
+    """Production: nothing fails on purpose."""
+
+    def hit(self, point: str) -> None:
+        """Do nothing."""

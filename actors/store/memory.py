@@ -20,13 +20,13 @@ from actors.ports import (
     Faults,
     Fenced,
     JournalRow,
+    NoFaults,
     RevisionTooOld,
     SlugTaken,
     Snapshot,
     StoredEvent,
     StoreUnavailable,
 )
-from actors.store.faults import NoFaults
 from actors.store.journal import LogRow, check_shape, events_of, journal_row, next_revision, seal, violations
 from actors.store.rows import FIXED
 

@@ -23,6 +23,7 @@ from actors.ports import (
     ConversationRecord,
     Faults,
     JournalRow,
+    NoFaults,
     RevisionTooOld,
     Snapshot,
     StoreDamaged,
@@ -31,7 +32,6 @@ from actors.ports import (
 from actors.store import changes, rows, schema
 from actors.store.data_directory import DataDirectory
 from actors.store.engine import FILE, migrate, open_writer, raw, sqlite3
-from actors.store.faults import NoFaults
 from actors.store.journal import LOG, LogRow, events_of, journal_row, violations
 from actors.store.readers import Readers
 from actors.store.writer import Writer

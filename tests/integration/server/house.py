@@ -17,10 +17,10 @@ from grpc_status import rpc_status
 from actors.core.context import ToolGroup, ToolTraits
 from actors.event_hub import EventHub
 from actors.llm.catalog import Catalog
-from actors.ports import Launch, RunningProcess, SandboxReport, Store, Tool, ToolSpec
+from actors.ports import Launch, NoFaults, RunningProcess, SandboxReport, Store, Tool, ToolSpec
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
-from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock
+from actors.system import LocalWorkspace, RandomIds, SystemClock
 from actors.timers import Timers
 from server.auth import TokenAuth
 from server.config import Listen

@@ -17,6 +17,7 @@ from actors.ports import (
     ModelInfo,
     ModelRequest,
     ModelSink,
+    NoFaults,
     SandboxReport,
     ToolContext,
     ToolOutput,
@@ -24,7 +25,7 @@ from actors.ports import (
 )
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
-from actors.system import LocalWorkspace, NoFaults, SystemClock
+from actors.system import LocalWorkspace, SystemClock
 from actors.timers import Timers
 
 

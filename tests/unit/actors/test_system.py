@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.system import LocalWorkspace, NoFaults, RandomIds, SystemClock, has_form_of_id
+from actors.ports import NoFaults
+from actors.system import LocalWorkspace, RandomIds, SystemClock, has_form_of_id
 
 
 def test_the_clock_tells_milliseconds_since_the_epoch_and_never_goes_back() -> None:
