@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,8 +232,10 @@ class ToolRunner(Actor):
     def _context(self, execution: Execution) -> ToolContext:
         context, run = execution.run.context, execution.run
 
-        def track(process: RunningProcess) -> None:
-            run.cancel.on_cancel(process.kill)
+        def track(process: RunningProcess) -> Callable[[], bool]:
+            kill = process.kill
+            run.cancel.on_cancel(kill)
+            return functools.partial(run.cancel.forget, kill)
 
         def reaped(pids: tuple[int, ...]) -> None:
             execution.pids.update(pids)
@@ -243,6 +246,7 @@ class ToolRunner(Actor):
 
         return ToolContext(
             conversation_id=context.conversation_id,
+            tool_use_id=run.effect.tool_use_id,
             working_directory=context.working_dir,
             mode=context.mode,
             cancel=run.cancel,

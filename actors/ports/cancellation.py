@@ -43,11 +43,13 @@ class CancelToken:
                 return
         callback()
 
-    def forget(self, callback: Callable[[], None]) -> None:
-        """Undo on_cancel, so that a finished step holds no resources."""
+    def forget(self, callback: Callable[[], None]) -> bool:
+        """Undo on_cancel, so that a finished step holds no resources; False if a cancel has taken it already."""
         with self._lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+            if callback not in self._callbacks:
+                return False
+            self._callbacks.remove(callback)
+            return True
 
     def wait(self, seconds: float) -> bool:
         """Wait until cancelled, `seconds` at most; returns whether it is."""

@@ -27,7 +27,8 @@ class Launch(Struct, frozen=True):
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Complete: nothing of the server's environment is added."""
+    """Complete: nothing of the server's environment is added. In restricted mode HOME and TMPDIR become the private
+    directory of the call, the only place where it can write, which is gone when the call is."""
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     stdin: bytes = b""
@@ -73,6 +74,11 @@ class RunningProcess(Protocol):
         """SIGKILL the whole tree. Any thread; never blocks; twice is once."""
         ...
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's process group, as a shell's job control would. Any thread; never blocks;
+        nothing happens once the program has ended."""
+        ...
+
     def wait(self) -> ProcessEnd:
         """Block until the program ended and its tree is gone (tool thread). Once."""
         ...
@@ -87,6 +93,8 @@ class SandboxReport(Struct, frozen=True):
     pid_namespace: bool
     reason: str = ""
     """Why the tier is not better, for people."""
+    hides_protected: bool = False
+    """Whether the sandbox keeps unrestricted tools, too, from `Sandbox.protected`."""
 
     @property
     def restriction_available(self) -> bool:
@@ -98,6 +106,11 @@ class Sandbox(Protocol):
 
     @property
     def report(self) -> SandboxReport: ...
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Real paths that no tool may read or change, with all beneath: the server's data, keys and settings."""
+        ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
         """Start `launch` (tool thread). `on_output` is called on a thread of the sandbox, in order, never after

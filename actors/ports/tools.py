@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from actors.core.content import Image
 from actors.core.context import Mode
+from actors.core.tool_run import Receipt
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
 from actors.ports.models import ToolSpec
@@ -19,6 +20,7 @@ class ToolContext(Struct, frozen=True):
     """What a running tool may use. Tools keep no state of a conversation on themselves."""
 
     conversation_id: str
+    tool_use_id: str
     working_directory: str
     mode: Mode
     cancel: CancelToken
@@ -26,8 +28,10 @@ class ToolContext(Struct, frozen=True):
     clock: Clock
     on_output: Callable[[str], None]
     """Live output for watchers."""
-    track: Callable[[RunningProcess], None]
-    """Call with every process right after its start: cancel kills it without asking the tool."""
+    track: Callable[[RunningProcess], Callable[[], bool]]
+    """Call with every process right after its start: cancel kills it without asking the tool. What it returns lets
+    the process go, so that it may outlive the call: True, no cancel of this call kills it any more; False, one has
+    already struck."""
     reaped: Callable[[tuple[int, ...]], None]
     """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
 
@@ -69,7 +73,7 @@ class Tool(Protocol):
 
 
 class Toolbox(Protocol):
-    """The tools of this server. Any thread."""
+    """The tools of this server, and what they keep for a conversation between calls. Any thread; never blocks."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """What a conversation of this kind is offered, in the order the model sees it."""
@@ -79,4 +83,18 @@ class Toolbox(Protocol):
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Raw JSON text to validated arguments; raises ToolInputInvalid."""
+        ...
+
+    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+        """Handles of the background jobs that a conversation has running, in the order of their start."""
+        ...
+
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+        """Kill these jobs without waiting; returns how many. `ended` is called for each once its processes are gone,
+        or given up, on a thread of the job; the receipt's tool_use_id is that of the call that started it."""
+        ...
+
+    def forget(self, conversation_id: str) -> None:
+        """The conversation is deleted: kill its jobs, and drop all that tools keep for it (clipboards, what ended jobs
+        wrote)."""
         ...

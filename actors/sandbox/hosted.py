@@ -182,6 +182,9 @@ class HostedTree:
                 self._init.kill()
             self._changed.notify_all()
 
+    def signal(self, number: int) -> None:
+        raise NotImplementedError
+
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:

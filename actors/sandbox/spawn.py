@@ -40,6 +40,10 @@ class ToolHostSandbox:
         return self._report
 
     @property
+    def protected(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def live(self) -> int:
         """How many programs run."""
         with self._lock:

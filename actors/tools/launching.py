@@ -1,11 +1,28 @@
-"""How a tool runs a program: started, tracked for cancel, waited for, accounted for."""
+"""How a tool runs a program or a worker: started, tracked for cancel, waited for, accounted for."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
-from actors.ports import Launch, ProcessEnd, ProcessStartFailed, ToolContext, ToolTransientError
+from actors.ports import (
+    Launch,
+    ProcessEnd,
+    ProcessLimits,
+    ProcessStartFailed,
+    ToolContext,
+    ToolOutput,
+    ToolTransientError,
+)
+
+WORKER_SECONDS = 60
+WORKER_OUTPUT_BYTES = 256 * 1024
+"""More than a worker ever writes."""
+
+WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} import {name}; {name}.main(sys.argv[1:])"
 
 
 class WorkingDirectoryGone(Exception):
@@ -32,3 +49,40 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
     end = running.wait()
     context.reaped(end.reaped)
     return end
+
+
+def run_worker(
+    worker: ModuleType, arguments: tuple[str, ...], context: ToolContext, *, what: str, stdin: bytes = b""
+) -> ToolOutput:
+    """Run a module of actors.tools.workers to its end; `what` says for people what it does ("Reading a.txt").
+
+    Raises ToolTransientError or SandboxUnavailable.
+    """
+    root = Path(__file__).parents[2]
+    package, _, name = worker.__name__.rpartition(".")
+    program = WORKER_PROGRAM.format(root=str(root), package=package, name=name)
+    launch = Launch(
+        argv=(sys.executable, "-I", "-S", "-c", program, *arguments),
+        cwd=context.working_directory,
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        mode=context.mode,
+        limits=ProcessLimits(wall_seconds=WORKER_SECONDS),
+        stdin=stdin,
+        output_bytes=WORKER_OUTPUT_BYTES,
+    )
+    try:
+        end = run_program(launch, context, lambda data: None)
+    except WorkingDirectoryGone as gone:
+        return ToolOutput(str(gone), is_error=True)
+    return _answer(end, what)
+
+
+def _answer(end: ProcessEnd, what: str) -> ToolOutput:
+    if end.limit == "wall":
+        return ToolOutput(f"{what} took longer than {WORKER_SECONDS} s and was ended.", is_error=True)
+    if end.killed:
+        return ToolOutput(f"{what} was cancelled.", is_error=True)
+    verdict, _, text = end.head.partition(b"\n")
+    if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
+        raise ToolTransientError(f"{what} failed: its process was lost.", begun=True)
+    return ToolOutput(text.decode(errors="replace"), is_error=verdict == b"error")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from actors.core.context import ToolGroup, ToolTraits
-from actors.ports import Launch, ProcessEnd, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
-from actors.tools import read_file_worker
-from actors.tools.launching import WorkingDirectoryGone, run_program
+from actors.ports import ToolContext, ToolOutput, ToolSpec
+from actors.tools.launching import run_worker
+from actors.tools.workers import read_file
 
 DEFAULT_LIMIT = 2000
-TIMEOUT_SECONDS = 60
-WORKER_OUTPUT_BYTES = 256 * 1024
-"""More than the worker ever writes."""
 
 SPEC = ToolSpec(
     name="read_file",
@@ -58,27 +53,4 @@ class ReadFileTool:
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
         offset, limit = int(arguments.get("offset", 1)), int(arguments.get("limit", DEFAULT_LIMIT))
-        launch = Launch(
-            argv=(sys.executable, "-I", "-S", str(read_file_worker.__file__), path, str(offset), str(limit)),
-            cwd=context.working_directory,
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-            mode=context.mode,
-            limits=ProcessLimits(wall_seconds=TIMEOUT_SECONDS),
-            output_bytes=WORKER_OUTPUT_BYTES,
-        )
-        try:
-            end = run_program(launch, context, lambda data: None)
-        except WorkingDirectoryGone as gone:
-            return ToolOutput(str(gone), is_error=True)
-        return _output(end, path)
-
-
-def _output(end: ProcessEnd, path: str) -> ToolOutput:
-    if end.limit == "wall":
-        return ToolOutput(f"Cannot read {path}: it took longer than {TIMEOUT_SECONDS} s.", is_error=True)
-    if end.killed:
-        return ToolOutput(f"Reading {path} was cancelled.", is_error=True)
-    verdict, _, text = end.head.partition(b"\n")
-    if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
-        raise ToolTransientError("The process that reads files was lost.", begun=True)
-    return ToolOutput(text.decode(errors="replace"), is_error=verdict == b"error")
+        return run_worker(read_file, (path, str(offset), str(limit)), context, what=f"Reading {path}")

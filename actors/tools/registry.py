@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from actors.core.tool_run import Receipt
 from actors.ports import Tool, ToolInputInvalid, ToolSpec
 from actors.tools import bash
 from actors.tools.bash import BashTool
@@ -38,6 +39,15 @@ class StandardToolbox:
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """What a conversation of this kind is offered, in the order the model sees it."""
         return self._offered[sub_agent]
+
+    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+        return ()
+
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+        return 0
+
+    def forget(self, conversation_id: str) -> None:
+        """Drop what the tools keep for a deleted conversation."""
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name; None for those that the machine judges itself, and for unknown ones."""

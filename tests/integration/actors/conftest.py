@@ -42,6 +42,7 @@ from actors.store.memory import MemoryStore
 from actors.supervisor import Supervisor
 from actors.system import LocalWorkspace, RandomIds, SystemClock
 from actors.timers import Timers
+from tests.toolboxes import NothingKept
 
 PATIENCE = 10.0
 """Seconds before a test gives up waiting for something that should be there at once."""
@@ -148,7 +149,7 @@ class ScriptedTool:
             self.running -= 1
 
 
-class Box:
+class Box(NothingKept):
     """bash (writes) and look (retry-safe)."""
 
     def __init__(self) -> None:
@@ -171,6 +172,7 @@ class Box:
 
 class NoSandbox:
     report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
+    protected: tuple[str, ...] = ()
 
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError("scripted tools start no processes")

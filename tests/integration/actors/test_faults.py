@@ -37,6 +37,7 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.requests import Cancel, Create, NotFound, Send, Trigger
+from tests.toolboxes import NothingKept
 
 World = Any
 
@@ -83,7 +84,7 @@ class Obliging:
                 return ModelAnswer((Text("fine"),), end_turn=True)
 
 
-class Tools:
+class Tools(NothingKept):
     """look stumbles once, bash works, slow lasts until it is cancelled."""
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ from server.auth import TokenAuth
 from server.config import Listen
 from server.endpoint import Endpoint
 from server.watch import WatchSettings
+from tests.toolboxes import NothingKept
 
 T = TypeVar("T")
 TOKEN = "t" * 43
@@ -88,6 +89,8 @@ class Conversations:
 class NoSandbox:
     """Says what the test wants it to say about this machine."""
 
+    protected: tuple[str, ...] = ()
+
     def __init__(self, tier: str) -> None:
         self.report = SandboxReport(tier, 7, pid_namespace=True, reason="" if tier == "A" else "because")
 
@@ -95,7 +98,7 @@ class NoSandbox:
         raise AssertionError("no tool is started here")
 
 
-class Tools:
+class Tools(NothingKept):
     """Three tools: for everybody, for people, for sub-agents."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:

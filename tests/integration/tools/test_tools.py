@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from actors.core.context import Mode
-from actors.ports import CancelToken, SandboxUnavailable, ToolContext, ToolOutput
+from actors.ports import CancelToken, RunningProcess, SandboxUnavailable, ToolContext, ToolOutput
 from actors.sandbox import toolhost
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
@@ -58,15 +59,21 @@ class Desk:
 
         return ToolContext(
             conversation_id="c-1",
+            tool_use_id="t-1",
             working_directory=str(self.directory),
             mode=self.mode,
             cancel=self.cancel,
             sandbox=self.sandbox,
             clock=RealClock(),
             on_output=show,
-            track=lambda process: self.cancel.on_cancel(process.kill),
+            track=self.track,
             reaped=self.reaped.extend,
         )
+
+    def track(self, process: RunningProcess) -> Callable[[], bool]:
+        kill = process.kill
+        self.cancel.on_cancel(kill)
+        return functools.partial(self.cancel.forget, kill)
 
 
 @pytest.fixture

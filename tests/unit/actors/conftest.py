@@ -27,6 +27,7 @@ from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
 from actors.system import LocalWorkspace, SystemClock
 from actors.timers import Timers
+from tests.toolboxes import NothingKept
 
 
 class StandingClock(SystemClock):
@@ -71,7 +72,7 @@ class Models:
         return self.answer(request, sink, cancel)
 
 
-class Box:
+class Box(NothingKept):
     """Tools by name, each a function that a test gives."""
 
     def __init__(self) -> None:
@@ -98,6 +99,7 @@ class _Tool:
 
 class NoSandbox:
     report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
+    protected: tuple[str, ...] = ()
 
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError("nothing here starts a process")

@@ -26,6 +26,8 @@ def refused(reason: Reason) -> Any:
 
 
 class Sandbox:
+    protected: tuple[str, ...] = ()
+
     def __init__(self, tier: str) -> None:
         self.report = SandboxReport(tier, 5, pid_namespace=True, reason="no Landlock here")
 

@@ -256,6 +256,9 @@ def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, ca
                 raise OSError("already gone")
             killed.append(self.name)
 
+        def signal(self, number: int) -> None:
+            raise AssertionError
+
         def wait(self) -> Any:
             raise AssertionError
 

@@ -26,6 +26,9 @@ class ScriptedProcess:
     def kill(self) -> None:
         self.killed.set()
 
+    def signal(self, number: int) -> None:
+        self.sandbox.signals.append(number)
+
     def wait(self) -> ProcessEnd:
         for piece in self.sandbox.pieces:
             self.on_output(piece)
@@ -40,6 +43,8 @@ class ScriptedSandbox:
     pieces: tuple[bytes, ...] = ()
     failure: Exception | None = None
     launches: list[Launch] = field(default_factory=list)
+    protected: tuple[str, ...] = ()
+    signals: list[int] = field(default_factory=list)
     report: SandboxReport = field(default_factory=lambda: SandboxReport("none", 0, False))
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ScriptedProcess:
@@ -78,15 +83,20 @@ class Call:
     def context(self) -> ToolContext:
         return ToolContext(
             conversation_id="c-1",
+            tool_use_id="t-1",
             working_directory=str(self.working_directory),
             mode=self.mode,
             cancel=CancelToken(),
             sandbox=self.sandbox,
             clock=StillClock(),
             on_output=self.shown.append,
-            track=self.tracked.append,
+            track=self.track,
             reaped=self.reaped.append,
         )
+
+    def track(self, process: RunningProcess) -> Callable[[], bool]:
+        self.tracked.append(process)
+        return lambda: True
 
 
 @pytest.fixture

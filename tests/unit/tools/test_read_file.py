@@ -20,7 +20,7 @@ def test_the_worker_gets_the_path_and_the_window(call: Any, monkeypatch: pytest.
     assert run(call, path="-v", offset=3.0, limit=4).text == "     1\tx\n"
     (launch,) = call.sandbox.launches
     assert launch.argv[1:3] == ("-I", "-S")
-    assert launch.argv[4:] == ("-v", "3", "4")
+    assert launch.argv[5:] == ("-v", "3", "4")
     assert launch.cwd == str(call.working_directory)
     assert "secret" not in launch.env.values()
     assert call.reaped == [()]
@@ -30,7 +30,7 @@ def test_the_worker_gets_the_path_and_the_window(call: Any, monkeypatch: pytest.
 def test_the_whole_file_is_asked_for_by_default(call: Any) -> None:
     call.sandbox.ends(head=b"ok\n")
     run(call)
-    assert call.sandbox.launches[0].argv[4:] == ("a file", "1", "2000")
+    assert call.sandbox.launches[0].argv[5:] == ("a file", "1", "2000")
 
 
 def test_what_the_worker_refuses_is_an_error(call: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.tools import read_file_worker as worker
+from actors.tools.workers import read_file as worker
 
 
 def read(path: Path, offset: int = 1, limit: int = 2000) -> str:
@@ -157,8 +157,7 @@ def test_the_verdict_comes_first(
 ) -> None:
     (tmp_path / "there").write_text("x\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["worker", name, "1", "10"])
-    worker.main()
+    worker.main([name, "1", "10"])
     sys.stdout.flush()
     assert capfdbinary.readouterr().out.decode() == answer
 

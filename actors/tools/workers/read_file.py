@@ -1,4 +1,4 @@
-"""Read part of a text file: `python -I -S read_file_worker.py PATH OFFSET LIMIT` (the standard library only).
+"""Read part of a text file: PATH OFFSET LIMIT.
 
 Runs as a tool's program, so that a huge file, a slow disk or a hung mount can be killed. Prints "ok" or "error" on a
 line of its own, then the text for the model. Memory stays bounded whatever the file is.
@@ -145,8 +145,8 @@ def remark(window: Window, total: int, more: bool) -> bytes:
     return f"[{at_least}{hidden} more lines not shown (total: {at_least}{total} lines)]\n".encode()
 
 
-def main() -> None:
-    path, offset, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def main(arguments: list[str]) -> None:
+    path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
     try:
         verdict, text = b"ok\n", read(path, offset, limit)
     except Unreadable as error:
@@ -155,7 +155,3 @@ def main() -> None:
         cause = getattr(error, "strerror", None) or str(error)
         verdict, text = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
     sys.stdout.buffer.write(verdict + text)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,20 @@
+"""What a made-up toolbox needs beside the tools that a test is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from actors.core.tool_run import Receipt
+
+
+class NothingKept:
+    """Its tools keep nothing between calls (ports.Toolbox)."""
+
+    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+        return ()
+
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+        return 0
+
+    def forget(self, conversation_id: str) -> None:
+        pass
