@@ -13,6 +13,7 @@ from actors.ports import (
     ProcessEnd,
     ProcessLimits,
     ProcessStartFailed,
+    RunningProcess,
     ToolContext,
     ToolOutput,
     ToolTransientError,
@@ -20,7 +21,7 @@ from actors.ports import (
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
-"""More than a worker ever writes."""
+"""More than a worker writes that does not say otherwise."""
 
 WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} import {name}; {name}.main(sys.argv[1:])"
 
@@ -33,28 +34,41 @@ class WorkingDirectoryGone(Exception):
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run it to its end (tool thread); a cancel kills its tree meanwhile.
-
-    Raises WorkingDirectoryGone, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
-    """
-    if not os.path.isdir(launch.cwd):
-        raise WorkingDirectoryGone(launch.cwd)
-    try:
-        running = context.sandbox.start(launch, on_output)
-    except ProcessStartFailed as failed:
-        if not os.path.isdir(launch.cwd):
-            raise WorkingDirectoryGone(launch.cwd) from failed
-        raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
+    """Run it to its end (tool thread); a cancel kills its tree meanwhile. Raises like `start_program`."""
+    running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()
     context.reaped(end.reaped)
     return end
 
 
+def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
+    """Start it (tool thread); the caller tracks it and waits for it.
+
+    Raises WorkingDirectoryGone, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
+    """
+    if not os.path.isdir(launch.cwd):
+        raise WorkingDirectoryGone(launch.cwd)
+    try:
+        return context.sandbox.start(launch, on_output)
+    except ProcessStartFailed as failed:
+        if not os.path.isdir(launch.cwd):
+            raise WorkingDirectoryGone(launch.cwd) from failed
+        raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
+
+
 def run_worker(
-    worker: ModuleType, arguments: tuple[str, ...], context: ToolContext, *, what: str, stdin: bytes = b""
+    worker: ModuleType,
+    arguments: tuple[str, ...],
+    context: ToolContext,
+    *,
+    what: str,
+    stdin: bytes = b"",
+    hint: str = "",
+    output_bytes: int = WORKER_OUTPUT_BYTES,
 ) -> ToolOutput:
-    """Run a module of actors.tools.workers to its end; `what` says for people what it does ("Reading a.txt").
+    """Run a module of actors.tools.workers to its end; `what` says for people what it does ("Reading a.txt"), `hint`
+    what to change if that takes too long.
 
     Raises ToolTransientError or SandboxUnavailable.
     """
@@ -68,18 +82,19 @@ def run_worker(
         mode=context.mode,
         limits=ProcessLimits(wall_seconds=WORKER_SECONDS),
         stdin=stdin,
-        output_bytes=WORKER_OUTPUT_BYTES,
+        output_bytes=output_bytes,
     )
     try:
         end = run_program(launch, context, lambda data: None)
     except WorkingDirectoryGone as gone:
         return ToolOutput(str(gone), is_error=True)
-    return _answer(end, what)
+    return _answer(end, what, hint)
 
 
-def _answer(end: ProcessEnd, what: str) -> ToolOutput:
+def _answer(end: ProcessEnd, what: str, hint: str) -> ToolOutput:
     if end.limit == "wall":
-        return ToolOutput(f"{what} took longer than {WORKER_SECONDS} s and was ended.", is_error=True)
+        said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
+        return ToolOutput(said.rstrip(), is_error=True)
     if end.killed:
         return ToolOutput(f"{what} was cancelled.", is_error=True)
     verdict, _, text = end.head.partition(b"\n")

@@ -12,6 +12,9 @@ from actors.tools.workers import read_file
 
 DEFAULT_LIMIT = 2000
 
+ALIASES = {"file_path": "path", "filename": "path"}
+"""Names that models use for an argument from habit."""
+
 SPEC = ToolSpec(
     name="read_file",
     description=(

@@ -11,9 +11,15 @@ from jsonschema.exceptions import ValidationError
 
 from actors.core.tool_run import Receipt
 from actors.ports import Tool, ToolInputInvalid, ToolSpec
-from actors.tools import bash
+from actors.tools import bash, keyword_search, read_file, search
 from actors.tools.bash import BashTool
+from actors.tools.clipboards import Clipboards
+from actors.tools.job_book import JobBook
+from actors.tools.keyword_search import KeywordSearchTool
+from actors.tools.mode_upgrade import ModeUpgradeTool
+from actors.tools.patch import PatchTool
 from actors.tools.read_file import ReadFileTool
+from actors.tools.search import SearchTool
 from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
 from actors.tools.think import ThinkTool
 
@@ -22,32 +28,49 @@ MAX_FAULTS = 3
 
 MAX_FAULT_CHARACTERS = 300
 
-ALIASES: Mapping[str, Mapping[str, str]] = {bash.SPEC.name: bash.ALIASES}
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    module.SPEC.name: module.ALIASES for module in (bash, read_file, search, keyword_search)
+}
 """Per tool: argument names that are taken for others."""
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Any thread; holds no state of a conversation."""
+    """The standard tools (ports.Toolbox). Any thread. What they keep of a conversation goes with `forget`."""
 
     def __init__(self) -> None:
-        tools: tuple[Tool, ...] = (BashTool(), ReadFileTool(), ThinkTool())
-        self._tools = {tool.spec.name: tool for tool in tools}
+        self._jobs = JobBook()
+        self._clipboards = Clipboards()
+        tools: tuple[Tool, ...] = (
+            BashTool(self._jobs),
+            ReadFileTool(),
+            SearchTool(),
+            KeywordSearchTool(),
+            PatchTool(self._clipboards),
+            ThinkTool(),
+        )
+        upgrade = ModeUpgradeTool()
+        self._tools = {tool.spec.name: tool for tool in (*tools, upgrade)}
         standard = tuple(tool.spec for tool in tools)
-        self._offered = {False: standard, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
-        self._validators = {spec.name: Draft202012Validator(spec.input_schema) for spec in self._offered[True]}
+        self._offered = {False: (*standard, upgrade.spec), True: (*standard, RESULT_SPEC, ERROR_SPEC)}
+        every = {spec.name: spec for specs in self._offered.values() for spec in specs}
+        self._validators = {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """What a conversation of this kind is offered, in the order the model sees it."""
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str) -> tuple[str, ...]:
-        return ()
+        """Handles of the jobs that outlived their call and still run, in the order of their start."""
+        return tuple(job.handle for job in self._jobs.running(conversation_id))
 
     def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
-        return 0
+        """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""
+        return self._jobs.end_all(conversation_id, ended)
 
     def forget(self, conversation_id: str) -> None:
-        """Drop what the tools keep for a deleted conversation."""
+        """Kill the jobs of a deleted conversation, and drop what the tools keep for it."""
+        self._jobs.forget(conversation_id)
+        self._clipboards.forget(conversation_id)
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name; None for those that the machine judges itself, and for unknown ones."""

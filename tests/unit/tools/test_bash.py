@@ -9,11 +9,14 @@ import pytest
 
 from actors.core.context import Mode
 from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientError
-from actors.tools.bash import MAX_COMMAND_BYTES, BashTool
+from actors.tools.bash import BashTool
+from actors.tools.bash_answers import shown_command
+from actors.tools.bash_request import MAX_COMMAND_BYTES
+from actors.tools.job_book import JobBook
 
 
 def run(call: Any, **arguments: Any) -> Any:
-    return BashTool().run({"cmd": "true"} | arguments, call.context)
+    return BashTool(JobBook()).run({"cmd": "true"} | arguments, call.context)
 
 
 def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(call: Any) -> None:
@@ -23,12 +26,7 @@ def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(c
     assert launch.argv == ("bash", "-c", "cd x && y")
     assert launch.cwd == str(call.working_directory)
     assert (launch.mode, launch.stdin, launch.output_bytes) == (Mode.RESTRICTED, b"", 128 * 1024)
-    assert launch.limits.wall_seconds == 300
-
-
-def test_the_timeout_is_the_wall_clock(call: Any) -> None:
-    run(call, timeout_seconds=7.0)
-    assert call.sandbox.launches[0].limits.wall_seconds == 7
+    assert launch.limits.wall_seconds == 0, "nothing is killed for taking long"
 
 
 def test_no_secret_of_the_server_reaches_the_tool(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,24 +73,51 @@ def test_an_end_is_a_result_whatever_the_exit_code(call: Any, end: dict[str, Any
     assert (output.text, output.is_error) == (text, False)
 
 
-def test_running_out_of_time_is_an_error_that_keeps_the_output(call: Any) -> None:
-    call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="wall", head=b"so far\n", reaped=(1, 2))
-    output = run(call, timeout_seconds=5)
+def test_a_killed_command_is_an_error_that_keeps_the_output(call: Any) -> None:
+    call.sandbox.ends(exit_code=None, signal=9, killed=True, head=b"so far\n", reaped=(1, 2))
+    output = run(call)
     assert output.is_error
-    assert output.text == "so far\n[timed out after 5 s; the command and all it started were killed]"
-    assert json.loads(output.display)["timed_out"] is True
+    assert output.text == "so far\n[killed, with all it started]"
 
 
 def test_the_display_tells_people_the_figures(call: Any) -> None:
     call.sandbox.ends(exit_code=2, cut_bytes=5, head=b"a", tail=b"b", reaped=(4,))
-    assert json.loads(run(call).display) == {
+    assert json.loads(run(call, cmd=f"cd {call.working_directory} && false").display) == {
+        "status": "exited",
+        "handle": "b-1",
+        "command": "false",
         "exit_code": 2,
         "signal": None,
         "duration_ms": 12,
-        "timed_out": False,
         "cut_bytes": 5,
         "killed_processes": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("cd /w && make", "make"),
+        (" cd /w ; make", "make"),
+        ("cd /w/; make", "make"),
+        ("cd '/w' && make", "make"),
+        ('cd "/w" && make', "make"),
+        ("cd -- /w && make", "make"),
+        ("cd /w &&\n  make || cry", "make || cry"),
+        ("cd /w || make", None),
+        ("cd /w & make", None),
+        ("cd /w | make", None),
+        ("cd /w ;; make", None),
+        ("cd /other && make", None),
+        ("cd /w/sub && make", None),
+        ("cd $X && make", None),
+        ("cd /w && ", None),
+        ("cd /w", None),
+        ("make && cd /w && x", None),
+    ],
+)
+def test_people_are_not_shown_a_cd_that_leads_nowhere(command: str, shown: str | None) -> None:
+    assert shown_command(command, "/w") == (command if shown is None else shown)
 
 
 def test_live_output_never_splits_a_character(call: Any) -> None:
@@ -108,6 +133,14 @@ def test_a_command_that_cannot_be_passed_on_is_refused(call: Any, cmd: str, why:
     output = run(call, cmd=cmd)
     assert output.is_error
     assert why in output.text
+    assert not call.sandbox.launches
+
+
+def test_a_command_that_destroys_work_is_not_run(call: Any) -> None:
+    output = run(call, cmd="make && sudo rm -rf ~")
+    assert output.is_error
+    assert output.text.startswith("command_refused: ")
+    assert json.loads(output.display)["status"] == "refused"
     assert not call.sandbox.launches
 
 

@@ -14,18 +14,21 @@ from actors.tools.registry import StandardToolbox
 
 toolbox = StandardToolbox()
 
+BOTH = ["bash", "read_file", "search", "keyword_search", "patch", "think"]
+"""What people's conversations and sub-agents are both offered."""
+
 
 def names(*, sub_agent: bool) -> list[str]:
     return [spec.name for spec in toolbox.specs(sub_agent=sub_agent)]
 
 
 def test_people_s_conversations_are_offered_what_can_be_executed() -> None:
-    assert names(sub_agent=False) == ["bash", "read_file", "think"]
+    assert names(sub_agent=False) == [*BOTH, "request_mode_upgrade"]
     assert all(toolbox.get(name) for name in names(sub_agent=False))
 
 
 def test_sub_agents_are_offered_the_same_and_the_two_ways_to_end() -> None:
-    assert names(sub_agent=True) == [*names(sub_agent=False), "submit_result", "submit_error"]
+    assert names(sub_agent=True) == [*BOTH, "submit_result", "submit_error"]
     assert toolbox.get("submit_result") is None, "the machine judges it"
     assert not {"spawn_sub_agent", "request_mode_upgrade"} & set(names(sub_agent=True))
 
@@ -56,6 +59,9 @@ def test_traits_say_what_the_machine_must_know() -> None:
     assert told == {
         "bash": (ToolGroup.BASH, False, True, False),
         "read_file": (ToolGroup.READ, True, False, False),
+        "search": (ToolGroup.READ, True, False, False),
+        "keyword_search": (ToolGroup.READ, True, False, False),
+        "patch": (ToolGroup.WRITE, False, True, False),
         "think": (ToolGroup.OTHER, True, False, False),
         "submit_result": (ToolGroup.OTHER, False, False, False),
         "submit_error": (ToolGroup.OTHER, False, False, False),
@@ -65,10 +71,13 @@ def test_traits_say_what_the_machine_must_know() -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "arguments"),
     [
-        ("bash", '{"cmd": "ls", "timeout_seconds": 900}', {"cmd": "ls", "timeout_seconds": 900}),
+        ("bash", '{"cmd": "ls", "wait_seconds": 900}', {"cmd": "ls", "wait_seconds": 900}),
         ("bash", '{"command": "ls"}', {"cmd": "ls"}),
         ("think", '{"thoughts": ""}', {"thoughts": ""}),
         ("read_file", '{"path": "\\u00e4"}', {"path": "ä"}),
+        ("read_file", '{"file_path": "x"}', {"path": "x"}),
+        ("search", '{"query": "x", "glob": "*.py"}', {"pattern": "x", "include": "*.py"}),
+        ("keyword_search", '{"query": "q", "terms": ["t"]}', {"query": "q", "search_terms": ["t"]}),
         ("submit_result", '{"result": "r", "success": false}', {"result": "r", "success": False}),
         ("submit_error", '{"error": "e"}', {"error": "e"}),
     ],
@@ -80,9 +89,8 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
 @pytest.mark.parametrize(
     ("name", "raw", "hint"),
     [
-        ("nope", "{}", "There is no tool 'nope'. The tools are: bash, read_file, think."),
+        ("nope", "{}", "There is no tool 'nope'. The tools are: bash, read_file, search, keyword_search, "),
         ("n" * 9999, "{}", "…"),
-        ("bash", "", "'cmd' is a required property"),
         ("bash", "{", "not valid JSON"),
         ("bash", "[]", "must be a JSON object"),
         ("bash", '"ls"', "must be a JSON object"),
@@ -94,10 +102,12 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
         ("bash", '{"cmd": "ls", "timeout": 5}', "'timeout' was unexpected"),
         ("bash", '{"cmd": ""}', "`cmd`"),
         ("bash", '{"cmd": ["ls"]}', "`cmd`: ['ls'] is not of type 'string'"),
-        ("bash", '{"cmd": "ls", "timeout_seconds": 901}', "`timeout_seconds`: 901 is greater than the maximum of 900"),
-        ("bash", '{"cmd": "ls", "timeout_seconds": 1.5}', "`timeout_seconds`: 1.5 is not of type 'integer'"),
-        ("bash", '{"cmd": "ls", "timeout_seconds": true}', "is not of type 'integer'"),
+        ("bash", '{"peek": "b-1", "lines": 0}', "`lines`: 0 is less than the minimum of 1"),
+        ("bash", '{"cmd": "ls", "wait_seconds": 1.5}', "`wait_seconds`: 1.5 is not of type 'integer'"),
+        ("bash", '{"cmd": "ls", "wait_seconds": true}', "is not of type 'integer'"),
         ("read_file", '{"path": "x", "offset": 0}', "`offset`: 0 is less than the minimum of 1"),
+        ("search", '{"pattern": ""}', "`pattern`"),
+        ("keyword_search", '{"query": "q", "search_terms": []}', "`search_terms`"),
         ("think", "{}", "'thoughts' is a required property"),
     ],
 )
@@ -109,11 +119,11 @@ def test_unfitting_input_is_answered_with_what_to_change(name: str, raw: str, hi
 
 
 def test_several_faults_are_told_at_once_and_long_ones_cut() -> None:
-    raw = json.dumps({"cmd": ["x" * 10_000], "timeout_seconds": 0, "other": 1})
+    raw = json.dumps({"cmd": ["x" * 10_000], "wait_seconds": "0", "other": 1})
     with pytest.raises(ToolInputInvalid) as refused:
         toolbox.parse("bash", raw)
     text = str(refused.value)
     assert "`cmd`" in text
-    assert "`timeout_seconds`" in text
+    assert "`wait_seconds`" in text
     assert "'other' was unexpected" in text
     assert len(text) < 1500

@@ -1,0 +1,29 @@
+"""What patch has put aside for each conversation; in memory only, gone with the conversation or the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+
+class Clipboards:
+    """Named texts by conversation. Any thread; never blocks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, dict[str, str]] = {}
+
+    def of(self, conversation_id: str) -> Mapping[str, str]:
+        """The conversation's texts by name as they are now; not to be changed."""
+        with self._lock:
+            return self._kept.setdefault(conversation_id, {})
+
+    def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        """Keep `texts` beside `before`, which `of` gave; nothing if the conversation was forgotten meanwhile."""
+        with self._lock:
+            if self._kept.get(conversation_id) is before:
+                self._kept[conversation_id] = {**before, **texts}
+
+    def forget(self, conversation_id: str) -> None:
+        with self._lock:
+            self._kept.pop(conversation_id, None)

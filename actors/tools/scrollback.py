@@ -1,0 +1,155 @@
+"""What a job wrote, by numbered lines: a bounded buffer that forgets the oldest ones."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+KEPT_BYTES = 4 << 20
+"""Newlines count too: else empty lines would be kept for ever."""
+
+LINE_BYTES = 64 << 10
+"""Longer lines are split."""
+
+WINDOW_BYTES = 128 << 10
+"""Of one window, at most. More than a line, so there is always one to show."""
+
+_STEP = 64 << 10
+
+
+class Window(Struct, frozen=True):
+    """Lines `start` to `end` (exclusive), numbered from 0 for ever."""
+
+    text: bytes
+    """Every line with its newline, but for an open last one."""
+    start: int
+    end: int
+    """What to ask for next."""
+    truncated_before: bool
+    """Of the last lines: some were ever dropped. Of the lines since one: that one was."""
+    open: bool = False
+    """A line that is not finished is shown behind the others, with number `end`."""
+    more: bool = False
+    """The window was full: there is more from `end` on."""
+
+
+class Scrollback:
+    """Takes bytes in any pieces, keeps the last of their lines. One thread at a time.
+
+    It keeps the longest run of last lines that fits. A line is shorter than what is kept and than a window.
+    """
+
+    def __init__(
+        self, kept_bytes: int = KEPT_BYTES, line_bytes: int = LINE_BYTES, window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self._kept_bytes = kept_bytes
+        self._line_bytes = line_bytes
+        self._window_bytes = window_bytes
+        self._text = bytearray()
+        self._open = 0
+        """Bytes of the unfinished line, the end of the text."""
+        self._first = 0
+        self._end = 0
+
+    @property
+    def end(self) -> int:
+        """How many lines have been finished."""
+        return self._end
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        position = 0
+        while position < len(data):
+            room = self._line_bytes - self._open
+            piece = data[position : position + room]
+            newline = piece.rfind(b"\n")
+            if newline >= 0:
+                self._add_lines(piece[: newline + 1])
+                position += newline + 1
+            elif position + room >= len(data):
+                self._text += piece
+                self._open += len(piece)
+                position = len(data)
+            elif data[position + room] == ord("\n"):
+                self._add_lines(piece + b"\n")
+                position += room + 1
+            else:
+                self._text += piece
+                self._split(data[position + room])
+                position += room
+        if len(self._text) > self._kept_bytes + self._kept_bytes // 4:
+            self._evict()
+
+    def finish(self) -> None:
+        """The output has ended: an unfinished line is one."""
+        if self._open:
+            self._add_lines(b"\n")
+
+    def keep_last(self, lines: int) -> None:
+        """Drop all but so many lines."""
+        self._drop(self._position(max(self._first, self._end - lines)))
+
+    def tail(self, lines: int) -> Window:
+        """The last `lines` lines, an unfinished one included, or as many of them as a window takes."""
+        self._evict()
+        wanted = lines - 1 if self._open else lines
+        start, position = self._end, len(self._text) - self._open
+        while start > max(self._first, self._end - wanted):
+            before = self._text.rfind(b"\n", 0, position - 1) + 1
+            if len(self._text) - before > self._window_bytes:
+                break
+            start, position = start - 1, before
+        return Window(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
+
+    def since(self, line: int) -> Window:
+        """The lines from this number on, or as many of them as a window takes."""
+        self._evict()
+        start = min(max(line, self._first), self._end)
+        position = self._position(start)
+        text = bytes(self._text[position : position + self._window_bytes])
+        truncated = line < self._first
+        if position + len(text) == len(self._text):
+            return Window(text, start, self._end, truncated, bool(self._open))
+        text = text[: text.rfind(b"\n") + 1]
+        return Window(text, start, start + text.count(b"\n"), truncated, more=True)
+
+    def _add_lines(self, text: bytes) -> None:
+        self._text += text
+        self._end += text.count(b"\n")
+        self._open = 0
+
+    def _split(self, following: int) -> None:
+        """End the unfinished line, but leave a character that goes on with byte `following` to the next one."""
+        begun = _begun_character(self._text, following)
+        position = len(self._text) - begun
+        self._text[position:position] = b"\n"
+        self._end += 1
+        self._open = begun
+
+    def _evict(self) -> None:
+        excess = len(self._text) - self._kept_bytes
+        if excess > 0:
+            self._drop(self._text.index(b"\n", excess - 1) + 1)
+
+    def _drop(self, size: int) -> None:
+        self._first += self._text.count(b"\n", 0, size)
+        del self._text[:size]
+
+    def _position(self, line: int) -> int:
+        """Where in the text the kept line of this number begins."""
+        position, left = 0, line - self._first
+        while (passed := self._text.count(b"\n", position, position + _STEP)) < left:
+            position, left = position + _STEP, left - passed
+        for _ in range(left):
+            position = self._text.index(b"\n", position) + 1
+        return position
+
+
+def _begun_character(text: bytearray, following: int) -> int:
+    """How many bytes at the end of `text` begin a UTF-8 character that `following` continues."""
+    if following & 0xC0 == 0x80:
+        for size in range(1, 4):
+            if text[-size] & 0xC0 == 0xC0:
+                return size
+            if text[-size] & 0x80 == 0:
+                break
+    return 0

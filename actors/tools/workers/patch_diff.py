@@ -1,0 +1,144 @@
+"""The unified diff of a change whose edits are known: its cost goes by what changed, not by the file."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import NamedTuple
+
+CONTEXT = 3
+#: Unchanged lines shown around a change.
+
+MAX_COMPARED = 2000
+#: Lines of one stretch, old and new, beyond which it is shown as replaced whole.
+
+MAX_DIFF = 64 * 1024
+#: Characters of a diff that are shown.
+
+NO_NEWLINE = "\n\\ No newline at end of file\n"
+
+
+class Edit(NamedTuple):
+    """Replace old[start:end] by `new`."""
+
+    start: int
+    end: int
+    new: str
+
+
+class Change(NamedTuple):
+    """Replace the lines first..end of the old file (from 0, without `end`) by `lines`."""
+
+    first: int
+    end: int
+    lines: list[str]
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their newlines; nothing but a newline ends a line."""
+    *whole, rest = text.split("\n")
+    return [line + "\n" for line in whole] + ([rest] if rest else [])
+
+
+def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
+    """old[start:end] with `edits`, which lie within, in order and apart."""
+    pieces: list[str] = []
+    for edit in edits:
+        pieces += [old[start : edit.start], edit.new]
+        start = edit.end
+    return "".join([*pieces, old[start : len(old) if end is None else end]])
+
+
+def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
+    """What people are shown of a change; "" if it changes nothing. `edits` are in order and apart."""
+    lines = lines_of(old)
+    changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
+    text = "".join(hunks(lines, changes))
+    head = f"--- {'/dev/null' if created else path}\n+++ {path}\n"
+    return head + bounded(text) if text else ""
+
+
+def bounded(text: str) -> str:
+    """At most MAX_DIFF characters of whole lines, and how many lines were left out."""
+    if len(text) <= MAX_DIFF:
+        return text
+    kept = text[: text.rfind("\n", 0, MAX_DIFF) + 1]
+    return f"{kept}[{text.count(chr(10), len(kept))} more lines of the diff not shown]\n"
+
+
+def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[Change]:
+    """The stretches of whole lines in which edits lie, apart from each other."""
+    starts = [0, *accumulate(map(len, lines))]
+    stretches: list[tuple[int, int, list[Edit]]] = []
+    for edit in edits:
+        first, end = line_at(starts, edit.start), min(line_at(starts, edit.end) + 1, len(lines))
+        if stretches and first <= stretches[-1][1]:
+            before, until, inside = stretches[-1]
+            stretches[-1] = before, max(end, until), [*inside, edit]
+        else:
+            stretches.append((first, end, [edit]))
+    for first, end, inside in stretches:
+        yield Change(first, end, lines_of(applied(old, inside, starts[first], starts[end])))
+
+
+def line_at(starts: list[int], position: int) -> int:
+    """The line that holds this position; the last one for the end of the file."""
+    return max(0, min(bisect_right(starts, position) - 1, len(starts) - 2))
+
+
+def compared(lines: list[str], stretch: Change) -> Iterator[Change]:
+    """What really changes in a stretch."""
+    first, end, new = stretch
+    while first < end and new and lines[first] == new[0]:
+        first, new = first + 1, new[1:]
+    while first < end and new and lines[end - 1] == new[-1]:
+        end, new = end - 1, new[:-1]
+    old = lines[first:end]
+    if len(old) + len(new) > MAX_COMPARED:
+        yield Change(first, end, new)
+        return
+    for tag, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():
+        if tag != "equal":
+            yield Change(first + i, first + j, new[k:m])
+
+
+def hunks(lines: list[str], changes: list[Change]) -> Iterator[str]:
+    """The text of each hunk: changes that are so close that their contexts meet share one."""
+    groups: list[list[Change]] = []
+    for change in changes:
+        if groups and change.first - groups[-1][-1].end <= 2 * CONTEXT:
+            groups[-1].append(change)
+        else:
+            groups.append([change])
+    shift = 0
+    for group in groups:
+        yield hunk(lines, group, shift)
+        shift += sum(grown(change) for change in group)
+
+
+def grown(change: Change) -> int:
+    """How many lines more there are after it."""
+    return len(change.lines) - (change.end - change.first)
+
+
+def hunk(lines: list[str], group: list[Change], shift: int) -> str:
+    """`shift`: how much further down the new file is where this begins."""
+    begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
+    shown: list[str] = []
+    position = begin
+    for change in group:
+        shown += [" " + line for line in lines[position : change.first]]
+        shown += ["-" + line for line in lines[change.first : change.end]]
+        shown += ["+" + line for line in change.lines]
+        position = change.end
+    shown += [" " + line for line in lines[position:end]]
+    length = end - begin + sum(grown(change) for change in group)
+    head = f"@@ -{span(begin, end - begin)} +{span(begin + shift, length)} @@\n"
+    return head + "".join(line if line.endswith("\n") else line + NO_NEWLINE for line in shown)
+
+
+def span(begin: int, length: int) -> str:
+    """Lines of a hunk as its head counts them: from 1, or the line before if there are none."""
+    if length == 1:
+        return str(begin + 1)
+    return f"{begin + 1 if length else begin},{length}"

@@ -1,0 +1,140 @@
+"""patch in real processes: changed by a worker, cancelled, and killed at every step of its way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.core.context import Mode
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from actors.tools.patch import MAX_INPUT
+from actors.tools.workers.patch_write import TEMPORARY
+from tests.integration.tools.test_tools import Desk
+
+ROOT = Path(__file__).parents[3]
+BOUND = 60.0
+
+CALLS = "open close read write fsync fstat stat rename mkdir readlink access fchmod dup"
+
+KILLED_WORKER = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from actors.tools.workers import beneath, patch_write
+left = int(sys.argv[2])
+class Killer:
+    def __getattr__(self, name):
+        real = getattr(os, name)
+        def call(*arguments, **named):
+            global left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **named)
+        return call if name in sys.argv[3].split() else real
+patch_write.os = beneath.os = Killer()
+patch_write.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lambda old: (old or b"") + b"x" * 100_000)
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    data = tmp_path / "data"
+    data.mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
+    sandbox = ToolHostSandbox(probe(), protected=[str(data)])
+    yield Desk(sandbox, work.resolve())
+    sandbox.close()
+
+
+def test_a_file_is_created_changed_and_shown(desk: Desk) -> None:
+    created = desk.call("patch", path="a/-ä.txt", patches=[{"operation": "overwrite", "newText": "eins\nzwei\n"}])
+    assert (created.text, created.is_error) == ("<patches_applied>all</patches_applied>", False)
+    move = [
+        {"operation": "replace", "oldText": "eins\n", "newText": "", "toClipboard": "c"},
+        {"operation": "append_eof", "fromClipboard": "c", "reindent": {"add": "  "}},
+    ]
+    moved = desk.call("patch", path=str(desk.directory / "a/-ä.txt"), patches=move)
+    assert (desk.directory / "a/-ä.txt").read_text() == "zwei\n  eins\n"
+    shown = json.loads(moved.display)
+    assert shown["path"] == str(desk.directory / "a/-ä.txt")
+    assert shown["diff"].endswith("@@ -1,2 +1,2 @@\n-eins\n zwei\n+  eins\n")
+
+
+def test_the_longest_call_and_the_longest_clipboard_go_through(desk: Desk) -> None:
+    text = "ä\x01" * (MAX_INPUT // 10)
+    desk.call("patch", path="file", patches=[{"operation": "overwrite", "newText": text}])
+    copy = {"operation": "replace", "oldText": text, "newText": "short", "toClipboard": "c"}
+    assert not desk.call("patch", path="file", patches=[copy]).is_error
+    assert (desk.directory / "file").read_text() == "short"
+
+
+def test_a_failure_changes_nothing_and_says_why(desk: Desk) -> None:
+    file = desk.directory / "file"
+    file.write_text("a a")
+    patches = [{"operation": "append_eof", "newText": "x"}, {"operation": "replace", "oldText": "a", "newText": "b"}]
+    output = desk.call("patch", path="file", patches=patches)
+    assert output.is_error
+    assert output.text.startswith("Nothing was changed in file: patch 2 of 2: oldText appears 2 times; ")
+    assert file.read_text() == "a a"
+
+
+def test_the_server_s_own_files_are_out_of_reach(desk: Desk) -> None:
+    data = desk.directory.parent / "data"
+    (desk.directory / "link").symlink_to(data)
+    for path in (str(data / "token"), str(desk.directory / "link/token"), "link/token", "../data/token"):
+        assert desk.call("patch", path=path, patches=[{"operation": "append_eof", "newText": "x"}]).is_error
+    assert not list(data.iterdir())
+
+
+def test_restricted_nothing_is_changed_anywhere(desk: Desk) -> None:
+    desk.mode = Mode.RESTRICTED
+    output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    assert output.is_error
+    assert "request_mode_upgrade" in output.text
+    assert not list(desk.directory.iterdir())
+
+
+def test_a_cancelled_call_is_an_error(desk: Desk) -> None:
+    desk.cancel.cancel()
+    output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    assert output.is_error
+    assert "cancelled" in output.text
+
+
+def test_a_vanished_working_directory_is_an_error(desk: Desk) -> None:
+    desk.directory.rmdir()
+    output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    assert output.is_error
+    assert "no longer exists" in output.text
+
+
+@pytest.mark.parametrize("kind", ["known", "new"])
+def test_killed_anywhere_the_file_is_the_old_one_or_the_new_one(tmp_path: Path, kind: str) -> None:
+    old, new = b"old", (b"" if kind == "new" else b"old") + b"x" * 100_000
+    seen: set[bytes | None] = set()
+    for number in range(1, 1000):
+        work = tmp_path / str(number)
+        work.mkdir()
+        (work / "file").write_bytes(old)
+        (work / "link").symlink_to("file")
+        program = (sys.executable, "-I", "-S", "-c", KILLED_WORKER, str(ROOT), str(number), CALLS, kind)
+        ended = subprocess.run(program, cwd=work, capture_output=True, timeout=BOUND, check=False)
+        file = work / ("new/deep/file" if kind == "new" else "file")
+        content = file.read_bytes() if file.exists() else None
+        seen.add(content)
+        assert content in ({None, new} if kind == "new" else {old, new})
+        left = {path.name for path in work.rglob("*")} - {"file", "link", "new", "deep"}
+        assert all(name.startswith(TEMPORARY) and name.endswith(".tmp") for name in left)
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert number > 15
+    assert seen == ({None, new} if kind == "new" else {old, new})

@@ -1,0 +1,359 @@
+"""search and keyword_search in real trees: the same with and without ripgrep, as git ignores, killed when cancelled."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from actors.core.context import Mode
+from actors.ports import RunningProcess, ToolOutput
+from actors.sandbox import toolhost
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from actors.tools import launching
+from actors.tools.workers.keyword_search import KeywordSearch
+from actors.tools.workers.search import Search, Unsearchable
+from actors.tools.workers.walking import Walk
+from tests.integration.tools.test_tools import Desk
+
+BOUND = 30.0
+
+RIPGREP = Path(sys.executable).with_name("rg")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    sandbox = ToolHostSandbox(probe())
+    yield Desk(sandbox, tmp_path.resolve())
+    sandbox.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ripgrep() -> str:
+    """Of the development dependencies: without it nothing here would prove anything."""
+    assert subprocess.run([RIPGREP, "--version"], capture_output=True, check=True).stdout.startswith(b"ripgrep ")
+    return str(RIPGREP)
+
+
+def git(*arguments: str, cwd: Path) -> bytes:
+    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.run(["git", *arguments], cwd=cwd, env=env, capture_output=True, check=True).stdout
+
+
+# --- with and without ripgrep -----------------------------------------------------------------------------------------
+
+
+def searched(pattern: str, **options: Any) -> str:
+    asked = {"path": ".", "include": "", "exclude": "", "max_results": 1000, "ripgrep": ""} | options
+    try:
+        return Search({"pattern": pattern} | asked, 100_000).text()
+    except Unsearchable as refused:
+        return f"refused: {refused}"
+
+
+def read_one_by_one(pattern: str) -> str:
+    """What a search is to find here, in the simplest way."""
+    expression = re.compile(pattern)
+    found = []
+    for file in sorted(Path().rglob("*"), key=lambda path: [os.fsencode(part) for part in path.parts]):
+        data = file.read_bytes() if file.is_file() else b""
+        if b"\0" in data[:8192]:
+            continue
+        text = data.decode(errors="replace").removeprefix("\ufeff")
+        for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
+            if expression.search(line.removesuffix("\r")):
+                found.append(f"{file}:{number}: {line.removesuffix(chr(13))}")
+    return "\n".join(found or ["No matches found."])
+
+
+NAMES = st.sampled_from(["a", "b.py", "-e", "--help", ".hidden", "ä ö", "c d", "*", "foo.txt", "-"])
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+WORDS = st.sampled_from(
+    ["foo", "Foo", "FOO", "bar", "ba", "r", " ", "\n", "\n", "\r\n", "ä", "Ä", "\u212a", "k", "\u017f", "(", ".", "fo"]
+)
+CONTENTS = st.lists(WORDS, max_size=12).map(lambda words: "".join(words).encode()) | st.sampled_from(
+    [
+        b"\0foo\n",
+        b"foo\n" + (b"x" * 400 + b"\n") * 21 + b"\0bar\n",
+        b"\xff\xfef\0o\0o\0",
+        b"\xff\xfefoo\n",
+        b"\xef\xbb\xbffoo\n",
+        b"b\xe4r foo",
+    ]
+)
+TREES = st.dictionaries(PATHS, CONTENTS, max_size=8)
+PATTERNS = st.sampled_from(
+    r"""foo (?i)foo ^foo foo$ fo+ foo|bar \bbar\b ba?r [fF]oo . ^$ ä (?i)ä \w+r k (?i)k foo\sbar \( foo(?=bar)
+    (?<!foo)bar fo{2} (f)(o)\2 foo.*bar (foo $^ [^\W]oo (?:ba|fo)[ro] \x66oo o\b|(?:^b)""".split()
+)
+
+
+def grow(tree: dict[str, bytes]) -> None:
+    """Here; what cannot be there because a file is above it is left out."""
+    for name, content in tree.items():
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_bytes(content)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            continue
+
+
+@settings(max_examples=80, deadline=None)
+@given(TREES, PATTERNS)
+def test_any_tree_gives_the_same_with_and_without_ripgrep(tree: dict[str, bytes], pattern: str) -> None:
+    with tempfile.TemporaryDirectory() as directory, chdir(directory):
+        grow(tree)
+        alone = searched(pattern)
+        assert searched(pattern, ripgrep=str(RIPGREP)) == alone
+        if not alone.startswith("refused"):
+            assert alone == read_one_by_one(pattern)
+
+
+@settings(max_examples=30, deadline=None)
+@given(TREES, st.lists(PATTERNS, min_size=1, max_size=3))
+def test_any_terms_give_the_same_with_and_without_ripgrep(tree: dict[str, bytes], terms: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory, chdir(directory):
+        grow(tree)
+        asked = {"search_terms": terms}
+        alone = KeywordSearch(asked | {"ripgrep": ""}, 1000).answer()
+        assert KeywordSearch(asked | {"ripgrep": str(RIPGREP)}, 1000).answer() == alone
+
+
+@pytest.mark.parametrize("term", ["foo", "bar", "needle"])
+def test_context_is_what_ripgrep_prints(term: str, tmp_path: Path) -> None:
+    draw = random.Random(term)
+    with chdir(tmp_path):
+        for name in ("a/x", "a.txt", "b", "c/d/e", "c-"):
+            lines = (draw.choice(["foo", "BAR", "Needle"]) if draw.random() < 0.02 else "other" for _ in range(200))
+            grow({name: "".join(f"{line} {number}\n" for number, line in enumerate(lines)).encode()})
+        command = [str(RIPGREP), "--no-config", "-n", "-i", "-C", "10", "--sort", "path", "--", term]
+        printed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.decode()
+        _, found = KeywordSearch({"search_terms": [term], "ripgrep": ""}, 1000).answer()
+    assert "--\n" in printed
+    shown = found.partition("[cut: ")[0]
+    assert shown == printed[: len(shown)]
+    assert len(shown) > min(len(printed) - 1, 7900)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2,000 files in 120 directories, a few of each kind that is left out."""
+    root = tmp_path_factory.mktemp("large").resolve()
+    draw = random.Random(7)
+    words = "alpha beta gamma delta Task kiss größe {x} (y) needle".split()
+    for number in range(2000):
+        directory = root.joinpath(*(draw.choice("a .b node_modules c-d ä".split()) for _ in range(number % 4)))
+        directory.mkdir(parents=True, exist_ok=True)
+        lines = (" ".join(draw.choices(words[: 9 + (number % 50 == 0)], k=6)) for _ in range(number % 40))
+        content = "\r\n".join(lines) if number % 7 else "\n".join(lines) + "\n"
+        (directory / f"{number}.{draw.choice(['py', 'txt', 'log'])}").write_bytes(
+            (b"\0" if number % 31 == 0 else b"") + content.encode("latin-1" if number % 29 == 0 else "utf-8")
+        )
+    (root / "a/.gitignore").write_text("*.log\n!1*.log\n")
+    (root / "loop").symlink_to(root)
+    os.mkfifo(root / "a/fifo")
+    return root
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pattern": "needle"},
+        {"pattern": "needle", "max_results": 1000},
+        {"pattern": r"(?:alpha|beta) needle|needle\s+\{x\}", "max_results": 1000, "include": "*.{py,txt}"},
+        {"pattern": "(?i)TASK.*größe", "max_results": 300, "exclude": "a/**/*.py"},
+        {"pattern": "^alpha.*needle", "path": "a", "max_results": 1000},
+        {"pattern": "never there"},
+    ],
+)
+def test_a_large_tree_gives_the_same_with_and_without_ripgrep(
+    desk: Desk, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.directory = large
+    monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
+    with_ripgrep = desk.call("search", **arguments)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert desk.call("search", **arguments) == with_ripgrep
+    assert not with_ripgrep.is_error
+    assert ("No matches" in with_ripgrep.text) == (arguments["pattern"] == "never there")
+
+
+def test_keywords_in_a_large_tree_give_the_same_with_and_without_ripgrep(
+    desk: Desk, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.directory = large / "a"
+    asked = {"query": "?", "search_terms": ["needle needle", "kiss", "(y) nee", r"needle \(y\)"]}
+    monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
+    with_ripgrep = desk.call("keyword_search", **asked)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert desk.call("keyword_search", **asked) == with_ripgrep
+    assert "[skipped, as it finds more than 64 KiB: kiss]" in with_ripgrep.text
+
+
+# --- as git ignores ---------------------------------------------------------------------------------------------------
+
+PARTS = st.sampled_from(
+    [
+        *"aab*?/!#[]-\\ .^",
+        "**",
+        "**/",
+        "/**",
+        "[ab]",
+        "[!a]",
+        "[^a-b]",
+        "[[:alpha:]]",
+        "[[:x:]]",
+        "[a-",
+        "\\*",
+        "ab",
+        "a.b",
+    ]
+)
+RULES = st.lists(PARTS, min_size=1, max_size=5).map("".join) | st.sampled_from(
+    [
+        "a**/b",
+        "a/**/b",
+        "!b",
+        "!*.b",
+        "b/",
+        "/a",
+        "a b ",
+        "a\\ ",
+        "\\!a",
+        "\\#a",
+        "",
+        "*/",
+        "!*/",
+        "**",
+        "[]a]",
+        "[]-a]",
+        "a\r",
+    ]
+)
+FILES = st.lists(
+    st.lists(
+        st.sampled_from(["a", "b", "ab", "a.b", "a b", "!a", "#a", "*", "a ", "\\", "[", "ä", "-"]),
+        min_size=1,
+        max_size=4,
+    ),
+    min_size=1,
+    max_size=10,
+).map(lambda files: ["/".join(file) for file in files])
+IGNORES = st.lists(RULES, min_size=1, max_size=4).map("\n".join)
+
+
+@settings(max_examples=80, deadline=None)
+@example(["ab/x", "a/x/b/c", "ax/b/c", "a/b"], [("", "a**/b")])
+@example(["a/x", "b/x"], [("", "[[:alpha:]-[]\n![^a]")])
+@given(FILES, st.lists(st.tuples(st.sampled_from(["", "", "a", "b", "a/b", "ab"]), IGNORES), min_size=1, max_size=3))
+def test_nested_rules_ignore_what_git_ignores(files: list[str], rules: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as directory, chdir(directory):
+        git("init", "-q", cwd=Path(directory))
+        grow(dict.fromkeys(files, b"x"))
+        for place, text in rules:
+            if Path(place).is_dir():
+                (Path(place) / ".gitignore").write_text(text)
+        listed = git("ls-files", "-z", "-c", "-o", "--exclude-standard", cwd=Path(directory))
+        walked = [os.fsencode(file.name) for file in Walk(os.path.realpath(directory)).files()]
+        assert sorted(walked) == sorted(listed.split(b"\0")[:-1])
+
+
+def test_a_hostile_repository_runs_nothing(desk: Desk) -> None:
+    git("init", "-q", cwd=desk.directory)
+    (desk.directory / "needle").write_text("needle\n")
+    ran = desk.directory / "ran"
+    for name in ("core.fsmonitor", "core.hooksPath", "core.pager", "diff.external"):
+        git("config", name, f"touch {ran} #", cwd=desk.directory)
+    (desk.directory / ".ripgreprc").write_text(f"--pre=touch {ran}\n")
+    assert desk.call("keyword_search", query="?", search_terms=["needle"]).text == "needle:1:needle\n"
+    assert desk.call("search", pattern="needle").text == "needle:1: needle\n"
+    assert not ran.exists()
+
+
+# --- never for ever ---------------------------------------------------------------------------------------------------
+
+ENDLESS = r"^(a|aa)+(a|aa)+(a|aa)+$"
+
+
+def in_thread(desk: Desk, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
+    outputs: list[ToolOutput] = []
+    thread = threading.Thread(target=lambda: outputs.append(desk.call(name, **arguments)))
+    thread.start()
+    return thread, outputs
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("search", {"pattern": ENDLESS}), ("keyword_search", {"query": "?", "search_terms": [ENDLESS]})],
+)
+class TestEndless:
+    """A pattern that backtracks for ever."""
+
+    @pytest.fixture(autouse=True)
+    def bait(self, desk: Desk) -> None:
+        (desk.directory / "bait").write_text("a" * 400 + "!\n")
+
+    def test_a_cancel_ends_it(self, desk: Desk, name: str, arguments: dict[str, Any]) -> None:
+        started = threading.Event()
+        track = desk.track
+
+        def tracked(process: RunningProcess) -> Callable[[], bool]:
+            release = track(process)
+            started.set()
+            return release
+
+        desk.track = tracked  # type: ignore[method-assign]
+        thread, outputs = in_thread(desk, name, **arguments)
+        assert started.wait(BOUND)
+        desk.cancel.cancel()
+        thread.join(BOUND)
+        assert outputs == [ToolOutput("The search was cancelled.", is_error=True)]
+        assert not any(toolhost.alive(pid) for pid in desk.reaped)
+
+    def test_it_runs_out_of_time(
+        self, desk: Desk, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(launching, "WORKER_SECONDS", 1)
+        output = desk.call(name, **arguments)
+        assert output.is_error
+        assert output.text.startswith("The search took longer than 1 s and was ended. ")
+
+
+def test_restricted_calls_find_the_same_or_are_refused(desk: Desk, large: Path) -> None:
+    desk.directory = large
+    free = desk.call("search", pattern="needle")
+    desk.mode = Mode.RESTRICTED
+    if desk.sandbox.report.restriction_available:
+        assert desk.call("search", pattern="needle") == free
+    else:
+        with pytest.raises(Exception, match="restricted mode cannot be kept"):
+            desk.call("search", pattern="needle")
+
+
+def test_a_search_that_is_too_deep_or_too_wide_ends(desk: Desk) -> None:
+    deep = desk.directory / "d"
+    deep.mkdir()
+    descriptor = os.open(deep, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("dddd", dir_fd=descriptor)
+        inner = os.open("dddd", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    (desk.directory / "x").write_text("needle\n")
+    output = desk.call("search", pattern="needle")
+    assert output.text == "x:1: needle\n[1 files or directories could not be read]\n"
+    subprocess.run(["rm", "-rf", deep], check=True)

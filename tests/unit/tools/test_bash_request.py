@@ -1,0 +1,80 @@
+"""bash: which arguments go together, and what the model reads when they do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.tools.bash_request import Kill, Peek, Request, Spawn, Wait, request
+from actors.tools.refusal import Refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ({"cmd": "ls"}, Spawn("ls", 30)),
+        ({"cmd": "ls", "wait_seconds": 0}, Spawn("ls", 0)),
+        ({"cmd": "ls", "wait_seconds": 900.0}, Spawn("ls", 900)),
+        ({"peek": "b-1"}, Peek("b-1", 200)),
+        ({"peek": "b-1", "lines": 5}, Peek("b-1", 5)),
+        ({"peek": "b-1", "since": 0}, Peek("b-1", since=0)),
+        ({"wait": "b-1"}, Wait("b-1", 30)),
+        ({"wait": "b-1", "wait_seconds": 7}, Wait("b-1", 7)),
+        ({"kill": "b-1"}, Kill("b-1", 15)),
+        ({"kill": "b-1", "signal": "KILL"}, Kill("b-1", 9)),
+    ],
+)
+def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: Request) -> None:
+    assert request(arguments) == asked
+
+
+@pytest.mark.parametrize(("mode", "seconds"), [("default", 30), ("slow", 900), ("background", 0)])
+def test_the_deprecated_mode_still_works_and_says_what_to_write(mode: str, seconds: int) -> None:
+    asked = request({"cmd": "ls", "mode": mode})
+    assert isinstance(asked, Spawn)
+    assert asked.wait_seconds == seconds
+    assert f"wait_seconds={seconds}" in asked.notice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "conflicting"),
+    [
+        ({}, []),
+        ({"wait_seconds": 3}, []),
+        ({"cmd": "ls", "wait": "b-1"}, ["cmd", "wait"]),
+        ({"kill": "b-1", "wait": "b-1", "peek": "b-1"}, ["peek", "wait", "kill"]),
+        ({"cmd": "ls", "signal": "KILL"}, ["cmd", "signal"]),
+        ({"peek": "b-1", "wait_seconds": 3}, ["peek", "wait_seconds"]),
+        ({"wait": "b-1", "lines": 3}, ["wait", "lines"]),
+        ({"kill": "b-1", "since": 3}, ["kill", "since"]),
+        ({"wait": "b-1", "mode": "slow"}, ["wait", "mode"]),
+        ({"cmd": "ls", "mode": "slow", "wait_seconds": 3}, ["mode", "wait_seconds"]),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_named(arguments: dict[str, Any], conflicting: list[str]) -> None:
+    with pytest.raises(Refused) as refused:
+        request(arguments)
+    assert str(refused.value).startswith("mutually_exclusive_modes: ")
+    assert refused.value.details["conflicting_args"] == conflicting
+    assert all(f"`{name}`" in str(refused.value) for name in conflicting)
+    assert json.loads(refused.value.output().display)["error"] == "mutually_exclusive_modes"
+
+
+def test_mode_beside_wait_seconds_says_which_to_leave_out() -> None:
+    with pytest.raises(Refused) as refused:
+        request({"cmd": "ls", "mode": "slow", "wait_seconds": 3})
+    assert "leave out `mode`" in refused.value.details["recommended_action"]
+
+
+@pytest.mark.parametrize("seconds", [-1, 901, 10**30])
+@pytest.mark.parametrize("what", ["cmd", "wait"])
+def test_a_wait_has_bounds(what: str, seconds: int) -> None:
+    with pytest.raises(Refused, match=r"wait_seconds_out_of_range: .* between 0 and 900"):
+        request({what: "b-1", "wait_seconds": seconds})
+
+
+def test_lines_and_since_exclude_each_other() -> None:
+    with pytest.raises(Refused, match="peek_args_mutually_exclusive: "):
+        request({"peek": "b-1", "lines": 3, "since": 3})

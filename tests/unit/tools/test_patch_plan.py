@@ -1,0 +1,209 @@
+"""What patches make of a text, and what they are refused for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.tools.workers import patch_plan
+from actors.tools.workers.patch_plan import Plan, Refused, plan, reindented
+
+
+def apply(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> Plan:
+    return plan(content, list(patches), clipboards or {}, "f")
+
+
+def replace(old: str, new: str | None = None, **fields: Any) -> dict[str, Any]:
+    text = {} if new is None else {"newText": new}
+    return {"operation": "replace", "oldText": old} | text | fields
+
+
+def append(new: str, **fields: Any) -> dict[str, Any]:
+    return {"operation": "append_eof", "newText": new} | fields
+
+
+def prepend(new: str, **fields: Any) -> dict[str, Any]:
+    return {"operation": "prepend_bof", "newText": new} | fields
+
+
+def overwrite(new: str, **fields: Any) -> dict[str, Any]:
+    return {"operation": "overwrite", "newText": new} | fields
+
+
+def refusal(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> str:
+    with pytest.raises(Refused) as refused:
+        apply(content, *patches, clipboards=clipboards)
+    return str(refused.value)
+
+
+def test_the_four_operations() -> None:
+    assert apply(b"one two", replace("two", "2")).content == b"one 2"
+    assert apply(b"one\n", append("two\n")).content == b"one\ntwo\n"
+    assert apply(b"one\n", prepend("two\n")).content == b"two\none\n"
+    assert apply(b"one\n", overwrite("two")).content == b"two"
+
+
+def test_all_patches_are_found_in_the_original() -> None:
+    assert apply(b"a b", replace("a", "b"), replace("b", "a")).content == b"b a"
+    assert "not found" in refusal(b"a", replace("a", "b"), replace("b", "c"))
+
+
+def test_appends_and_prepends_keep_their_order_whatever_stands_between() -> None:
+    patches = [append("1"), prepend("A"), replace("x", "y"), append("2"), prepend("B")]
+    assert apply(b"x", *patches).content == b"ABy12"
+    assert apply(b"", append("1"), overwrite("o"), prepend("A"), append("2")).content == b"Ao12"
+
+
+@pytest.mark.parametrize(
+    "patches",
+    [
+        [replace("abc", "x"), replace("cd", "y")],
+        [replace("cd", "y"), replace("abc", "x")],
+        [replace("b", "x"), replace("b", "x")],
+        [replace("abcd", "x"), replace("b", "y")],
+        [overwrite("x"), replace("b", "y")],
+        [overwrite("x"), overwrite("y")],
+    ],
+)
+def test_overlapping_patches_are_refused(patches: list[dict[str, Any]]) -> None:
+    assert "the same text" in refusal(b"abcd", *patches)
+
+
+def test_two_overwrites_of_nothing_are_refused_and_neighbours_are_not() -> None:
+    assert "the same text" in refusal(b"", overwrite("x"), overwrite("y"))
+    assert apply(b"abcd", replace("ab", "1"), replace("cd", "2")).content == b"12"
+
+
+def test_a_missing_file_is_created_by_all_but_replace() -> None:
+    for patch in (append("x"), prepend("x"), overwrite("x")):
+        assert apply(None, patch).content == b"x"
+    assert "does not exist" in refusal(None, replace("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        (replace("", "x"), "oldText that is not empty"),
+        ({"operation": "replace", "newText": "x"}, "oldText that is not empty"),
+        (append("x", toClipboard="c"), "toClipboard goes with replace only"),
+        (overwrite("x", oldText="y"), "oldText goes with replace only"),
+        (replace("a"), "newText or fromClipboard is missing"),
+        ({"operation": "append_eof"}, "newText or fromClipboard is missing"),
+        (append("x", fromClipboard="c"), 'no clipboard "c" (there are: none)'),
+        (replace("nope", "x"), "oldText not found"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(patch: dict[str, Any], why: str) -> None:
+    assert why in refusal(b"a", patch)
+
+
+def test_an_empty_clipboard_name_is_none() -> None:
+    done = apply(b"a", replace("a", "b", toClipboard="", fromClipboard=""), append("c", toClipboard="", oldText=""))
+    assert (done.content, done.clipboards) == (b"bc", {})
+
+
+def test_the_refused_patch_is_named_by_its_number_if_there_are_several() -> None:
+    assert refusal(b"a", append("x"), replace("b", "x")).startswith("patch 2 of 2: oldText not found")
+    assert refusal(b"a", replace("b", "x")).startswith("oldText not found")
+
+
+def test_clipboards_hold_what_was_found_and_later_patches_see_them() -> None:
+    move = [replace("two\n", toClipboard="t"), append("", fromClipboard="t")]
+    assert apply(b"two\nthree\n", *move) == Plan(
+        b"three\ntwo\n", {"t": "two\n"}, [], "--- f\n+++ f\n@@ -1,2 +1,2 @@\n+three\n two\n-three\n"
+    )
+    assert "no clipboard" in refusal(b"two\n", *move[::-1])
+    assert apply(b"", append("", fromClipboard="old"), clipboards={"old": "kept"}).content == b"kept"
+
+
+def test_the_clipboard_goes_before_the_new_text() -> None:
+    assert apply(b"a", replace("a", "b", fromClipboard="c"), clipboards={"c": "kept"}).content == b"kept"
+
+
+def test_the_same_clipboard_for_both_copies_and_can_reindent_in_place() -> None:
+    copied = apply(b"  a\n  b\n", replace("  a\n  b\n", toClipboard="c", fromClipboard="c"))
+    assert (copied.content, copied.clipboards, copied.diff) == (b"  a\n  b\n", {"c": "  a\n  b\n"}, "")
+    turned: dict[str, Any] = {"reindent": {"strip": "  ", "add": "\t"}}
+    moved = apply(b"  a\n  b\n", replace("  a\n  b\n", toClipboard="c", fromClipboard="c", **turned))
+    assert (moved.content, moved.clipboards) == (b"\ta\n\tb\n", {"c": "  a\n  b\n"})
+
+
+def test_what_was_found_otherwise_is_told_and_so_is_its_clipboard() -> None:
+    done = apply(b"\tfoo()\n", replace("    foo()\n", "    bar()\n", toClipboard="c"))
+    assert done.content == b"\tbar()\n"
+    assert done.clipboards == {"c": "\tfoo()\n"}
+    assert done.notes == [
+        "<note>oldText was found indented otherwise.</note>",
+        '<note>clipboard "c" holds the text of the file, which differs from oldText.</note>',
+    ]
+    assert apply(b"foo()\n", replace("foo()\n", "bar()\n", toClipboard="c")).notes == []
+
+
+def test_reindent_with_a_text_that_was_found_otherwise_indents_what_was_written() -> None:
+    patch = replace("    foo()\n", "bar()\n", reindent={"add": "\t\t"})
+    assert apply(b"\tfoo()\n", patch).content == b"\t\tbar()\n"
+    trimmed = replace("no\nfoo()\n", "no\nbar()\n", reindent={"add": " "})
+    assert apply(b"foo()\n", trimmed).content == b" bar()\n"
+
+
+def test_reindent_strips_and_adds_line_by_line() -> None:
+    assert reindented("  a\n\n    b\n", "  ", "\t") == "\ta\n\n\t  b\n"
+    assert reindented("a", "", "> ") == "> a"
+    with pytest.raises(Refused, match="line 2 does not begin with '  '"):
+        reindented("  a\n b\n", "  ", "")
+
+
+def test_crlf_is_kept() -> None:
+    done = apply(b"one\r\ntwo\r\n", replace("one\ntwo", "1\n2"), append("three\r\n"))
+    assert done.content == b"1\r\n2\r\nthree\r\n"
+    assert "\r" not in done.diff
+    stored = apply(b"one\r\ntwo", replace("one\ntwo", "x", toClipboard="c"))
+    assert stored.clipboards == {"c": "one\ntwo"}
+
+
+def test_mixed_line_ends_are_left_alone() -> None:
+    assert apply(b"a\r\nb\nc\r\n", replace("b\n", "x\n")).content == b"a\r\nx\nc\r\n"
+    assert apply(b"a\r\nb\nc\r\n", replace("a\r\n", "x\r\n")).content == b"x\r\nb\nc\r\n"
+    assert apply(None, overwrite("a\r\nb\r\n")).content == b"a\r\nb\r\n"
+    assert apply(b"a\n", append("b\r\n")).content == b"a\nb\r\n"
+
+
+def test_a_missing_newline_at_the_end_stays_missing_and_appending_to_it_is_told() -> None:
+    assert apply(b"a\nb", replace("a", "x")).content == b"x\nb"
+    done = apply(b"a", append("b\n"))
+    assert done.content == b"ab\n"
+    assert done.notes == ["<note>the file had no newline at its end: its last line was continued.</note>"]
+    assert apply(b"a\n", append("b")).notes == []
+
+
+def test_a_byte_order_mark_stays_first() -> None:
+    assert apply(b"\xef\xbb\xbfa", prepend("b")).content == b"\xef\xbb\xbfba"
+    assert apply(b"\xef\xbb\xbfa", overwrite("b")).content == b"\xef\xbb\xbfb"
+
+
+def test_a_file_that_is_not_utf_8_is_refused() -> None:
+    assert "not UTF-8 text (byte 1)" in refusal(b"a\xff", append("x"))
+
+
+@pytest.mark.parametrize(
+    "mark", ["Code generated by x", "DO NOT EDIT", "Generated by y", "auto-generated", "// @generated"]
+)
+def test_generated_files_are_changed_with_a_warning(mark: str) -> None:
+    done = apply(f"# {mark}\n".encode(), append("x\n"))
+    assert len(done.notes) == 1
+    assert done.notes[0].startswith("<warning>f looks generated")
+    far = apply(b"x" * patch_plan.MARKED + mark.encode() + b"\n", append("x\n"))
+    assert far.notes == []
+
+
+def test_files_and_clipboards_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch_plan, "MAX_FILE", 100)
+    monkeypatch.setattr(patch_plan, "MAX_CLIPBOARDS", 10)
+    assert apply(b"x" * 50, append("y" * 50)).content == b"x" * 50 + b"y" * 50
+    assert "larger than" in refusal(b"x" * 50, append("y" * 51))
+    assert "larger than" in refusal(None, *[append("", fromClipboard="c")] * 11, clipboards={"c": "x" * 10})
+    assert "clipboards would hold" in refusal(
+        b"abcdef", replace("abcdef", "", toClipboard="n"), clipboards={"c": "12345"}
+    )
+    assert apply(b"abcdef", replace("abcdef", "", toClipboard="c"), clipboards={"c": "12345"}).clipboards

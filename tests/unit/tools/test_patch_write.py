@@ -1,0 +1,321 @@
+"""How patch changes a file: wholly or not at all, where it should, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.tools.workers import beneath, patch_write
+from actors.tools.workers.patch_plan import MAX_FILE, Refused
+from actors.tools.workers.patch_write import change
+
+Snapshot = dict[str, tuple[int, bytes | str | None]]
+
+
+def snapshot(top: Path) -> Snapshot:
+    """Everything beneath: mode and content, or what a link says."""
+
+    def seen(path: Path) -> tuple[int, bytes | str | None]:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return mode, os.readlink(path)
+        return mode, path.read_bytes() if stat.S_ISREG(mode) else None
+
+    return {str(path.relative_to(top)): seen(path) for path in sorted(top.rglob("*"))}
+
+
+def add_x(content: bytes | None) -> bytes:
+    return (content or b"") + b"x"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory; beside it is "outside"."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(work)
+    before = set(os.listdir("/proc/self/fd"))
+    yield work
+    assert set(os.listdir("/proc/self/fd")) == before, "no descriptor is left"
+
+
+@pytest.fixture(params=["openat2", "walking"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to open beneath."""
+    if request.param == "walking":
+        monkeypatch.setattr(beneath, "by_openat2", beneath.by_walking)
+
+
+def refusal(path: str, protected: tuple[str, ...] = (), rewrite: Callable[[bytes | None], bytes] = add_x) -> str:
+    with pytest.raises((Refused, OSError)) as refused:
+        change(path, list(protected), rewrite)
+    return str(refused.value)
+
+
+def test_a_file_is_replaced_with_its_mode(here: Path) -> None:
+    file = here / "file"
+    file.write_bytes(b"a")
+    file.chmod(0o751)
+    change("file", [], add_x)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"ax", 0o751)
+    assert [path.name for path in here.iterdir()] == ["file"]
+
+
+def test_a_new_file_has_the_mode_that_new_files_have(here: Path) -> None:
+    change("file", [], add_x)
+    (here / "other").touch()
+    assert (here / "file").stat().st_mode == (here / "other").stat().st_mode
+
+
+def test_owner_and_attributes_are_kept(here: Path) -> None:
+    file = here / "file"
+    file.write_bytes(b"a")
+    if os.geteuid() == 0:
+        os.chown(file, 12345, 23456)
+    os.setxattr(file, "user.note", b"mine")
+    before = file.stat()
+    change("file", [], add_x)
+    after = file.stat()
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert os.getxattr(file, "user.note") == b"mine"
+
+
+def test_an_owner_that_cannot_be_kept_costs_the_set_uid_bits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = here / "file"
+    file.write_bytes(b"a")
+    file.chmod(0o4755)
+
+    def no(*arguments: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", no)
+    found = patch_write.Found(b"a", os.stat_result((0o104755, 1, 1, 1, 4242, 4242, 1, 0, 0, 0)), {})
+    opened = os.open(file, os.O_WRONLY)
+    patch_write.dress(opened, found)
+    os.close(opened)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o755
+
+
+def test_nothing_is_written_if_nothing_changes(here: Path) -> None:
+    file = here / "file"
+    file.write_bytes(b"a")
+    before = file.stat()
+    change("file", [], lambda content: content or b"")
+    assert file.stat() == before
+
+
+def test_missing_directories_are_made(here: Path) -> None:
+    change("a/b/./c/file", [], add_x)
+    assert (here / "a/b/c/file").read_bytes() == b"x"
+    change(str(here / "d/e/file"), [], add_x)
+    assert (here / "d/e/file").read_bytes() == b"x"
+
+
+def test_a_link_is_followed_and_stays_a_link(here: Path, way: None) -> None:
+    (here / "a").mkdir()
+    (here / "a/file").write_bytes(b"a")
+    (here / "link").symlink_to("a/second")
+    (here / "a/second").symlink_to("../a/./file")
+    (here / "dir").symlink_to("a")
+    for path in ("link", "dir/second", "dir/file"):
+        change(path, [], add_x)
+    assert (here / "a/file").read_bytes() == b"axxx"
+    assert [os.readlink(here / name) for name in ("link", "a/second", "dir")] == ["a/second", "../a/./file", "a"]
+
+
+def test_a_link_to_nothing_makes_what_it_says(here: Path, way: None) -> None:
+    (here / "link").symlink_to("new/file")
+    change("link", [], add_x)
+    assert (here / "new/file").read_bytes() == b"x"
+    assert (here / "link").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside/file", "out", "outdir/file", "outdir/new/file", "absolute", "a/../../outside/file", "dangling"]
+)
+def test_what_leads_out_of_the_working_directory_is_refused(here: Path, way: None, path: str) -> None:
+    outside = here.parent / "outside"
+    (outside / "file").write_bytes(b"a")
+    (here / "a").mkdir()
+    (here / "file").touch()
+    for name, target in {
+        "out": "../outside/file",
+        "outdir": "../outside",
+        "absolute": str(here / "file"),
+        "dangling": "../outside/new",
+    }.items():
+        (here / name).symlink_to(target)
+    before = snapshot(here.parent)
+    assert "leads out of the working directory" in refusal(path)
+    assert snapshot(here.parent) == before
+
+
+def test_absolute_paths_go_anywhere(here: Path) -> None:
+    outside = here.parent / "outside"
+    (here / "out").symlink_to(outside / "file")
+    (outside / "link").symlink_to("../work/back")
+    change(str(here / "out"), [], add_x)
+    change(str(outside / "link"), [], add_x)
+    change(f"//{outside}/../outside/file", [], add_x)
+    assert (outside / "file").read_bytes() == b"xx"
+    assert (here / "back").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    "path", ["data/file", "{}/data/file", "{}/link/file", "link/file", "data/new/file", "to", "data"]
+)
+def test_what_is_protected_is_refused_by_any_name(here: Path, path: str) -> None:
+    data = here / "data"
+    data.mkdir()
+    (data / "file").write_bytes(b"a")
+    (here / "link").symlink_to("data")
+    (here / "to").symlink_to("data/file")
+    before = snapshot(here)
+    text = refusal(path.format(here), (str(data),))
+    assert "belongs to the server" in text or "is a directory" in text
+    assert snapshot(here) == before
+
+
+def test_a_protected_file_is_refused_even_before_it_exists(here: Path) -> None:
+    (here / "tokens").touch()
+    protected = (str(here / "token"), str(here / "dir"))
+    for path in ("token", "dir/x", "./token"):
+        assert "belongs to the server" in refusal(path, protected)
+    change("tokens", list(protected), add_x)
+
+
+def test_a_protected_directory_is_known_by_more_than_its_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "data/deep").mkdir(parents=True)
+    readlink = os.readlink
+
+    def elsewhere(path: str, **arguments: Any) -> str:
+        return "/mounted/elsewhere" if str(path).startswith("/proc/") else readlink(path, **arguments)
+
+    monkeypatch.setattr(os, "readlink", elsewhere)
+    assert "belongs to the server" in refusal("data/deep/file", (str(here / "data"),))
+
+
+def test_what_is_no_regular_file_is_refused(here: Path) -> None:
+    os.mkfifo(here / "fifo")
+    (here / "dir").mkdir()
+    assert "not a regular file" in refusal("fifo")
+    assert "not a regular file" in refusal("/dev/null")
+    for path in ("dir", ".", "..", "dir/", "dir/.."):
+        assert "is a directory" in refusal(path)
+
+
+def test_a_file_with_several_names_is_refused(here: Path) -> None:
+    (here / "file").write_bytes(b"a")
+    os.link(here / "file", here / "other")
+    assert "2 names (hard links)" in refusal("file")
+
+
+def test_a_huge_file_is_refused_unread(here: Path) -> None:
+    with (here / "file").open("wb") as file:
+        file.truncate(MAX_FILE + 1)
+    assert "larger than" in refusal("file")
+
+
+def test_a_read_only_file_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "file").touch(0o444)
+    monkeypatch.setattr(os, "access", lambda *arguments, **named: False)
+    assert "read-only" in refusal("file")
+
+
+def test_links_that_lead_nowhere_are_refused(here: Path, way: None) -> None:
+    (here / "loop").symlink_to("loop")
+    (here / "nowhere").symlink_to("nothing")
+    (here / "file").touch()
+    assert os.strerror(errno.ELOOP) in refusal("loop")
+    assert os.strerror(errno.ELOOP) in refusal("loop/file")
+    assert "leads nowhere" in refusal("nowhere/file")
+    assert os.strerror(errno.ENOTDIR) in refusal("file/file")
+    assert os.strerror(errno.ENOENT) in refusal("missing/../file")
+
+
+def test_what_somebody_else_has_changed_meanwhile_is_kept(here: Path) -> None:
+    file = here / "file"
+
+    def other_writes(content: bytes | None) -> bytes:
+        file.write_bytes(b"theirs")
+        return b"ours"
+
+    for _ in ("new", "known"):
+        assert "somebody else" in refusal("file", rewrite=other_writes)
+        assert snapshot(here).keys() == {"file"}
+        assert file.read_bytes() == b"theirs"
+    file.unlink()
+    file.touch()
+
+    def other_removes(content: bytes | None) -> bytes:
+        file.unlink()
+        return b"ours"
+
+    assert "somebody else" in refusal("file", rewrite=other_removes)
+    assert snapshot(here) == {}
+
+
+class Saboteur:
+    """Stands for `os`; before the call of this number something strikes."""
+
+    def __init__(self, number: int, strike: Callable[[], None]) -> None:
+        self.left = number
+        self.strike = strike
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in CALLS:
+            return real
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            closed = real(*arguments) if name == "close" else None
+            if self.left == 0:
+                self.strike()
+            return closed if name == "close" else real(*arguments, **named)
+
+        return call
+
+
+CALLS = set("open close read write fsync fstat stat rename mkdir readlink access fchmod fchown dup setxattr".split())
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("path", ["file", "dir/link", "new/deep/file"])
+def test_whatever_call_fails_everything_is_as_it_was(
+    here: Path, monkeypatch: pytest.MonkeyPatch, way: None, path: str
+) -> None:
+    (here / "file").write_bytes(b"a")
+    (here / "dir").mkdir()
+    (here / "dir/link").symlink_to("../file")
+    target = (here / path).resolve()
+    failures = 0
+    for number in range(1, 1000):
+        shutil.rmtree(here / "new", ignore_errors=True)
+        before = snapshot(here)
+        saboteur = Saboteur(number, no_space)
+        with monkeypatch.context() as patched:
+            patched.setattr(patch_write, "os", saboteur)
+            patched.setattr(beneath, "os", saboteur)
+            try:
+                change(path, [], add_x)
+            except (OSError, Refused):
+                failures += 1
+                assert snapshot(here) == before, number
+            else:
+                assert snapshot(here) != before, number
+        if saboteur.left > 0:
+            break
+    assert failures > 15
+    assert target.read_bytes().endswith(b"x")
