@@ -34,9 +34,6 @@ WALL_GRACE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5
 """How long the server looks for itself whether a tree is dead whose host did not tell."""
 
-SNAPSHOT = 128
-"""How many processes of a tree kill() takes down for the receipt: it must not take long."""
-
 STAGES = {
     "fork": "no process could be created",
     "session": "its session could not be made",
@@ -44,6 +41,7 @@ STAGES = {
     "limits": "its limits could not be set",
     "files": "its files could not be arranged",
     "restrict": "the restriction could not be applied",
+    "hide": "the server's own files could not be hidden from it",
     "exec": "the program cannot be executed",
 }
 """Where a start can fail, as the tool host names it."""
@@ -178,12 +176,16 @@ class HostedTree:
             if self._init is None:
                 self._host.kill()
             else:
-                self._reaped.update(toolhost.descendants(self._init.pid, SNAPSHOT))
+                self._reaped.update(toolhost.snapshot(self._init.pid))
                 self._init.kill()
             self._changed.notify_all()
 
     def signal(self, number: int) -> None:
-        raise NotImplementedError
+        """Signal the program's process group. Any thread; never blocks; nothing once the program ended."""
+        with self._changed:
+            if not self._over and self._killed_at is None:
+                with suppress(OSError):
+                    self._control.send(toolhost.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
 
     # --- wait -----------------------------------------------------------------------------------------------------
 
@@ -333,7 +335,7 @@ def _refusal(content: bytes) -> Exception:
     stage, _, number = content.decode().partition(" ")
     cause = os.strerror(int(number)) if number != "0" else "internal error"
     text = f"{STAGES[stage]} ({cause})"
-    return SandboxUnavailable(text) if stage == "restrict" else ProcessStartFailed(text)
+    return SandboxUnavailable(text) if stage in {"restrict", "hide"} else ProcessStartFailed(text)
 
 
 def _parent(pid: int) -> int:

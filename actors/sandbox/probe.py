@@ -4,38 +4,56 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from actors.ports import SandboxReport
+from msgspec.structs import replace
+
+from actors.core.context import Mode
+from actors.ports import Launch, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
 from actors.sandbox import toolhost
+from actors.sandbox.spawn import ToolHostSandbox
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 10.0
+OFFERED = False
+"""Whether `auto` offers the restricted mode. A tier that is asked for by its name is offered anyway."""
 
-LANDLOCK_CREATE_RULESET = 444
-"""The same number on every architecture."""
+SETTINGS = ("auto", "A", "B", "none")
+"""What an operator can ask for."""
+
+PROBE_SECONDS = 10.0
+"""How long one try may take."""
+
 LANDLOCK_CREATE_RULESET_VERSION = 1
 
+SIGNALS_ABI = 6
+"""From this version on Landlock keeps signals in."""
 
-def probe() -> SandboxReport:
-    """Try what the kernel allows. Blocks for some ten milliseconds; never raises."""
-    abi = landlock_abi()
-    offers = f"the kernel offers Landlock ABI {abi}" if abi else "the kernel offers no Landlock"
-    return SandboxReport(
-        tier="none",
-        landlock_abi=abi,
-        pid_namespace=can_make_pid_namespace(),
-        reason=f"this version applies no restriction to tools; {offers}",
-    )
+
+def probe(setting: str = "auto", *, offer: bool | None = None) -> SandboxReport:
+    """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
+
+    Raises SandboxUnavailable if `setting` asks for a tier that cannot be kept.
+    """
+    offered = OFFERED if offer is None else offer
+    nothing = _namespaces(landlock_abi())
+    if setting == "none":
+        return replace(nothing, reason="the setting sandbox = none switches it off; auto offers what can be kept")
+    if setting == "auto" and not offered:
+        offers = f"the kernel offers {_landlock(nothing.landlock_abi)}"
+        return replace(nothing, reason=f"this version applies no restriction to tools; {offers}")
+    return _best(nothing) if setting == "auto" else _forced(nothing, setting)
 
 
 def landlock_abi() -> int:
     """The version of Landlock in this kernel, 0 without."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        return max(0, int(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
+        return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
     except (OSError, AttributeError):
         return 0
 
@@ -56,3 +74,81 @@ def can_make_pid_namespace() -> bool:
         log.exception("the sandbox could not be probed")
         return False
     return tried.stdout == b"1"
+
+
+def _namespaces(abi: int) -> SandboxReport:
+    """What can be had without a restriction: a PID namespace, and in it files of the server that are hidden."""
+    hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
+    if not why_not(hiding):
+        return hiding
+    return SandboxReport(tier="none", landlock_abi=abi, pid_namespace=can_make_pid_namespace())
+
+
+def _best(nothing: SandboxReport) -> SandboxReport:
+    failure = why_not(replace(nothing, tier="A", pid_namespace=True))
+    if not failure:
+        return replace(nothing, tier="A", pid_namespace=True)
+    weaker = why_not(replace(nothing, tier="B"))
+    if weaker:
+        return replace(nothing, reason=f"tools cannot be restricted here: {_advice_on_landlock(nothing, weaker)}")
+    reason = (
+        f"namespaces cannot be used for tools ({failure}): allow user namespaces (sysctl user.max_user_namespaces, "
+        "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp "
+        "profile forbids them)"
+    )
+    return replace(nothing, tier="B", reason=reason + _advice_on_signals(nothing.landlock_abi))
+
+
+def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
+    asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A")
+    failure = why_not(asked)
+    if failure:
+        text = f"the setting sandbox = {tier} cannot be kept on this machine: {_advice_on_landlock(nothing, failure)}"
+        raise SandboxUnavailable(text)
+    reason = "the setting sandbox = B asks for no more" + _advice_on_signals(nothing.landlock_abi)
+    return asked if tier == "A" else replace(asked, reason=reason)
+
+
+def _landlock(abi: int) -> str:
+    return f"Landlock ABI {abi}" if abi else "no Landlock"
+
+
+def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
+    if not report.landlock_abi:
+        return "the kernel offers no Landlock: it takes Linux 5.13 or newer with landlock among its lsm="
+    if os.uname().machine not in toolhost.ARCHITECTURES:
+        return f"no filter of system calls is known for {os.uname().machine}, only for x86_64 and aarch64"
+    return failure
+
+
+def _advice_on_signals(abi: int) -> str:
+    if abi >= SIGNALS_ABI:
+        return ""
+    return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
+
+
+def why_not(report: SandboxReport) -> str:
+    """Run a program under what `report` promises, and let it try to get out; empty if everything held."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
+            secret = Path(folder, "protected", "secret")
+            secret.parent.mkdir()
+            secret.write_text("secret")
+            return _tried(report, secret, Path(folder, "outside"))
+    except (SandboxUnavailable, ProcessStartFailed, OSError) as error:
+        return str(error)
+
+
+def _tried(report: SandboxReport, secret: Path, outside: Path) -> str:
+    mode = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
+    program = (sys.executable, "-I", "-S", str(toolhost.__file__), "check", mode.value, str(secret), str(outside))
+    sandbox = ToolHostSandbox(report, protected=[str(secret.parent)])
+    try:
+        limits = ProcessLimits(wall_seconds=PROBE_SECONDS)
+        launch = Launch(argv=program, cwd="/", env={}, mode=mode, limits=limits)
+        end = sandbox.start(launch, lambda _: None).wait()
+    finally:
+        sandbox.close()
+    if end.exit_code == 0 and end.head == toolhost.KEPT and not outside.exists():
+        return ""
+    return end.head.decode("utf-8", "replace").strip() or "a program that tried it ended early"

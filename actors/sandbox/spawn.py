@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import marshal
 import os
-import py_compile
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
 from actors.sandbox import toolhost
 from actors.sandbox.hosted import HostedTree
+from actors.sandbox.private import PrivateRoot, remove
+
+START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
+"""What the interpreter of a tool host runs; its place is for the number of the file that holds the compiled program."""
 
 
 class ToolHostSandbox:
@@ -24,16 +30,22 @@ class ToolHostSandbox:
 
     `pid_namespace=False` does without PID namespaces: trees are then found by walking. For a server that is not root
     a PID namespace needs a user namespace, in which programs cannot become another user (sudo).
+
+    `protected` is kept from restricted programs, and from the others where the report says so. Nobody may have to
+    wait for a private directory: in tier A they share one mount point, and each has its own memory there; in tier B
+    each has its own directory, removed when the call has ended.
     """
 
-    def __init__(self, report: SandboxReport, *, pid_namespace: bool = True) -> None:
+    def __init__(self, report: SandboxReport, *, protected: Iterable[str] = (), pid_namespace: bool = True) -> None:
         self._report = report
+        self._protected = tuple(sorted({os.path.realpath(path) for path in protected}))
         self._namespace = pid_namespace and report.pid_namespace
+        self._private = PrivateRoot(self._protected) if report.restriction_available else None
+        self._directories: dict[HostedTree, str] = {}
         self._lock = threading.Lock()
         self._live: set[HostedTree] = set()
         self._lingering: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        self._program = _program()
 
     @property
     def report(self) -> SandboxReport:
@@ -41,7 +53,7 @@ class ToolHostSandbox:
 
     @property
     def protected(self) -> tuple[str, ...]:
-        return ()
+        return self._protected
 
     @property
     def live(self) -> int:
@@ -76,6 +88,8 @@ class ToolHostSandbox:
         for tree in live:
             tree.wait()
         self._reap_lingering()
+        if self._private is not None:
+            self._private.close()
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[HostedTree, bytes]:
         """A tool host that waits for its launch, and that launch."""
@@ -83,43 +97,75 @@ class ToolHostSandbox:
         with ExitStack() as opened:
             try:
                 stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else -1
-                description = self._describe(launch, stdin)
+                unowned = opened.enter_context(ExitStack())
+                directory = self._private_directory(launch, unowned)
+                description = self._describe(launch, stdin, directory)
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(theirs.close)
-                unowned = opened.enter_context(ExitStack())
                 unowned.callback(ours.close)
-                host = _popen(self._program, [theirs.fileno(), *([stdin] if launch.stdin else [])])
+                host = _popen([theirs.fileno(), *([stdin] if launch.stdin else [])])
                 unowned.pop_all()
             except OSError as error:
                 raise ProcessStartFailed(f"the tool host could not be started: {error.strerror}") from error
             tree = HostedTree(host, ours, launch, on_output, self._ended)
-            self._register(tree)
+            self._register(tree, directory)
         return tree, description
 
-    def _describe(self, launch: Launch, stdin: int) -> bytes:
+    def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
+        """Where a restricted program may write, "" for others; `unowned` removes it. Raises OSError."""
+        if launch.mode is not Mode.RESTRICTED or self._private is None:
+            return ""
+        if self._report.tier == "A":
+            return self._private.path
+        directory = self._private.make()
+        unowned.callback(remove, directory)
+        return directory
+
+    def _restriction(self, directory: str) -> dict[str, Any]:
+        """What a restricted program is held by. In tier B it must not see those of other calls either."""
+        others = [os.path.dirname(directory)] if self._report.tier == "B" else []
+        return {
+            "tier": self._report.tier,
+            "abi": self._report.landlock_abi,
+            "private": os.fsencode(directory),
+            "protected": [os.fsencode(path) for path in (*self._protected, *others)],
+        }
+
+    def _describe(self, launch: Launch, stdin: int, directory: str) -> bytes:
         """The launch as the tool host reads it."""
         limits = launch.limits
+        restricted = launch.mode is Mode.RESTRICTED
+        closed = restricted and self._report.tier == "A"
+        namespace = self._report.pid_namespace if closed else self._namespace and not restricted
+        hides = closed or (namespace and self._report.hides_protected)
+        env = launch.env if not restricted else {**launch.env, **_at_home_in(directory)}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
             "cwd": _bytes(launch.cwd),
-            "env": {_bytes(name): _bytes(value) for name, value in launch.env.items()},
+            "env": {_bytes(name): _bytes(value) for name, value in env.items()},
             "stdin": stdin,
-            "mode": launch.mode.value,
-            "namespace": self._namespace,
-            "restrict": {"tier": self._report.tier} if launch.mode is Mode.RESTRICTED else None,
+            "namespace": namespace,
+            "hide": [os.fsencode(path) for path in self._protected] if hides else [],
+            "restrict": self._restriction(directory) if restricted else None,
             "limits": {name: getattr(limits, name) for name in limits.__struct_fields__},
         }
         return marshal.dumps(description)
 
-    def _register(self, tree: HostedTree) -> None:
+    def _register(self, tree: HostedTree, directory: str) -> None:
         """Own the tree from here on; after close it is killed before it can begin."""
         with self._lock:
             self._live.add(tree)
+            if directory and self._report.tier == "B":
+                self._directories[tree] = directory
             closed = self._closed
         if closed:
             tree.kill()
 
     def _ended(self, tree: HostedTree, host: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            directory = self._directories.pop(tree, None)
+        if directory is not None:
+            remove(directory)
         with self._lock:
             self._live.discard(tree)
             if host.returncode is None:
@@ -140,6 +186,11 @@ def _memory_file(content: bytes) -> Iterator[BinaryIO]:
         yield file
 
 
+def _at_home_in(directory: str) -> dict[str, str]:
+    """Where programs look for a place to write."""
+    return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def _bytes(text: str) -> bytes:
     """Text for exec; raises ProcessStartFailed if no program could be given it."""
     try:
@@ -151,29 +202,34 @@ def _bytes(text: str) -> bytes:
     return encoded
 
 
-def _popen(program: str, inherited: list[int]) -> subprocess.Popen[bytes]:
+def _popen(inherited: list[int]) -> subprocess.Popen[bytes]:
     """Start the host: vfork and exec, a session of its own, nothing of the server's environment or files.
 
     The first of the files that it inherits is its control socket.
     """
+    program = _program()
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", program, str(inherited[0])],
+        [sys.executable, "-I", "-S", "-c", START.format(program), str(inherited[0])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         start_new_session=True,
-        pass_fds=inherited,
+        pass_fds=[program, *inherited],
     )
 
 
-def _program() -> str:
-    """The tool host, compiled where that can be stored: else every call would compile it anew."""
-    source = str(toolhost.__file__)
-    if sys.dont_write_bytecode:
-        return source
-    try:
-        return str(py_compile.compile(source, doraise=True))
-    except OSError:
-        return source
+@functools.cache
+def _program() -> int:
+    """The tool host, compiled, as a file in memory that lives as long as this process and that nobody can change.
+
+    Compiling takes longer than the interpreter needs to start, and not every machine lets compiled files be stored.
+    """
+    source = Path(str(toolhost.__file__))
+    code = compile(source.read_bytes(), source.name, "exec", dont_inherit=True, optimize=2)
+    file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(file, "wb", closefd=False) as memory:
+        memory.write(marshal.dumps(code))
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return file

@@ -27,13 +27,24 @@ server was sent INIT: a host that ends without it provably began nothing.
 Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if its writer is killed):
 
     server → host   the length of the launch in 4 bytes, then the launch (marshal of a dict: both ends are the same
-                    interpreter) in packets; later KILL
+                    interpreter) in packets; later KILL, or SIGNAL and a number for main's process group
     host → server   one byte of kind, then: INIT "pid namespace", STARTED, FAILED "stage errno", OUTPUT bytes,
                     END "exit signal killed wall leaked milliseconds pid…", CLEARED "pid…" (by init, host dead)
 
-Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {name: number, 0 none}, mode str,
-namespace bool, restrict None or dict. What `restrict` asks for is applied in main right before exec, or main does
-not exec.
+Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {name: number, 0 none}, namespace bool,
+hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
+
+Restriction. What is asked for is kept, or main does not exec (FAILED "restrict …", "hide …"). Everything is applied by
+processes of the call itself, so nothing of it outlasts the call, and in this order, because each step needs rights
+that the next one takes away:
+
+    host   user and PID namespace; in tier A for root, too: init's capabilities then reach nothing outside
+    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, every mount
+           read-only, private tmpfs over the private directory and /dev/shm; masks over what is hidden
+    main   capabilities dropped for good, no_new_privs, Landlock, seccomp, exec
+
+Tier A needs all of it, tier B only what main does. In A the protected paths are masked, in B they get no rule of
+Landlock. Mounts are bound to init's namespace and end with it; none propagates outwards.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -50,12 +61,12 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, NoReturn
 else:
     import _signal as signal
 
-KILL = b"K"
+KILL, SIGNAL = b"K", b"N"
 INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"I", b"S", b"X", b"O", b"E", b"C"
 
 CHUNK = 1 << 16
@@ -70,9 +81,19 @@ CLEAR_SECONDS = 3.0
 LAST_OUTPUT = 1 << 20
 #: Bytes taken from the pipe after the tree is dead, at most.
 
+SNAPSHOT = 128
+#: Processes of a tree that are taken down for the receipt before it is killed, at most.
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 23, 24, 28, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x1000, 0x4000, 1 << 18, 1 << 19
+AT_FDCWD, AT_RECURSIVE = -100, 0x8000
+MOUNT_ATTR_RDONLY = 1
 LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
     "memory_bytes": resource.RLIMIT_DATA,
@@ -81,6 +102,12 @@ LIMITS = {
 }
 RESERVED_PIDS = 300
 #: The kernel never hands out the first pids again, so a namespace's pid_max counts from here.
+
+PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
+#: What the private directory and /dev/shm hold at most in tier A. In tier B only the size of each file is limited.
+
+NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
+#: System calls that are newer than 2019 have the same number on every architecture.
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -117,13 +144,33 @@ def alive(pid: int) -> bool:
         return False
 
 
-def descendants(root: int, limit: int = 1 << 20) -> list[int]:
-    """Living processes below `root`, parents first; the search stops when `limit` processes were seen."""
+def walk(root: int) -> "Iterator[int]":
+    """Living processes below `root`, parents first, each as soon as its own children are known.
+
+    Killing them as they come stops the source of a storm before all that it has brought forth is looked at.
+    """
     seen = children(root)
-    position = 0
-    while position < len(seen) < limit:
-        seen.extend(children(seen[position]))
-        position += 1
+    for pid in seen:
+        seen.extend(children(pid))
+        if alive(pid):
+            yield pid
+
+
+def descendants(root: int) -> list[int]:
+    """Living processes below `root`, parents first."""
+    return list(walk(root))
+
+
+def snapshot(root: int) -> list[int]:
+    """What is to be killed below `root`, for the receipt: all that live, or of very many the first SNAPSHOT.
+
+    The kill waits for it, and a storm grows until then: so many are not looked at one by one.
+    """
+    seen = children(root)
+    for pid in seen:
+        if len(seen) >= SNAPSHOT:
+            return seen[:SNAPSHOT]
+        seen.extend(children(pid))
     return [pid for pid in seen if alive(pid)]
 
 
@@ -164,7 +211,7 @@ def clear(killed: "set[int]", seconds: float) -> bool:
     """
     deadline = time.monotonic() + seconds
     while True:
-        for pid in descendants(os.getpid()):
+        for pid in walk(os.getpid()):
             killed.add(pid)
             send_signal(pid, signal.SIGKILL)
         for _ in reap():
@@ -184,14 +231,21 @@ def kernel_at_least(*version: int) -> bool:
     return tuple(int(number) for number in numbers if number.isdigit()) >= version
 
 
-def enter_pid_namespace() -> bool:
+def checked(result: int) -> int:
+    """The result of a C function; OSError if it says that it failed."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused by the kernel")
+    return result
+
+
+def enter_pid_namespace(restricted: bool = False) -> bool:
     """Let the next child be PID 1 of a new namespace; False if the kernel refuses.
 
-    Root needs no user namespace. Anybody else gets one in which only the own user and group exist, so programs that
-    become another user do not work there.
+    Unrestricted root needs no user namespace. Anybody else gets one in which only the own user and group exist, so
+    programs that become another user do not work there, and files of others seem to belong to nobody.
     """
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:
+    if uid == 0 and not restricted:
         return bool(libc.unshare(CLONE_NEWPID) == 0)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0:
         return False
@@ -208,16 +262,81 @@ def write_file(path: str, text: str) -> None:
         os.close(file)
 
 
-def mount_proc() -> bool:
-    """Give a new PID namespace its own /proc; False where that is not allowed: then the outer one stays visible.
+def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
+    """Give init, and all that it starts, its view of the file system; OSError if it cannot be had but is asked for."""
+    restriction, hidden = launch["restrict"], launch["hide"]
+    closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
+    if not namespace:
+        if closed or hidden:
+            raise OSError(errno.ENOSYS, "needs a PID namespace")
+        return
+    try:
+        unshare_mounts(bool(closed), bool(hidden))
+        mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    except OSError:
+        if closed or hidden:
+            raise
+        return  # the outer /proc stays visible
+    limit_pids(int(launch["limits"]["processes"]))
+    if closed:
+        close_mounts(closed)
+    for path in hidden:
+        mask(path)
 
-    Only /proc becomes private, so other mounts behave for the program as they do outside.
+
+def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> bytes:
+    """As `arrange_mounts`; "stage errno" if it failed, empty if not."""
+    try:
+        arrange_mounts(launch, namespace)
+    except OSError as error:
+        return f"{'hide' if launch['restrict'] is None else 'restrict'} {error.errno or 0}".encode()
+    return b""
+
+
+def unshare_mounts(closed: bool, hiding: bool) -> None:
+    """Enter a mount namespace whose changes stay inside, and for tier A the other namespaces, too.
+
+    What is mounted outside still shows up inside, but not in tier A, where it could be written to. Without anything
+    to hide only /proc is set apart, so that mounts behave for the program as they do outside.
     """
-    return not (
-        libc.unshare(CLONE_NEWNS)
-        or libc.mount(b"none", b"/proc", None, MS_REC | MS_PRIVATE, None)
-        or libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
-    )
+    others = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+    checked(libc.unshare(CLONE_NEWNS | (others if closed else 0)))
+    if closed:
+        mount(b"none", b"/", None, MS_REC | MS_PRIVATE)
+    elif hiding:
+        mount(b"none", b"/", None, MS_REC | MS_SLAVE)
+    mount(b"none", b"/proc", None, MS_REC | MS_PRIVATE)
+
+
+def close_mounts(private: bytes) -> None:
+    """Make every mount read-only but for two empty ones in memory: the private directory and shared memory."""
+    make_read_only(b"/", AT_RECURSIVE)
+    mount_memory(private, PRIVATE_BYTES)
+    if os.path.isdir(b"/dev/shm"):
+        mount_memory(b"/dev/shm", SHARED_BYTES)
+
+
+def mount_memory(path: bytes, size: int) -> None:
+    mount(b"tmpfs", path, b"tmpfs", MS_NOSUID | MS_NODEV, f"mode=700,size={size},nr_inodes={PRIVATE_FILES}".encode())
+
+
+def mask(path: bytes) -> None:
+    """Put nothing in the place of a file or a directory; what does not exist needs none."""
+    if os.path.isdir(path):
+        flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+        mount(b"tmpfs", path, b"tmpfs", flags, b"mode=000,size=4k,nr_inodes=2")
+    elif os.path.lexists(path):
+        mount(b"/dev/null", path, None, MS_BIND)
+        make_read_only(path, 0)
+
+
+def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options: bytes | None = None) -> None:
+    checked(libc.mount(source, target, kind, ctypes.c_ulong(flags), options))
+
+
+def make_read_only(path: bytes, how: int) -> None:
+    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    checked(libc.syscall(NR_MOUNT_SETATTR, AT_FDCWD, path, how, ctypes.byref(attributes), ctypes.sizeof(attributes)))
 
 
 def limit_pids(processes: int) -> None:
@@ -302,12 +421,6 @@ def arrange_files(stdin: int, output: int, report: int) -> int:
     return 3
 
 
-def restrict(section: "dict[str, Any] | None") -> None:
-    """Apply a restriction to this process for good; OSError if it cannot be kept."""
-    if section is not None:
-        raise OSError(errno.ENOSYS, "no restriction can be applied")
-
-
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     """Exec argv[0], looked for on the program's own PATH; OSError if there is none."""
     program, failure = argv[0], OSError(errno.ENOENT, "not found")
@@ -321,6 +434,369 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     raise failure
 
 
+# --- the restriction of main ------------------------------------------------------------------------------------------
+
+CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
+SECUREBITS = 0b11101111
+#: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked.
+
+
+def restrict(section: "dict[str, Any] | None") -> None:
+    """Apply a restriction to this process for good; OSError if it cannot be kept."""
+    if section is None:
+        return
+    if section["tier"] not in {"A", "B"}:
+        raise OSError(errno.ENOSYS, "no such restriction")
+    program = seccomp_program(os.uname().machine, section["tier"], section["abi"])
+    drop_capabilities()
+    checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    apply_landlock(section)
+    apply_seccomp(program)
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities and every way to get them back, root's included.
+
+    Without CAP_SETPCAP the bounds stay: then there is nothing that could be regained, as no_new_privs is set next.
+    """
+    if has_setpcap():
+        checked(libc.prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
+        capability = 0
+        while libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
+            checked(libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0))
+            capability += 1
+    checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    checked(libc.capset(header, (ctypes.c_uint32 * 6)()))
+    if any(capabilities()):
+        raise OSError(errno.EPERM, "capabilities are left")
+
+
+def capabilities() -> "list[int]":
+    """Effective, permitted and inheritable capabilities of this process: the lower 32, then the upper ones."""
+    sets = (ctypes.c_uint32 * 6)()
+    checked(libc.capget((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), sets))
+    return list(sets)
+
+
+def has_setpcap() -> bool:
+    return bool(capabilities()[0] & 1 << CAP_SETPCAP)
+
+
+# --- Landlock ---------------------------------------------------------------------------------------------------------
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
+READ = EXECUTE | READ_FILE | READ_DIR
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+#: What a rule for something that is no directory may grant.
+
+LANDLOCK_ABI = 7
+#: The newest version of Landlock that is made use of.
+
+DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
+
+
+def file_rights(abi: int) -> int:
+    """All rights to files that this version of Landlock can take away."""
+    bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
+    return (1 << bits) - 1
+
+
+def ruleset_attributes(abi: int) -> "list[int]":
+    """struct landlock_ruleset_attr as this version knows it: files, then TCP, then abstract sockets and signals."""
+    return [file_rights(abi), 0b11, 0b11][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
+
+
+def apply_landlock(section: "dict[str, Any]") -> None:
+    """Read anywhere but in what is protected, write in the private directory only, reach no one outside.
+
+    Tier A has masked what is protected, so it needs no search for what is around it.
+    """
+    abi = min(section["abi"], LANDLOCK_ABI)
+    if abi < 1:
+        raise OSError(errno.ENOSYS, "no Landlock")
+    numbers = ruleset_attributes(abi)
+    attributes = (ctypes.c_uint64 * len(numbers))(*numbers)
+    ruleset = checked(libc.syscall(NR_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.sizeof(attributes), 0))
+    rights = file_rights(abi)
+    if section["tier"] == "A":
+        grant(ruleset, b"/", READ)
+        grant(ruleset, b"/dev/shm", rights)
+    else:
+        grant(ruleset, b"/", READ_DIR)
+        for path in around(b"/", section["protected"]):
+            grant(ruleset, path, READ)
+    for device in DEVICES:
+        grant(ruleset, device, rights & FILE_RIGHTS & ~EXECUTE)
+    if not grant(ruleset, section["private"], rights):
+        raise OSError(errno.ENOENT, "no private directory")
+    checked(libc.syscall(NR_LANDLOCK_RESTRICT, ruleset, 0))
+    os.close(ruleset)
+
+
+def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
+    """The fewest paths that hold all of `folder` but what is protected. Links lead to one of them or to nothing."""
+    if not any(within(path, folder) for path in protected):
+        yield folder
+        return
+    for entry in os.scandir(folder):
+        if entry.path not in protected and not entry.is_symlink():
+            yield from around(entry.path, protected)
+
+
+def within(path: bytes, folder: bytes) -> bool:
+    return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
+
+
+def grant(ruleset: int, path: bytes, rights: int) -> bool:
+    """Allow this beneath `path`; False if there is no such thing, or none that may be looked at: it stays closed."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.stat(place).st_mode & 0o170000 != 0o040000:
+            rights &= FILE_RIGHTS
+        rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+        checked(libc.syscall(NR_LANDLOCK_ADD, ruleset, 1, rule, 0))
+    finally:
+        os.close(place)
+    return True
+
+
+# --- seccomp ----------------------------------------------------------------------------------------------------------
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+#: Operations of classic BPF on words.
+
+ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
+REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
+#: The system call fails with this error, or does nothing and says that it did.
+
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
+#: Where struct seccomp_data has them; an argument takes 8 bytes, the lower half first.
+
+X32_BIT = 0x40000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+DENIED = """
+accept accept4 bind connect listen socket
+ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp migrate_pages move_pages
+io_uring_setup io_uring_enter io_uring_register keyctl add_key request_key bpf perf_event_open userfaultfd fanotify_init
+unshare setns mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
+mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethostname setdomainname kexec_load
+kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
+ioperm syslog vhangup
+"""
+#: Refused with EPERM whatever their arguments: the network, other processes, the machine.
+
+DENIED_IN_B = """
+chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
+setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmget shmat shmctl semget semop
+semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+"""
+#: Likewise without namespaces: metadata, which Landlock leaves alone, and memory and queues shared by name.
+
+X86_64 = {
+    "open": 2, "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
+    "sendto": 44, "bind": 49, "listen": 50, "socketpair": 53, "clone": 56, "semget": 64, "semop": 65, "semctl": 66,
+    "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91,
+    "chown": 92, "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "utime": 132, "setpriority": 141,
+    "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153, "pivot_root": 155, "adjtimex": 159, "chroot": 161,
+    "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
+    "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176,
+    "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198,
+    "fremovexattr": 199, "sched_setaffinity": 203, "semtimedop": 220, "clock_settime": 227, "utimes": 235,
+    "mq_open": 240, "mq_unlink": 241, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
+    "ioprio_set": 251, "migrate_pages": 256, "openat": 257, "fchownat": 260, "futimesat": 261, "fchmodat": 268,
+    "unshare": 272, "move_pages": 279, "utimensat": 280, "accept4": 288, "perf_event_open": 298, "fanotify_init": 300,
+    "prlimit64": 302, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310,
+    "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "kexec_file_load": 320,
+    "bpf": 321, "userfaultfd": 323,
+}  # fmt: skip
+AARCH64 = {
+    "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "umount2": 39, "mount": 40, "pivot_root": 41, "truncate": 45,
+    "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "openat": 56, "vhangup": 58,
+    "quotactl": 60, "utimensat": 88, "acct": 89, "unshare": 97, "kexec_load": 104, "init_module": 105,
+    "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "sched_setparam": 118,
+    "sched_setscheduler": 119, "sched_setaffinity": 122, "setpriority": 140, "reboot": 142, "sethostname": 161,
+    "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "mq_open": 180, "mq_unlink": 181, "msgget": 186,
+    "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190, "semctl": 191, "semtimedop": 192, "semop": 193,
+    "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198, "socketpair": 199, "bind": 200, "listen": 201,
+    "accept": 202, "connect": 203, "sendto": 206, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
+    "swapon": 224, "swapoff": 225, "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "accept4": 242,
+    "prlimit64": 261, "fanotify_init": 262, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
+    "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "sched_setattr": 274,
+    "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+}  # fmt: skip
+EVERYWHERE = {
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
+    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
+    "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "process_mrelease": 448, "fchmodat2": 452,
+    "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,
+}  # fmt: skip
+
+NAMESPACE_FLAGS = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
+AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+STREAM_PAIRS = (1, 5)
+#: SOCK_STREAM and SOCK_SEQPACKET; a datagram socket could still send to anybody.
+
+TERMINAL_INPUT = (0x5412, 0x541C)
+#: TIOCSTI and TIOCLINUX type on a terminal that they were given.
+
+SIGNAL_OWNER = (8, 15)
+#: F_SETOWN and F_SETOWN_EX name a process to be signalled; FIOSETOWN and SIOCSPGRP do so for sockets.
+
+SOCKET_OWNER = (0x8901, 0x8902)
+HARMLESS_FILE_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B)
+#: FICLONE and FICLONERANGE, which need a file opened for writing, and FS_IOC_FIEMAP, which reads.
+
+IOCTL_WRITES = 0x40000000
+FILE_IOCTL_KINDS = (0x6600, 0x5800, 0x9400)
+#: ioctls of file systems: attributes, and on btrfs subvolumes, can be changed through a file opened for reading.
+
+
+def seccomp_program(machine: str, tier: str, abi: int) -> bytes:
+    """The filter for this architecture; OSError for one whose system calls are not known here."""
+    table = {"x86_64": X86_64, "aarch64": AARCH64}.get(machine)
+    if table is None or sys.maxsize < 1 << 32:
+        raise OSError(errno.ENOSYS, "no system call filter for this architecture")
+    numbers = table | EVERYWHERE
+    program = header(machine)
+    for name, body in inspected(tier, abi).items():
+        if name in numbers:
+            program += test(EQUAL, numbers[name], 0, len(body)) + body
+    denied = [numbers[name] for name in denied_names(tier, abi) if name in numbers]
+    for left in range(len(denied), 0, -1):
+        program += test(EQUAL, denied[-left], left, 0)
+    return b"".join(program + result(ALLOW) + result(REFUSE))
+
+
+def denied_names(tier: str, abi: int) -> "list[str]":
+    """System calls without an allowed use. Landlock knows truncation from version 3 on."""
+    names = list[str](DENIED.split())
+    if tier == "B":
+        names += DENIED_IN_B.split()
+        if abi < 3:
+            names.append("truncate")
+    return names
+
+
+def header(machine: str) -> "list[bytes]":
+    """End what calls the kernel as another architecture; leave the number of the system call to look at."""
+    program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
+    if machine == "x86_64":
+        program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
+    return program
+
+
+def inspected(tier: str, abi: int) -> "dict[str, list[bytes]]":
+    """System calls that depend on their arguments, with what decides."""
+    oneself = all_equal((0, 0))
+    calls = {
+        "clone3": result(UNKNOWN),  # its flags are in memory; the C library then takes clone
+        "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
+        "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
+        "sendto": all_equal((4, 0), (4.5, 0)),  # without an address, as loops wake themselves
+        "prlimit64": oneself,
+        "sched_setaffinity": oneself,
+        "sched_setscheduler": oneself,
+        "sched_setparam": oneself,
+        "sched_setattr": oneself,
+        "setpriority": all_equal((0, PRIO_PROCESS), (1, 0)),
+        "ioprio_set": all_equal((0, IOPRIO_WHO_PROCESS), (1, 0)),
+        "fcntl": argument(1) + choice(SIGNAL_OWNER, found=REFUSE, other=ALLOW),
+        "ioctl": ioctls(tier),
+    }
+    if tier == "B":
+        # touch sets the times of a file that it has just made to now: these are its times already
+        calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
+    if tier == "B" and abi < 3:
+        calls["open"] = unless_truncating_reader(1)
+        calls["openat"] = unless_truncating_reader(2)
+        calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then take openat
+    return calls
+
+
+def pair_kind() -> "list[bytes]":
+    return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
+
+
+def ioctls(tier: str) -> "list[bytes]":
+    if tier == "A":
+        return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
+    program = argument(1)
+    for number in TERMINAL_INPUT + SOCKET_OWNER:
+        program += test(EQUAL, number, 0, 1) + result(REFUSE)
+    for number in HARMLESS_FILE_IOCTLS:
+        program += test(EQUAL, number, 0, 1) + result(ALLOW)
+    program += test(ANY_BIT, IOCTL_WRITES, 1, 0) + result(ALLOW)
+    return program + mask_word(0xFF00) + choice(FILE_IOCTL_KINDS, found=REFUSE, other=ALLOW)
+
+
+def unless_truncating_reader(flags: int) -> "list[bytes]":
+    """Refuse O_RDONLY with O_TRUNC, which old Landlock does not see; `flags`: which argument."""
+    truncates = mask_word(os.O_ACCMODE | os.O_TRUNC) + test(EQUAL, os.O_RDONLY | os.O_TRUNC, 0, 1)
+    return argument(flags) + truncates + result(REFUSE) + result(ALLOW)
+
+
+def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
+    """Allow only what has these arguments, by their number; .5 is the upper half of one."""
+    program: list[bytes] = []
+    for number, value in wanted:
+        program += argument(number) + test(EQUAL, value, 1, 0) + result(REFUSE)
+    return program + result(then)
+
+
+def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]":
+    """The first result if the loaded word is one of these, else the other."""
+    program: list[bytes] = []
+    for left, value in zip(range(len(values), 0, -1), values, strict=True):
+        program += test(EQUAL, value, left, 0)
+    return program + result(other) + result(found)
+
+
+def argument(number: float) -> "list[bytes]":
+    return load(ARGUMENTS + int(8 * number))
+
+
+def load(offset: int) -> "list[bytes]":
+    return [instruction(LOAD, 0, 0, offset)]
+
+
+def mask_word(bits: int) -> "list[bytes]":
+    return [instruction(AND, 0, 0, bits)]
+
+
+def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
+    """Skip so many of the next instructions."""
+    return [instruction(operation, yes, no, value)]
+
+
+def result(action: int) -> "list[bytes]":
+    return [instruction(RETURN, 0, 0, action)]
+
+
+def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
+    """struct sock_filter."""
+    return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
+
+
+class Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def apply_seccomp(program: bytes) -> None:
+    described = Program(len(program) // 8, program)
+    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0))
+
+
 # --- init -------------------------------------------------------------------------------------------------------------
 
 
@@ -332,7 +808,7 @@ class Pipes:
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
         self.life, self.life_end = os.pipe()
-        #: Held by the host: one byte lets init go on, and its end is the host's.
+        #: Held by the host: one byte lets init go on, later ones are signals for main, and its end is the host's.
 
 
 def close(*files: int) -> None:
@@ -347,22 +823,32 @@ def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: i
         close(pipes.life_end, pipes.output, pipes.status, pipes.report)
         if not namespace:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        elif mount_proc():
-            limit_pids(int(launch["limits"]["processes"]))
+        refusal = arrange_mounts_or_why_not(launch, namespace)
         if os.read(pipes.life, 1):
-            attend(fork_main(launch, namespace, pipes), pipes)
+            if refusal:
+                os.write(pipes.report_end, refusal)
+            else:
+                attend(fork_main(launch, namespace, pipes), pipes)
         clear_for_host(control)
     finally:
         os._exit(0)
 
 
 def attend(main: int, pipes: Pipes) -> None:
-    """Reap, and tell how `main` ended, until the host is gone. In a namespace that is the end of this process too."""
+    """Reap, and tell how `main` ended, until the host is gone. In a namespace that is the end of this process too.
+
+    Signals for main are passed on by its parent, because only that knows for certain that the pid is still main's.
+    """
     close(pipes.output_end, pipes.report_end)
-    while not gone(pipes.life):
+    os.set_blocking(pipes.life, False)
+    running = True
+    while (numbers := wanted(pipes.life)) is not None:
+        for number in numbers if running else b"":
+            signal_group(main, number)
         signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
         for pid, status in reap():
             if pid == main:
+                running = False
                 os.write(pipes.status_end, status.to_bytes(4, "big"))
 
 
@@ -389,11 +875,23 @@ def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
     return main
 
 
-def gone(life: int) -> bool:
-    """Whether the other end of this pipe is closed."""
-    poll = select.poll()
-    poll.register(life, select.POLLIN)
-    return bool(poll.poll(0))
+def wanted(life: int) -> bytes | None:
+    """The signals that the host wants main to get, a byte each; None if the host is gone."""
+    numbers = b""
+    try:
+        while more := os.read(life, CHUNK):
+            numbers += more
+    except BlockingIOError:
+        return numbers
+    return None
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal a process group; nothing happens if it is gone or the number is none."""
+    try:
+        os.killpg(leader, number)
+    except OSError:
+        pass
 
 
 # --- host -------------------------------------------------------------------------------------------------------------
@@ -433,7 +931,8 @@ class Host:
         """Start init, tell the server of it, and let it start main."""
         pipes = self.pipes
         try:
-            self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace()
+            restricted = self.launch["restrict"] is not None
+            self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace(restricted)
             self.init = os.fork()
         except OSError as error:
             self.fail(f"fork {error.errno}".encode())
@@ -444,6 +943,7 @@ class Host:
         os.set_blocking(self.control, False)
         self.send(INIT + f"{self.init} {int(self.namespace)}".encode())
         os.write(pipes.life_end, b"g")
+        os.set_blocking(pipes.life_end, False)
         for source in (self.control, pipes.report, pipes.status, pipes.output):
             self.poll.register(source, select.POLLIN)
 
@@ -478,15 +978,26 @@ class Host:
     def hear(self) -> bool:
         """Take what the server says, and send it what it did not take before; True if it wants the kill."""
         try:
-            self.told = os.read(self.control, CHUNK) == KILL
+            frame = os.read(self.control, CHUNK)
         except BlockingIOError:
             self.flush()
         except OSError as error:
             raise ServerGone from error
         else:
-            if not self.told:
+            self.told = frame == KILL
+            if frame[:1] == SIGNAL:
+                self.pass_on(frame[1:])
+            elif not self.told:
                 raise ServerGone
         return self.told
+
+    def pass_on(self, number: bytes) -> None:
+        """Let init signal main's process group; nothing happens if it is gone or does not listen."""
+        try:
+            os.write(self.pipes.life_end, number)
+        except OSError:
+            return
+        send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
         """Learn whether main became the program: it said why not, or exec closed the pipe."""
@@ -553,7 +1064,7 @@ class Host:
         """
         if not self.init:
             return True
-        self.killed.update(descendants(self.init))
+        self.killed.update(snapshot(self.init))
         send_signal(self.init, signal.SIGKILL)
         cleared = clear(self.killed, CLEAR_SECONDS)
         while self.told and not cleared:
@@ -623,8 +1134,39 @@ def probe() -> None:
     os.write(1, b"1" if made and status == 0 else b"0")
 
 
+KEPT = b"kept"
+
+
+def check(mode: str, secret: str, outside: str) -> None:
+    """Try to get out of what this process is held by, and say on stdout what worked: nothing is KEPT."""
+    tries: list[tuple[str, Callable[[], object]]]
+    tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
+    if mode == "restricted":
+        inside = os.path.join(os.environ["TMPDIR"], "inside")
+        folder = os.path.dirname(outside)
+        os.close(os.open(inside, os.O_CREAT | os.O_WRONLY))
+        tries += [
+            ("files can be written anywhere", lambda: os.open(outside, os.O_CREAT | os.O_WRONLY)),
+            ("modes can be changed anywhere", lambda: os.chmod(folder, 0o700)),
+            ("the network can be reached", lambda: checked(libc.socket(2, 1, 0))),
+            ("namespaces can be made", lambda: checked(libc.unshare(CLONE_NEWUSER))),
+        ]
+    found = [what for what, attempt in tries if succeeds(attempt)]
+    os.write(1, "; ".join(found).encode() or KEPT)
+
+
+def succeeds(attempt: "Callable[[], object]") -> bool:
+    try:
+        attempt()
+    except OSError:
+        return False
+    return True
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "probe":
         probe()
+    elif sys.argv[1] == "check":
+        check(*sys.argv[2:])
     else:
         serve(int(sys.argv[1]))

@@ -190,6 +190,54 @@ def test_close_kills_all_that_runs_and_starts_nothing_more(sandbox: ToolHostSand
     assert sandbox.live == 0
 
 
+def test_a_signal_reaches_the_program_s_whole_group_and_nobody_else(sandbox: ToolHostSandbox, mark: str) -> None:
+    seen = b""
+    changed = threading.Condition()
+
+    def watch(data: bytes) -> None:
+        nonlocal seen
+        with changed:
+            seen += data
+            changed.notify_all()
+
+    def said(*words: bytes) -> bool:
+        with changed:
+            return changed.wait_for(lambda: all(word in seen for word in words), BOUND)
+
+    member = "bash -c 'trap \"echo member; exit\" TERM; echo up1; sleep 1000 & wait' &"
+    apart = "setsid bash -c 'trap \"echo apart\" TERM USR1; echo up2; while :; do sleep 0.02; done' &"
+    tree = sandbox.start(launch(f"trap 'echo main' TERM; {member} {apart} echo up3; wait; wait; cat", mark), watch)
+    assert said(b"up1", b"up2", b"up3")
+    tree.signal(signal.SIGTERM)
+    assert said(b"main", b"member")
+    tree.signal(99)
+    tree.signal(signal.SIGINT)
+    end = waited(tree)
+    assert (end.signal, end.killed) == (signal.SIGINT, False)
+    assert b"apart" not in end.head
+    assert marked(mark) == set()
+
+
+def test_a_signal_after_the_end_or_the_kill_does_nothing(sandbox: ToolHostSandbox, mark: str) -> None:
+    tree = sandbox.start(launch("exit 3", mark), ignore)
+    end = waited(tree)
+    tree.signal(signal.SIGTERM)
+    assert end.exit_code == 3
+    killed = sandbox.start(launch("trap '' TERM; sleep 1000", mark), ignore)
+    killed.kill()
+    killed.signal(signal.SIGTERM)
+    assert waited(killed).killed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_many_signals_at_once_kill_nothing_but_the_program(sandbox: ToolHostSandbox, mark: str, number: int) -> None:
+    tree = sandbox.start(launch("sleep 1000", mark), ignore)
+    for _ in range(100):
+        tree.signal(number)
+    end = waited(tree)
+    assert (end.signal, end.leaked) == (number, False)
+
+
 SERVER = """
 import sys, threading
 from actors.sandbox.probe import probe

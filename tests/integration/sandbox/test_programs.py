@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import py_compile
 import resource
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
-from actors.sandbox import hosted, toolhost
+from actors.sandbox import hosted, spawn, toolhost
 from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, eventually, launch
 
@@ -157,10 +155,8 @@ def test_a_program_that_cannot_start_is_told_and_has_not_begun(
     assert sandbox.live == 0
 
 
-def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
-    broken = tmp_path / "host.py"
-    broken.write_text("raise SystemExit(1)")
-    sandbox._program = str(broken)
+def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "START", "raise SystemExit({})")
     with pytest.raises(ProcessStartFailed):
         run(sandbox, "true")
     assert sandbox.live == 0
@@ -205,19 +201,14 @@ def test_the_server_itself_enforces_the_wall_clock_if_the_host_does_not(
     assert (end.limit, end.killed, end.signal, end.leaked) == ("wall", True, 9, False)
 
 
-def test_the_tool_host_is_compiled_once_where_that_may_be_stored(
-    report: SandboxReport, monkeypatch: pytest.MonkeyPatch
+def test_the_tool_host_is_compiled_once_and_nobody_can_change_it(
+    sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    compiled = ToolHostSandbox(report)
-    assert compiled._program.endswith(".pyc")
-    assert run(compiled, "echo ran").head == b"ran\n"
-
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(py_compile, "compile", refuse)
-    assert ToolHostSandbox(report)._program == toolhost.__file__
+    assert run(sandbox, "echo ran").head == b"ran\n"
+    monkeypatch.setattr(toolhost, "__file__", "/nowhere")
+    assert run(sandbox, "echo ran").head == b"ran\n"
+    with pytest.raises(PermissionError):
+        os.pwrite(spawn._program(), b"x", 0)
 
 
 def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
@@ -230,6 +221,7 @@ def test_the_tool_host_itself_refuses_a_restriction_that_it_cannot_keep(tmp_path
     sandbox = ToolHostSandbox(SandboxReport(tier="A", landlock_abi=7, pid_namespace=False))
     with pytest.raises(SandboxUnavailable):
         run(sandbox, "touch ran", mode=Mode.RESTRICTED, cwd=str(tmp_path))
+    sandbox.close()
     assert not list(tmp_path.iterdir())
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import cycle, islice
 
 from actors.core.context import Mode
-from actors.ports import Launch
+from actors.ports import Launch, SandboxReport
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
 
 BOUND = 20.0
 """Seconds after which a test gives up on something that should happen."""
@@ -78,6 +85,56 @@ def sleepers(mark: str) -> set[int]:
         except OSError:
             continue
     return found
+
+
+WAYS = ("namespace", "walk", "A", "B")
+"""How trees are held: unrestricted with a PID namespace and without one, and restricted in each tier."""
+
+
+def sandbox_of(way: str, report: SandboxReport) -> ToolHostSandbox:
+    """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
+
+    Raises SandboxUnavailable if this machine cannot.
+    """
+    if way in {"A", "B"}:
+        return ToolHostSandbox(probe(way))
+    return ToolHostSandbox(report, pid_namespace=way == "namespace")
+
+
+@dataclass(frozen=True)
+class Killed:
+    """How the kill of one tree went."""
+
+    kind: str
+    milliseconds: float
+    """From the call of kill() until every process of the tree was known to be dead."""
+    survivors: int
+    leaked: bool
+
+
+def kill_trees(sandbox: ToolHostSandbox, way: str, times: int) -> Iterator[Killed]:
+    """Let so many trees grow, of each kind in turn, and kill them."""
+    mode = Mode.RESTRICTED if way in {"A", "B"} else Mode.UNRESTRICTED
+    for kind in islice(cycle(TREES), times):
+        yield _kill_one(sandbox, kind, mode)
+
+
+def _kill_one(sandbox: ToolHostSandbox, kind: str, mode: Mode) -> Killed:
+    command, size = TREES[kind]
+    mark = uuid.uuid4().hex
+    tree = sandbox.start(launch(command, mark, mode=mode), lambda _: None)
+    try:
+        eventually(lambda: len(sleepers(mark)) >= size, f"{size} sleeps of {kind}")
+    finally:
+        began = time.perf_counter()
+        tree.kill()
+        end = tree.wait()
+    milliseconds = (time.perf_counter() - began) * 1000
+    survivors = marked(mark)
+    for pid in survivors:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return Killed(kind, milliseconds, len(survivors), end.leaked)
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:

@@ -2,25 +2,97 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from actors.ports import SandboxReport, SandboxUnavailable
 from actors.sandbox import probe
 from actors.sandbox.probe import landlock_abi
 
 
-def test_no_tier_is_claimed_and_the_reason_names_what_the_kernel_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a machine fails at: by tier, why; `abi` is its Landlock."""
+    fails: dict[str, Any] = {"A": "", "B": "", "none": "", "abi": 7}
+    monkeypatch.setattr(probe, "why_not", lambda report: fails[report.tier])
+    monkeypatch.setattr(probe, "landlock_abi", lambda: fails["abi"])
     monkeypatch.setattr(probe, "can_make_pid_namespace", lambda: True)
-    monkeypatch.setattr(probe, "landlock_abi", lambda: 7)
-    report = probe.probe()
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"}))
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("fails", "tier", "said"),
+    [
+        ({}, "A", ""),
+        ({"A": "no namespaces"}, "B", "no namespaces"),
+        ({"A": "no namespaces"}, "B", "user.max_user_namespaces"),
+        ({"A": "no", "abi": 5}, "B", "Landlock ABI 5 does not stop signals"),
+        ({"A": "no", "B": "no", "abi": 0}, "none", "the kernel offers no Landlock"),
+        ({"A": "no", "B": "files can be written anywhere"}, "none", "files can be written anywhere"),
+    ],
+)
+def test_the_best_tier_that_holds_is_taken(
+    machine: dict[str, Any], fails: Mapping[str, Any], tier: str, said: str
+) -> None:
+    machine.update(fails)
+    report = probe.probe(offer=True)
+    assert (report.tier, report.restriction_available) == (tier, tier != "none")
+    assert said in report.reason
+    assert bool(report.reason) == (tier != "A")
+
+
+def test_what_is_not_offered_is_not_claimed(machine: dict[str, Any]) -> None:
+    report = probe.probe(offer=False)
     assert (report.tier, report.landlock_abi, report.pid_namespace) == ("none", 7, True)
-    assert not report.restriction_available
     assert "Landlock ABI 7" in report.reason
-    monkeypatch.setattr(probe, "landlock_abi", lambda: 0)
-    assert "no Landlock" in probe.probe().reason
+    machine["abi"] = 0
+    assert "no Landlock" in probe.probe(offer=False).reason
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+def test_a_tier_that_is_asked_for_is_kept_or_refused(machine: dict[str, Any], tier: str) -> None:
+    assert probe.probe(tier, offer=False).tier == tier
+    machine[tier] = "modes can be changed anywhere"
+    with pytest.raises(SandboxUnavailable, match=f"sandbox = {tier} cannot be kept.*modes can be changed"):
+        probe.probe(tier)
+    machine["abi"] = 0
+    with pytest.raises(SandboxUnavailable, match="no Landlock"):
+        probe.probe(tier)
+
+
+def test_none_switches_it_off_and_says_so(machine: dict[str, Any]) -> None:
+    report = probe.probe("none", offer=True)
+    assert report.tier == "none"
+    assert "sandbox = none" in report.reason
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_hiding_is_claimed_only_where_it_holds(machine: dict[str, Any], hides: bool) -> None:
+    machine["none"] = "" if hides else "the server's own files could not be hidden"
+    report = probe.probe(offer=True)
+    assert (report.hides_protected, report.pid_namespace) == (hides, True)
+
+
+def test_a_program_that_gets_out_or_says_nothing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = SandboxReport("none", 0, pid_namespace=False)
+    assert probe.why_not(report) == "protected files can be read"
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert probe.why_not(report)
+
+
+def test_no_place_for_temporary_files_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise FileNotFoundError("no usable directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    assert "no usable directory" in probe.why_not(SandboxReport("none", 0, pid_namespace=False))
 
 
 @pytest.mark.parametrize("failure", [OSError("no"), subprocess.TimeoutExpired("host", 1)])

@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,31 @@ def test_kernel_versions_are_compared_as_numbers(
     assert toolhost.kernel_at_least(6, 14) is at_least_6_14
 
 
-def test_a_restriction_that_cannot_be_kept_is_refused() -> None:
+def test_no_restriction_is_none() -> None:
     toolhost.restrict(None)
-    with pytest.raises(OSError, match="no restriction"):
-        toolhost.restrict({"tier": "A"})
+
+
+def test_only_what_is_protected_is_left_out_of_what_can_be_read(tmp_path: Path) -> None:
+    for name in ("a/open", "a/closed", "a/b/closed", "c"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").touch()
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "closed")
+    (tmp_path / "a" / "closedly").mkdir()
+    root = os.fsencode(tmp_path)
+    protected = [root + b"/a/closed", root + b"/a/b/closed", root + b"/missing"]
+    found = {os.path.relpath(path, root) for path in toolhost.around(root, protected)}
+    assert found == {b"a/open", b"a/closedly", b"a/b/file", b"c"}
+    assert list(toolhost.around(root, [])) == [root]
+    assert toolhost.within(b"/x/y", b"/")
+    assert not toolhost.within(b"/x", b"/x/y")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "launch"),
+    [
+        (False, {"restrict": {"tier": "A", "private": b"/tmp"}, "hide": []}),
+        (False, {"restrict": None, "hide": [b"/etc"]}),
+    ],
+)
+def test_what_needs_a_namespace_is_refused_without(namespace: bool, launch: dict[str, Any]) -> None:
+    assert toolhost.arrange_mounts_or_why_not(launch, namespace).endswith(b" 38")

@@ -1,0 +1,158 @@
+"""The private directories of restricted calls: the only places where these can write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "bedrock-tools-"
+
+
+class PrivateRoot:
+    """A directory of this server alone, in which private directories are. Any thread.
+
+    It is locked as long as the server lives, so that a later server of the same user can tell what a killed one left
+    behind, and removes that. Its name cannot be known in advance and its owner is checked, so nobody else can put
+    something in its place.
+    """
+
+    def __init__(self, protected: tuple[str, ...] = ()) -> None:
+        """Raises OSError if there is no place for it outside of what is protected."""
+        parent = _parent(protected)
+        _sweep(parent)
+        self._path, self._lock = _create(parent)
+
+    @property
+    def path(self) -> str:
+        """Raises OSError if somebody has removed it."""
+        here, held = os.lstat(self._path), os.fstat(self._lock)
+        if (here.st_dev, here.st_ino) != (held.st_dev, held.st_ino):
+            raise FileNotFoundError(self._path)
+        return self._path
+
+    def make(self) -> str:
+        """A new directory for one call. Raises OSError."""
+        return tempfile.mkdtemp(prefix="call-", dir=self.path)
+
+    def close(self) -> None:
+        """Remove it with all that is in it; idempotent."""
+        if self._lock >= 0:
+            remove(self._path)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove(path: str) -> None:
+    """Remove a directory whose content is hostile: deep, without rights, full of links. What resists is left.
+
+    Directories are moved up before they are emptied, so that no path becomes long and no stack deep.
+    """
+    with suppress(OSError):
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        os.rmdir(path)
+
+
+def _empty(top: int) -> None:
+    lifted = 0
+    mark = secrets.token_hex(8)
+    while names := os.listdir(top):
+        before = lifted
+        for name in names:
+            if not _unlink(top, name):
+                lifted += _lift(top, name, f"{mark}-{lifted}-")
+        if lifted == before and len(os.listdir(top)) >= len(names):
+            return
+
+
+def _unlink(top: int, name: str) -> bool:
+    """Remove a file, a link or an empty directory; False if it is a directory with something in it."""
+    try:
+        os.unlink(name, dir_fd=top)
+    except OSError:
+        try:
+            os.rmdir(name, dir_fd=top)
+        except OSError:
+            return False
+    return True
+
+
+def _lift(top: int, name: str, mark: str) -> int:
+    """Remove a directory's files and move its directories up to `top`, under new names; how many these are."""
+    lifted = 0
+    with suppress(OSError):
+        folder = _open_directory(top, name)
+        try:
+            for entry in os.listdir(folder):
+                if not _unlink(folder, entry):
+                    os.close(_open_directory(folder, entry))
+                    os.rename(entry, f"{mark}{lifted}", src_dir_fd=folder, dst_dir_fd=top)
+                    lifted += 1
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+    return lifted
+
+
+def _open_directory(top: int, name: str) -> int:
+    """Open a directory whose owner may have taken all rights to it. Raises OSError."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def _parent(protected: tuple[str, ...]) -> str:
+    for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 -- made with mkdtemp
+        real = Path(os.path.realpath(folder))
+        if os.access(real, os.W_OK | os.X_OK) and not any(real.is_relative_to(path) for path in protected):
+            return str(real)
+    raise FileNotFoundError("no directory for temporary files is usable")
+
+
+def _create(parent: str) -> tuple[str, int]:
+    """A new locked directory, and what holds the lock."""
+    while True:
+        path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+        with suppress(OSError):  # swept by another server before it was locked
+            return path, _lock(path)
+
+
+def _lock(path: str) -> int:
+    """Lock a directory of this user. Raises OSError if it is another's, another server's, or gone."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here, held = os.lstat(path), os.fstat(lock)
+        if (here.st_ino, held.st_uid, stat.S_IMODE(held.st_mode)) != (held.st_ino, os.geteuid(), stat.S_IRWXU):
+            raise PermissionError(path)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _sweep(parent: str) -> None:
+    """Remove what killed servers of this user left: directories of theirs that nobody locks."""
+    for entry in os.scandir(parent):
+        if entry.name.startswith(PREFIX):
+            with suppress(OSError):
+                _remove_stale(entry.path)
+
+
+def _remove_stale(path: str) -> None:
+    lock = _lock(path)
+    try:
+        remove(path)
+    finally:
+        os.close(lock)

@@ -1,0 +1,110 @@
+"""What works from inside of every kind of sandbox: measured, and what of it is known and said."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from actors.sandbox import toolhost
+from actors.sandbox.probe import landlock_abi
+from tests.fault.attacks import ATTACKS, USES
+
+ROOT = Path(__file__).parents[2]
+SECURITY = ROOT / "docs" / "security.md"
+USERS = ("root", "nobody") if os.geteuid() == 0 else ("own",)
+OPEN = "OPEN"
+
+Outcomes = Mapping[str, Mapping[str, str]]
+"""By case, `none`, `A7`, and attack."""
+
+CLOSED_OUTSIDE = {
+    "write_kernel_setting", "raw_icmp", "packet_socket", "vsock", "kernel_crypto", "mptcp_connect", "enter_namespace",
+    "mount_something", "unmount_what_hides", "remount_writable", "change_root", "bpf", "open_by_handle",
+    "set_host_name", "read_kernel_log", "call_as_x32", "keep_capabilities", "tcp6_connect", "set_attribute_at",
+    "truncate_by_reading_openat2", "io_uring", "user_fault", "perf_events", "key_ring", "type_on_terminal",
+    "change_flags", "set_attribute", "move_pages", "write_terminal", "tcp_fast_open", "make_user_namespace",
+    "make_user_namespace_by_clone", "make_user_namespace_by_clone3", "trace_process", "seize_process", "read_memory",
+    "open_memory", "take_file_of_process", "unix_datagram_from_raw_pair",
+}  # fmt: skip
+"""What a kernel, its settings or the lack of rights may refuse without any sandbox."""
+
+
+def measure(user: str, cases: tuple[str, ...]) -> Outcomes:
+    """Attack from each of these sandboxes, as a server of this user."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fault.world", user, *cases],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    outcomes: Outcomes = json.loads(done.stdout)
+    return outcomes
+
+
+def cases(tiers: str, versions: tuple[int, ...]) -> tuple[str, ...]:
+    """The sandboxes that the kernel has the features for, with versions of Landlock no newer than its own."""
+    newest = min(landlock_abi(), toolhost.LANDLOCK_ABI)
+    known = sorted({min(version, newest) for version in versions} - {0}, reverse=True)
+    possible = [tier for tier in tiers if tier == "B" or namespaces_possible()]
+    return ("none", *(f"{tier}{version}" for tier in possible for version in known))
+
+
+def namespaces_possible() -> bool:
+    """Whether a process may make all namespaces of tier A, tried without any code of ours but the numbers."""
+    child = os.fork()
+    if child == 0:
+        libc = ctypes.CDLL(None)
+        made = libc.unshare(toolhost.CLONE_NEWUSER | toolhost.CLONE_NEWNS | toolhost.CLONE_NEWNET)
+        os._exit(made or libc.mount(b"x", b"/tmp", b"tmpfs", 0, None))
+    return os.waitpid(child, 0)[1] == 0
+
+
+def known_open(tier: str, abi: int) -> set[str]:
+    """The attacks that docs/security.md says work: rows `name` | from which version on they do not, if any."""
+    return set() if tier == "A" else _listed("What tier B leaves open", abi)
+
+
+def known_broken(tier: str, abi: int) -> set[str]:
+    """What should work, and does not."""
+    return set() if tier == "A" and abi > 1 else _listed("What tier B costs", abi) if tier == "B" else {MOVING}
+
+
+MOVING = "move_private_file"
+"""Needs version 2 of Landlock in both tiers."""
+
+
+def _listed(heading: str, abi: int) -> set[str]:
+    section = SECURITY.read_text().partition(f"### {heading}\n")[2].partition("\n#")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
+    return {name.strip("`") for name, ends, *_ in rows if not ends.isdigit() or abi < int(ends)}
+
+
+def surprises(case: str, outcome: Mapping[str, str]) -> list[str]:
+    """Where a sandbox is not what is said about it; in `none`, attacks that would prove nothing."""
+    if case == "none":
+        return [
+            f"{name} does not even work without a sandbox: {outcome[name]}"
+            for name in (ATTACKS.keys() | USES.keys()) - CLOSED_OUTSIDE
+            if outcome[name] != OPEN
+        ]
+    tier, abi = case[0], int(case[1:])
+    found = {name for name in ATTACKS if outcome[name] == OPEN or "BROKEN" in outcome[name]}
+    broken = {name for name in USES if outcome[name] != OPEN}
+    told = {
+        "is open": found - known_open(tier, abi),
+        "is said to be open, but is not": known_open(tier, abi) - found,
+        "does not work": broken - known_broken(tier, abi),
+        "is said not to work, but does": known_broken(tier, abi) - broken,
+    }
+    return sorted(f"{name} {what} in {case}" for what, names in told.items() for name in names)

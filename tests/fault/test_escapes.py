@@ -1,0 +1,25 @@
+"""No way out of a sandbox but those that are known and said (RELIABILITY: the probe matrix)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault.attacks import ATTACKS, USES
+from tests.fault.escapes import USERS, Outcomes, cases, measure, namespaces_possible, surprises
+
+CASES = cases("AB", (7, 5, 1))
+
+
+@pytest.fixture(scope="module", params=USERS)
+def outcomes(request: pytest.FixtureRequest) -> Outcomes:
+    return measure(request.param, CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_what_is_said_to_work_works(outcomes: Outcomes, case: str) -> None:
+    assert outcomes[case].keys() == ATTACKS.keys() | USES.keys()
+    assert surprises(case, outcomes[case]) == []
+
+
+def test_every_tier_that_the_kernel_has_the_means_for_was_attacked() -> None:
+    assert {"A7", "B7"} <= set(CASES) or not namespaces_possible() or len(CASES) == 1 or CASES[1][1:] < "7"

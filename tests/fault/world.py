@@ -1,0 +1,211 @@
+"""Something to attack, and sandboxes to attack it from: `python -m tests.fault.world USER CASE…` prints JSON.
+
+USER is `root` or `nobody`: whom the server, its files and its processes belong to. A CASE is `none`, or a tier and
+the version of Landlock that the kernel is taken to have, `A7`. Runs in a process of its own, because it becomes USER.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from actors.core.context import Mode
+from actors.ports import Launch, ProcessLimits, SandboxReport
+from actors.sandbox import toolhost
+from actors.sandbox.spawn import ToolHostSandbox
+
+ROOT = Path(__file__).parents[2]
+ATTACKS = Path(__file__).with_name("attacks.py")
+NOBODY = 65534
+SECONDS = 60.0
+SYSV_KEY = 0x0BED0
+QUEUE = "bedrock-probe-queue"
+
+
+def keep_mounts() -> None:
+    """Let this process and its children see mounts, and changes of mounts, that nobody else sees."""
+    toolhost.checked(toolhost.libc.unshare(toolhost.CLONE_NEWNS))
+    toolhost.mount(b"none", b"/", None, toolhost.MS_REC | toolhost.MS_PRIVATE)
+
+
+def become_nobody() -> None:
+    """Give up root for good, but keep a Python that can be executed: this one may be in a home of root's.
+
+    Needs mounts of its own.
+    """
+    for real, shown in ((sys.base_prefix, "/mnt/python"), (str(ROOT), "/mnt/bedrock")):
+        if shown == "/mnt/python":
+            toolhost.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, b"mode=755")
+        os.mkdir(shown)
+        toolhost.mount(os.fsencode(real), os.fsencode(shown), None, toolhost.MS_BIND | toolhost.MS_REC)
+    sys.executable = os.path.join("/mnt/python", os.path.relpath(os.path.realpath(sys.executable), sys.base_prefix))
+    toolhost.__file__ = "/mnt/bedrock/actors/sandbox/toolhost.py"
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    toolhost.checked(toolhost.libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: as after an exec
+
+
+def attacks_path() -> str:
+    shown = f"/mnt/bedrock/{ATTACKS.relative_to(ROOT)}"
+    return shown if os.path.exists(shown) else str(ATTACKS)
+
+
+@contextmanager
+def targets() -> Iterator[dict[str, Any]]:
+    """Files, sockets and processes of this user, outside of every sandbox."""
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-outside-")))
+        found: dict[str, Any] = {"outside": str(folder), "private": ""}
+        _files(folder, found, opened)
+        _sockets(folder, found, opened)
+        _shared(found, opened)
+        found["victim"] = _victim(opened)
+        yield found
+
+
+def _files(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
+    for name in ("victim", "removable", "movable", "protected-file"):
+        (folder / name).write_text("content")
+    (folder / "folder").mkdir()
+    (folder / "protected").mkdir()
+    (folder / "protected" / "secret").write_text("secret")
+    os.mkfifo(folder / "fifo")
+    _keep(os.open(folder / "fifo", os.O_RDONLY | os.O_NONBLOCK), opened)
+    leader, terminal = os.openpty()
+    _keep(leader, opened)
+    _keep(terminal, opened)
+    found["terminal"] = os.ttyname(terminal)
+    found["protected_file"] = str(folder / "protected-file")
+    found["protected_directory"] = str(folder / "protected")
+
+
+def _keep(file: int, opened: ExitStack) -> None:
+    opened.callback(os.close, file)
+
+
+def _sockets(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
+    found["abstract"] = f"bedrock-probe-{os.getpid()}"
+    places: dict[str, tuple[int, int, Any]] = {
+        "tcp": (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+        "tcp6": (socket.AF_INET6, socket.SOCK_STREAM, ("::1", 0)),
+        "udp": (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+        "unix": (socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "unix")),
+        "unix_datagram": (socket.AF_UNIX, socket.SOCK_DGRAM, str(folder / "unix-datagram")),
+        "-": (socket.AF_UNIX, socket.SOCK_STREAM, "\0" + found["abstract"]),
+    }
+    for name, (family, kind, address) in places.items():
+        try:
+            made = opened.enter_context(socket.socket(family, kind))
+            made.bind(address)
+        except OSError:
+            found[name] = 9  # no IPv6 here; the attack is refused everywhere
+            continue
+        if kind == socket.SOCK_STREAM:
+            made.listen(64)
+        found[name] = made.getsockname()[1] if family in {socket.AF_INET, socket.AF_INET6} else address
+
+
+def _shared(found: dict[str, Any], opened: ExitStack) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = SYSV_KEY + os.getpid()
+    number = toolhost.checked(libc.shmget(key, 4096, 0o1600))
+    opened.callback(libc.shmctl, number, 0, None)
+    found["sysv"] = key
+    memory = f"/dev/shm/bedrock-probe-{os.getpid()}"
+    _keep(os.open(memory, os.O_CREAT | os.O_RDWR, 0o600), opened)
+    opened.callback(os.unlink, memory)
+    found["memory"] = memory
+    rt = ctypes.CDLL("librt.so.1", use_errno=True)
+    queue = f"{QUEUE}-{os.getpid()}"
+    _keep(toolhost.checked(rt.mq_open(f"/{queue}".encode(), os.O_CREAT | os.O_RDWR, 0o600, None)), opened)
+    opened.callback(rt.mq_unlink, f"/{queue}".encode())
+    found["queue"] = queue
+
+
+def _victim(opened: ExitStack) -> int:
+    """A process like the server: of the same user, and no relative of any tool."""
+    victim = subprocess.Popen(["sleep", "1000"], env={"SECRET": "secret"}, start_new_session=True)
+    opened.callback(victim.wait)
+    opened.callback(victim.kill)
+    return victim.pid
+
+
+def attacked(case: str, found: dict[str, Any]) -> dict[str, str]:
+    """What works from inside of one sandbox."""
+    tier, abi = ("none", 0) if case == "none" else (case[0], int(case[1:]))
+    report = SandboxReport(tier, abi, pid_namespace=tier == "A", hides_protected=False)
+    protected = [found["protected_directory"], found["protected_file"]]
+    sandbox = ToolHostSandbox(report, protected=protected, pid_namespace=tier == "A")
+    try:
+        with _other_call(sandbox, tier, found), tempfile.TemporaryDirectory() as scratch:
+            told = {**found, "private": scratch if tier == "none" else ""}
+            return _run(sandbox, tier, told)
+    finally:
+        sandbox.close()
+
+
+@contextmanager
+def _other_call(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any]) -> Iterator[None]:
+    """Another restricted call at the same time, with something in its private directory."""
+    if tier == "none":
+        found["other_private"] = found["protected_file"]
+        yield
+        return
+    said = threading.Semaphore(0)
+    command = "echo secret > $HOME/other; echo $HOME; sleep 1000"
+    other = sandbox.start(_launch(tier, ("bash", "-c", command)), lambda _: said.release())
+    said.acquire(timeout=SECONDS)
+    assert sandbox._private is not None
+    found["other_private"] = f"{sandbox._directories.get(other, sandbox._private.path)}/other"
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
+
+
+def _ignore(output: bytes) -> None:
+    """Nobody watches."""
+
+
+def _launch(tier: str, argv: tuple[str, ...]) -> Launch:
+    mode = Mode.UNRESTRICTED if tier == "none" else Mode.RESTRICTED
+    limits = ProcessLimits(wall_seconds=SECONDS)
+    return Launch(argv=argv, cwd="/", env={"PATH": os.defpath}, mode=mode, limits=limits)
+
+
+def _run(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any]) -> dict[str, str]:
+    program = (sys.executable, "-I", "-S", attacks_path(), json.dumps(found))
+    end = sandbox.start(_launch(tier, program), _ignore).wait()
+    try:
+        outcome: dict[str, str] = json.loads(end.head)
+    except ValueError:
+        raise RuntimeError(f"the attacks ended with {end.exit_code}: {end.head!r}") from None
+    return outcome
+
+
+def main(user: str, *cases: str) -> None:
+    if os.geteuid() == 0:
+        keep_mounts()
+        if user == "nobody":
+            become_nobody()
+    results = {}
+    for case in cases:
+        with targets() as found:
+            results[case] = attacked(case, found)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

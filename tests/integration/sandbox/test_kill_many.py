@@ -1,0 +1,26 @@
+"""Trees that try to get away, many of each kind, however they are held: none of their processes survives."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from actors.ports import SandboxReport, SandboxUnavailable
+from tests.integration.sandbox.trees import WAYS, kill_trees, sandbox_of
+
+TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
+"""Trees in all."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_tree_has_survivors(report: SandboxReport, way: str) -> None:
+    try:
+        sandbox = sandbox_of(way, report)
+    except SandboxUnavailable as why:
+        pytest.skip(f"this machine cannot keep tier {way}: {why}")
+    try:
+        bad = [one for one in kill_trees(sandbox, way, max(1, TIMES // len(WAYS))) if one.survivors or one.leaked]
+    finally:
+        sandbox.close()
+    assert not bad

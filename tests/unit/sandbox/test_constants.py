@@ -1,0 +1,91 @@
+"""Numbers that the kernel gives meaning to, against two libraries that have nothing to do with ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import landlockpy
+import pytest
+from landlockpy import _syscall as landlock_calls
+from landlockpy import flags as landlock_flags
+from seccompy import _syscall as seccomp_calls
+from seccompy import bpf, syscalls
+
+from actors.sandbox import toolhost
+
+TABLES = {
+    "x86_64": (toolhost.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),
+    "aarch64": (toolhost.AARCH64, syscalls.AARCH64_SYSCALLS, syscalls.AUDIT_ARCH_AARCH64),
+}
+NOT_ON_AARCH64 = set("open chmod chown lchown utime utimes futimesat iopl ioperm".split())
+NEWER_THAN_THE_LIBRARY = {"file_setattr"}
+
+
+@pytest.mark.parametrize("machine", TABLES)
+def test_system_calls_have_the_numbers_of_the_architecture(machine: str) -> None:
+    ours, theirs, architecture = TABLES[machine]
+    known = {**ours, **toolhost.EVERYWHERE}
+    wrong = {name: number for name, number in known.items() if theirs.get(name, number) != number}
+    assert wrong == {}
+    assert known.keys() - theirs.keys() <= NEWER_THAN_THE_LIBRARY
+    assert toolhost.ARCHITECTURES[machine] == architecture
+
+
+@pytest.mark.parametrize("machine", TABLES)
+@pytest.mark.parametrize("tier", "AB")
+def test_no_name_in_a_filter_is_unknown(machine: str, tier: str) -> None:
+    known = TABLES[machine][0].keys() | toolhost.EVERYWHERE.keys()
+    named = {*toolhost.denied_names(tier, 1), *toolhost.inspected(tier, 1)}
+    assert named - known == (NOT_ON_AARCH64 & named if machine == "aarch64" else set())
+
+
+def test_rights_of_landlock() -> None:
+    theirs = landlock_flags.AccessFS
+    for name in ("EXECUTE", "WRITE_FILE", "READ_FILE", "READ_DIR", "TRUNCATE", "IOCTL_DEV"):
+        assert getattr(toolhost, name) == getattr(theirs, name)
+    for abi in range(1, toolhost.LANDLOCK_ABI + 1):
+        numbers = [landlockpy.fs_for_abi(abi), landlockpy.net_for_abi(abi), landlockpy.scope_for_abi(abi)]
+        assert toolhost.ruleset_attributes(abi) == [int(number) for number in numbers if number]
+    newest = toolhost.ruleset_attributes(toolhost.LANDLOCK_ABI)
+    assert ctypes.sizeof(landlock_calls.RulesetAttr) >= 8 * len(newest)
+    assert [field[0] for field in landlock_calls.RulesetAttr._fields_][:3] == [
+        "handled_access_fs",
+        "handled_access_net",
+        "scoped",
+    ]
+    assert ctypes.sizeof(landlock_calls.PathBeneathAttr) == 12
+    assert landlock_calls.RULE_PATH_BENEATH == 1
+
+
+def test_system_calls_of_landlock() -> None:
+    ours = (toolhost.NR_LANDLOCK_CREATE, toolhost.NR_LANDLOCK_ADD, toolhost.NR_LANDLOCK_RESTRICT)
+    assert ours == (landlock_calls.SYS_CREATE_RULESET, landlock_calls.SYS_ADD_RULE, landlock_calls.SYS_RESTRICT_SELF)
+    assert syscalls.X86_64_SYSCALLS["mount_setattr"] == toolhost.NR_MOUNT_SETATTR
+    assert landlock_calls.PR_SET_NO_NEW_PRIVS == toolhost.PR_SET_NO_NEW_PRIVS
+
+
+def test_instructions_and_data_of_seccomp() -> None:
+    ours = (toolhost.LOAD, toolhost.EQUAL, toolhost.AT_LEAST, toolhost.ANY_BIT, toolhost.AND, toolhost.RETURN)
+    theirs = (bpf.BPF_LD_ABS_W, bpf.BPF_JEQ, bpf.BPF_JGEQ, bpf.BPF_JSET, bpf.BPF_ALU_AND_K, bpf.BPF_RET_K)
+    assert ours == theirs
+    data = seccomp_calls.SeccompData
+    assert (data.nr.offset, data.arch.offset, data.args.offset) == (
+        toolhost.NUMBER,
+        toolhost.ARCHITECTURE,
+        toolhost.ARGUMENTS,
+    )
+    assert ctypes.sizeof(toolhost.Program) == ctypes.sizeof(seccomp_calls.SockFprog)
+    assert len(toolhost.instruction(toolhost.LOAD, 0, 0, 0)) == 8
+
+
+def test_values_that_python_knows() -> None:
+    import fcntl
+    import socket
+    import termios
+
+    assert toolhost.TERMINAL_INPUT[0] == termios.TIOCSTI
+    assert toolhost.SIGNAL_OWNER[0] == fcntl.F_SETOWN
+    assert toolhost.STREAM_PAIRS == (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+    assert toolhost.AF_UNIX == socket.AF_UNIX
+    assert toolhost.PRIO_PROCESS == os.PRIO_PROCESS
