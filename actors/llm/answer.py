@@ -1,10 +1,11 @@
-"""An answer as it takes shape: what both protocols' readers share."""
+"""An answer as it takes shape: what the readers of all protocols share."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures, tool_calls
@@ -22,6 +23,9 @@ MAX_CONTENT_BYTES = 1 << 20
 #: Counted for every block beside what is in it.
 BLOCK_BYTES = 512
 
+#: Of a count that is written as a text.
+_DIGITS = 20
+
 #: No answer has that many tokens. Sums of such counts fit everywhere where numbers have 64 bits.
 MAX_TOKENS = 1 << 40
 
@@ -31,9 +35,21 @@ def is_present(raw: Raw) -> bool:
     return bytes(raw) not in (b"", b"null")
 
 
-def tokens(counted: int | None) -> int:
-    """A provider's count as one that can be stored, added and sent, whatever it says."""
-    return min(max(counted or 0, 0), MAX_TOKENS)
+def counted(usage: object, *path: str) -> int | None:
+    """The count at `path` of a provider's usage, as one that can be stored, added and sent; None without one.
+
+    A whole number counts however it is written: 12, 12.0 or "12". Anything else says nothing: usage never costs an
+    answer.
+    """
+    for name in path:
+        usage = usage.get(name) if isinstance(usage, dict) else None
+    if isinstance(usage, str):
+        usage = int(usage) if usage.isascii() and usage.isdigit() and len(usage) < _DIGITS else None
+    if isinstance(usage, float):
+        usage = int(usage) if usage.is_integer() else None
+    if not isinstance(usage, int) or isinstance(usage, bool):
+        return None
+    return min(max(usage, 0), MAX_TOKENS)
 
 
 class Asked(Struct, frozen=True):
@@ -43,6 +59,10 @@ class Asked(Struct, frozen=True):
     info: ModelInfo
     limits: ModelLimits
     request: ModelRequest
+
+    def priced(self, usage: Usage | None) -> Usage | None:
+        """`usage` with what it costs by the price list, where there is one."""
+        return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
 class Stop(Struct, frozen=True):
@@ -79,6 +99,11 @@ class AnswerReader(Protocol):
         """Nothing of interest can follow."""
         ...
 
+    @property
+    def usage(self) -> Usage | None:
+        """What has been counted by now."""
+        ...
+
     def answer(self) -> ModelAnswer:
         """The answer; raises ModelFailed if it has no proper end."""
         ...
@@ -104,12 +129,10 @@ class Piece:
 
 
 def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usage | None) -> ModelAnswer:
-    """Judge a complete answer (C24 to C26): ids made unique, calls of a refused answer dropped, costs added.
+    """Judge a complete answer (C24 to C26): ids made unique, calls of a refused answer dropped.
 
     Raises ModelFailed: content_filter for a refusal without text, server_error for more than a message may hold.
     """
-    if usage is not None:
-        usage = usage + Usage(cost_micros=asked.limits.cost_micros(usage))
     if sum(map(_size, content)) > MAX_CONTENT_BYTES:
         raise failures.broken_off(asked.provider, f"the answer holds more than {MAX_CONTENT_BYTES >> 20} MiB", usage)
     calls = iter(tool_calls.unique((b for b in content if isinstance(b, ToolUse)), asked.request))

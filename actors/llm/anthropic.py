@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from msgspec import Raw
 
 from actors.core.content import (
     Content,
@@ -21,60 +23,44 @@ from actors.core.content import (
 from actors.core.history import Turn
 from actors.llm import tool_calls
 from actors.llm.answer import Asked
-from actors.llm.anthropic_answer import AnthropicReader
-from actors.llm.exchange import Exchange
-from actors.llm.http import Transport
-from actors.llm.limits import ModelLimits
-from actors.llm.provider import ANTHROPIC, ProviderConfig
-from actors.llm.rendering import failed, is_result, merged, result_text, shown, spoken
-from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
+from actors.llm.provider import ANTHROPIC
+from actors.llm.rendering import failed, is_result, joined, result_text, shown, spoken, with_last
+
+PATH = "/v1/messages"
 
 
-class AnthropicModel:
-    """A model behind `POST /v1/messages`. Any thread."""
-
-    def __init__(self, provider: ProviderConfig, transport: Transport, info: ModelInfo, limits: ModelLimits) -> None:
-        self.info = info
-        self._provider = provider
-        self._limits = limits
-        self._exchange = Exchange(provider, transport)
-
-    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """See ports.Model."""
-        asked = Asked(self._provider, self.info, self._limits, request)
-        reader = AnthropicReader(asked, sink)
-        return self._exchange.ask("/v1/messages", body_of(asked), reader, sink, cancel)
-
-
-def body_of(asked: Asked) -> bytes:
+def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
     """The request as JSON. The same turns always give the same bytes, so the provider's cache and its check of
     returned thinking hold; sampling parameters are never sent."""
     provider, request = asked.provider, asked.request
-    body: dict[str, Any] = {
+    head: dict[str, Any] = {
         "model": asked.info.name,
         "max_tokens": asked.limits.reserved_output,
         "stream": True,
     }
     if request.system:
-        body["system"] = request.system
+        head["system"] = request.system
     if request.tools:
-        body["tools"] = [
+        head["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
             for tool in request.tools
         ]
     if provider.prompt_cache:
-        body["cache_control"] = {"type": "ephemeral"}
-    messages = ((turn.role, _blocks(turn, asked.info.name)) for turn in request.turns)
-    body["messages"] = [{"role": role, "content": blocks} for role, blocks in merged(messages)]
-    return msgspec.json.encode(body)
+        head["cache_control"] = {"type": "ephemeral"}
+    spoken_turns = (turn for turn in turns if turn[1])
+    messages = (
+        b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(blocks for _, blocks in neighbours))
+        for role, neighbours in itertools.groupby(spoken_turns, key=lambda turn: turn[0])
+    )
+    return with_last(head | dict(provider.extra_body), "messages", messages)
 
 
-def _blocks(turn: Turn, model: str) -> list[Any]:
+def turn_of(turn: Turn, asked: Asked) -> bytes:
+    """A turn's blocks; b"" if nothing of it can be sent."""
+    if turn.role == "assistant" and not spoken(turn.content):
+        return b""  # reasoning alone is refused
     content = sorted(turn.content, key=lambda block: not is_result(block)) if turn.role == "user" else turn.content
-    blocks = [encoded for block in content if (encoded := _block(block, model)) is not None]
-    if turn.role == "assistant" and not spoken(content):
-        return []  # reasoning alone is refused
-    return blocks
+    return joined(encoded for block in content if (encoded := _block(block, asked.info.name)) is not None)
 
 
 def _block(block: Content, model: str) -> Any:
@@ -83,9 +69,9 @@ def _block(block: Content, model: str) -> Any:
             return {"type": "text", "text": block.text} if block.text.strip() else None
         case Reasoning():
             own = block.raw and block.protocol == ANTHROPIC and block.model == model
-            return msgspec.Raw(block.raw.encode()) if own else None
+            return Raw(block.raw.encode()) if own else None
         case ToolUse():
-            arguments = msgspec.Raw(tool_calls.arguments_of(block))
+            arguments = Raw(tool_calls.arguments_of(block))
             return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
         case Image():
             return {"type": "text", "text": shown(block)}

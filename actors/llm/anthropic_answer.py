@@ -9,19 +9,15 @@ from msgspec import Raw, Struct
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense, tokens
+from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, counted, is_present, no_end, nonsense
 from actors.llm.provider import ANTHROPIC
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
 
-
-class _Usage(Struct):
-    """Cumulative; what is absent stands as it was."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+_INPUT = "input_tokens"
+_OUTPUT = "output_tokens"
+_CACHE_READ = "cache_read_input_tokens"
+_CACHE_WRITE = "cache_creation_input_tokens"
 
 
 class _Details(Struct):
@@ -36,7 +32,7 @@ class _Message(Struct):
     content: list[Raw] = []
     stop_reason: str | None = None
     stop_details: _Details | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Delta(Struct):
@@ -54,7 +50,7 @@ class _Event(Struct):
     message: _Message | None = None
     content_block: Raw = ABSENT
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _BlockHead(Struct):
@@ -136,7 +132,7 @@ class AnthropicReader:
         self._blocks: dict[int, _Block] = {}
         self._stop_reason: str | None = None
         self._details: _Details | None = None
-        self._usage: _Usage | None = None
+        self._counts: dict[str, int] | None = None
         self.complete = False
 
     @property
@@ -148,7 +144,7 @@ class AnthropicReader:
             decoded = _EVENT.decode(event.data)
             self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked, self._total()) from None
+            raise nonsense(self._asked, self.usage) from None
 
     def _take(self, kind: str, event: _Event, data: bytes) -> None:
         match kind:
@@ -164,10 +160,10 @@ class AnthropicReader:
                     self._stopped(event.delta.stop_reason, event.delta.stop_details)
             case "message_stop":
                 if self._stop_reason is None:
-                    raise no_end(self._asked, self._total())
+                    raise no_end(self._asked, self.usage)
                 self.complete = True
             case "error":
-                raise failures.stream_error_of(self._asked.provider, data, self._total())
+                raise failures.stream_error_of(self._asked.provider, data, self.usage)
             case _:
                 pass  # pings, stops of blocks, and whatever a later version adds
 
@@ -185,36 +181,29 @@ class AnthropicReader:
 
     def answer(self) -> ModelAnswer:
         if not self.complete:
-            raise no_end(self._asked, self._total())
+            raise no_end(self._asked, self.usage)
         model = self._asked.info.name
         blocks = (self._blocks[index].content(model) for index in sorted(self._blocks))
         stop = _STOPS.get(self._stop_reason or "", Stop())
         if self._stop_reason == "refusal":
             details = self._details or _Details()
             stop = Stop(refusal=True, said=details.explanation or details.category or "")
-        return conclude(self._asked, tuple(block for block in blocks if block is not None), stop, self._total())
+        return conclude(self._asked, tuple(block for block in blocks if block is not None), stop, self.usage)
 
     def _stopped(self, reason: str | None, details: _Details | None) -> None:
         self._stop_reason = reason or self._stop_reason
         self._details = details or self._details
 
-    def _count(self, usage: _Usage | None) -> None:
-        if usage is None:
+    def _count(self, usage: object) -> None:
+        """Counts are cumulative; what is absent stands as it was."""
+        if not isinstance(usage, dict):
             return
-        if self._usage is None:
-            self._usage = _Usage()
-        for field in _Usage.__struct_fields__:
-            value = getattr(usage, field)
-            if value is not None:
-                setattr(self._usage, field, value)
+        found = {field: counted(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
+        self._counts = (self._counts or {}) | {field: count for field, count in found.items() if count is not None}
 
-    def _total(self) -> Usage | None:
-        counted = self._usage
-        if counted is None:
+    @property
+    def usage(self) -> Usage | None:
+        if self._counts is None:
             return None
-        return Usage(
-            input_tokens=tokens(counted.input_tokens),
-            output_tokens=tokens(counted.output_tokens),
-            cache_read_tokens=tokens(counted.cache_read_input_tokens),
-            cache_write_tokens=tokens(counted.cache_creation_input_tokens),
-        )
+        counts = (self._counts.get(field, 0) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE))
+        return self._asked.priced(Usage(*counts))

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from msgspec.structs import replace
-
-from actors.llm.anthropic import AnthropicModel
+from actors.llm import anthropic, openai_chat, openai_responses
+from actors.llm.anthropic_answer import AnthropicReader
 from actors.llm.demo import DEMO, DemoModel
+from actors.llm.discovery import Discovery
+from actors.llm.exchange import Exchange, Wire
 from actors.llm.http import Transport
-from actors.llm.limits import ModelLimits, known_limits, limits_of, smallest_limits
-from actors.llm.openai import OpenAiModel
-from actors.llm.provider import ANTHROPIC, ProviderConfig
+from actors.llm.http_model import HttpModel
+from actors.llm.limits import known_limits, stated_by_operator
+from actors.llm.openai_chat_answer import OpenAiChatReader
+from actors.llm.openai_responses_answer import OpenAiResponsesReader
+from actors.llm.provider import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
+from actors.llm.rendering import TurnCache
 from actors.ports import Model, ModelInfo
+
+_WIRES = {
+    ANTHROPIC: Wire(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
+    OPENAI_CHAT: Wire(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
+    OPENAI_RESPONSES: Wire(
+        openai_responses.PATH, openai_responses.turn_of, openai_responses.body_of, OpenAiResponsesReader
+    ),
+}
 
 
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Any thread; opens nothing.
 
-    `default` names a served model, else it is the first provider's default, else the demo. Raises ValueError for a
-    default that nobody serves, and for two providers of one name.
+    `default` names a served model, else it is the first provider's default, else the demo. `models` is what an operator
+    says about models by the beginnings of their names. Raises ValueError for a default that nobody serves, for two
+    providers of one name, and for what cannot be said about a model.
     """
 
-    def __init__(self, providers: Sequence[ProviderConfig] = (), *, default: str = "", pace: float = 0.03) -> None:
+    def __init__(
+        self,
+        providers: Sequence[ProviderConfig] = (),
+        *,
+        default: str = "",
+        models: Mapping[str, Any] | None = None,
+        pace: float = 0.03,
+    ) -> None:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        self._served = tuple((provider, Transport(provider)) for provider in providers)
+        exchanges = (Exchange(provider, Transport(provider)) for provider in providers)
+        self._served = tuple((exchange, Discovery(exchange)) for exchange in exchanges)
+        self._operator = stated_by_operator(models or {})
+        self._turns = TurnCache()
         self._demo = DemoModel(pace)
         self.get = functools.lru_cache(maxsize=256)(self._find)
         """The model of the provider whose setting fits the name best, the first of equals; None if none does."""
@@ -43,7 +67,7 @@ class Catalog:
     def list(self) -> tuple[ModelInfo, ...]:
         """The models known by name, the default first, the demo last. A provider may serve more (`models = ["*"]`)."""
         names: dict[str, None] = {self._default: None}
-        for provider, _ in self._served:
+        for provider in (exchange.provider for exchange, _ in self._served):
             names |= dict.fromkeys(filter(None, (provider.default_model, *_listed(provider))))
         names.pop(DEMO, None)
         models = (self.get(name) for name in (*names, DEMO))
@@ -52,14 +76,13 @@ class Catalog:
     def _find(self, name: str) -> Model | None:
         if name == DEMO:
             return self._demo
-        fit, index = max(((_fit(p, name), -i) for i, (p, _) in enumerate(self._served)), default=(0, 0))
+        fits = ((_fit(exchange.provider, name), -index) for index, (exchange, _) in enumerate(self._served))
+        fit, index = max(fits, default=(0, 0))
         if not fit or not name.strip():
             return None
-        provider, transport = self._served[-index]
-        limits, known = _limits(provider, name)
-        info = _info(provider, name, limits, known=known)
-        kind = AnthropicModel if provider.protocol == ANTHROPIC else OpenAiModel
-        return kind(provider, transport, info, limits)
+        exchange, discovery = self._served[-index]
+        wire = _WIRES[exchange.provider.protocol]
+        return HttpModel(name, exchange, discovery, wire=wire, operator=self._operator, turns=self._turns)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
@@ -77,31 +100,6 @@ def _listed(provider: ProviderConfig) -> tuple[str, ...]:
     """The names that a provider's settings spell out, and the known ones that its patterns cover."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
-    known = [name for name, row in known_limits().items() if row.protocol == provider.protocol]
+    spoken = {provider.protocol, OPENAI_CHAT} if provider.protocol == OPENAI_RESPONSES else {provider.protocol}
+    known = [name for name, row in known_limits().items() if row.protocol in spoken]
     return (*spelled, *(name for name in known if name.startswith(tuple(patterns))))
-
-
-def _limits(provider: ProviderConfig, name: str) -> tuple[ModelLimits, bool]:
-    """The limits of a model, and whether they are known rather than assumed (REQ-BED-022)."""
-    row = limits_of(name)
-    limits = row or smallest_limits()
-    if provider.context_window:
-        output = min(limits.output, provider.context_window // 4)
-        limits = replace(limits, window=provider.context_window, input=0, output=output)
-    if provider.max_output:
-        limits = replace(limits, output=min(provider.max_output, limits.window // 2))
-    return limits, row is not None or provider.context_window > 0
-
-
-def _info(provider: ProviderConfig, name: str, limits: ModelLimits, *, known: bool) -> ModelInfo:
-    return ModelInfo(
-        name=name,
-        display_name=limits.name or name,
-        provider=provider.name,
-        protocol=provider.protocol,
-        context_window=limits.window,
-        max_output=limits.output,
-        usable_window=limits.usable_window,
-        images=limits.images,
-        known=known,
-    )

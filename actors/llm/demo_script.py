@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from actors.core.content import Content, Image, Reasoning, Text, ToolCancelled, ToolOutcome, ToolResult, ToolUse
@@ -17,6 +18,7 @@ HELP = """I am scripted, but what I do here is real: my tools run (or ask you fi
 can cancel me at any time. Type one of these:
   run <command>   run a command with the bash tool
   read <file>     read a file
+  write <file>    write a file; where the mode forbids that, I ask you first
   think           show reasoning before the answer
   retry           let the first attempt fail, so that you see it tried again
   count           a long, slow answer: cancel it
@@ -33,8 +35,12 @@ _HELP_WITH = {
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
 _LIST = "ls -A | head -n 20"
+_WRITTEN = "written by the demo model"
 _COUNT_TO = 60
 _SHOWN_LINES = 8
+_PATIENCE_SECONDS = 25
+"""A command that takes longer is waited for on purpose."""
+_ASK = "request_mode_upgrade"
 
 
 class Scene(Struct, frozen=True):
@@ -106,6 +112,12 @@ def _read(found: re.Match[str], request: ModelRequest) -> Scene:
     return _using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
 
 
+def _write(found: re.Match[str], request: ModelRequest) -> Scene:
+    name = found[1] or "demo.txt"
+    command = f"echo {_WRITTEN} > ./{name} && cat ./{name}"
+    return _using("bash", _command(request, command), f"I will write {name}.", request)
+
+
 def _help(_: re.Match[str], request: ModelRequest) -> Scene:
     offered = {tool.name for tool in request.tools}
     return Scene(HELP.format(more="".join(line for tool, line in _HELP_WITH.items() if tool in offered)))
@@ -131,7 +143,10 @@ def _count(_: re.Match[str], __: ModelRequest) -> Scene:
 def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
     seconds = min(int(found[1] or 25), 600)
     text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
-    return _using("bash", _command(request, f"sleep {seconds}"), text, request)
+    arguments = _command(request, f"sleep {seconds}")
+    if seconds > _PATIENCE_SECONDS and "wait_seconds" in _properties(request):
+        arguments["wait_seconds"] = seconds + _PATIENCE_SECONDS
+    return _using("bash", arguments, text, request)
 
 
 def _think(_: re.Match[str], __: ModelRequest) -> Scene:
@@ -154,6 +169,7 @@ def _upgrade(_: re.Match[str], request: ModelRequest) -> Scene:
 _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
     (re.compile(r"^\s*run\s+(.+)", re.I | re.S), _run),
     (re.compile(r"^\s*read\s+(\S+)", re.I), _read),
+    (re.compile(r"^\s*write(?:\s+([\w][\w.-]*))?\s*$", re.I), _write),
     (re.compile(r"\b(help|what can you do)\b", re.I), _help),
     (re.compile(r"\bretry\b", re.I), _retry),
     (re.compile(r"\b(slow|slowly|count)\b", re.I), _count),
@@ -168,11 +184,43 @@ _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
 
 
 def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) -> Scene:
-    names = {block.id: block.name for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
-    parts = [_report(names.get(result.tool_use_id, "tool"), result) for result in results]
+    calls = {block.id: block for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
+    asked = [result for result in results if _name(calls, result) == _ASK]
+    blocked = _blocked(request, calls)
+    if not said and blocked and asked and not failed(asked[-1]):
+        return _using(blocked.name, _arguments(blocked), "Thank you. Then once more:", request)
+    if not said and blocked and not asked and any(result.tool_use_id == blocked.id for result in results):
+        return _ask_for_more(blocked, request)
+    parts = [_report(_name(calls, result), result) for result in results]
     if said:
         parts.append(f'Meanwhile you said: "{_short(said)}". It reached me between two steps.')
     return Scene("\n\n".join((*parts, "Type help to see what else I can show.")))
+
+
+def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
+    call = calls.get(result.tool_use_id)
+    return call.name if call else "tool"
+
+
+def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
+    """The latest call that the mode was in the way of: its result says how to ask for more."""
+    results = [block for turn in request.turns for block in turn.content if is_result(block)]
+    found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
+    latest = next(found, None)
+    return calls.get(latest.tool_use_id) if latest else None
+
+
+def _arguments(call: ToolUse) -> dict[str, Any]:
+    return msgspec.json.decode(call.input, type=dict[str, Any])
+
+
+def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
+    """The same words every time: what was tried, and that it takes more rights."""
+    if not any(tool.name == _ASK for tool in request.tools):
+        return Scene(f"The mode is restricted, so {call.name} could not do that, and I cannot ask for more here.")
+    tried = _short(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
+    text = f"The mode is restricted, so {call.name} could not do that. I will ask you for more."
+    return _using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)
 
 
 def _report(name: str, result: ToolResult) -> str:
@@ -208,9 +256,15 @@ def _using(name: str, arguments: dict[str, Any], text: str, request: ModelReques
 
 def _command(request: ModelRequest, command: str) -> dict[str, Any]:
     """The arguments of bash, under the name that its schema has for a command."""
-    schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
-    properties = next(schemas, {}).get("properties", {})
+    properties = _properties(request)
     return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
+
+
+def _properties(request: ModelRequest) -> dict[str, Any]:
+    """The arguments of bash."""
+    schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
+    properties: dict[str, Any] = next(schemas, {}).get("properties", {})
+    return properties
 
 
 def _short(text: str) -> str:

@@ -1,16 +1,22 @@
-"""One attempt of one request: send, read, and say how it ended. Shared by both protocols."""
+"""One attempt of one request: send, read, and say how it ended. Shared by all protocols."""
 
 from __future__ import annotations
 
 import logging
 import time
 import traceback
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import Turn
 from actors.llm import failures
-from actors.llm.answer import AnswerReader
+from actors.llm.answer import AnswerReader, Asked
 from actors.llm.connections import TransportFailed
 from actors.llm.http import Reply, Transport
+from actors.llm.keys import Keys
 from actors.llm.provider import ProviderConfig
 from actors.llm.sse import SseParser, SseTooLarge
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
@@ -21,23 +27,43 @@ log = logging.getLogger(__name__)
 TAIL_SECONDS = 5.0
 
 
+class KeyRefused(ModelFailed):
+    """The provider took no key, or not this one; nothing was answered."""
+
+
+class Wire(Struct, frozen=True):
+    """One wire protocol."""
+
+    path: str
+    turn_of: Callable[[Turn, Asked], bytes]
+    """A turn as the elements of the body's last array."""
+    body_of: Callable[[Asked, Sequence[tuple[str, bytes]]], bytes]
+    """The request, given each turn's role and bytes."""
+    reader: Callable[[Asked, ModelSink], AnswerReader]
+
+
 class Exchange:
-    """Asks one provider. Any thread; keeps nothing between requests."""
+    """Asks one provider. Any thread; keeps nothing between requests but a key that a command printed."""
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
-        self._provider = provider
-        self._transport = transport
+        self.provider = provider
+        self.transport = transport
+        self.keys = Keys(provider)
 
-    def ask(self, path: str, body: bytes, reader: AnswerReader, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """POST `body` and read the answer with `reader`.
+    def ask(self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """POST `body` and read the answer.
 
-        Raises ModelFailed or ModelAborted and nothing else. Whether it was aborted is told by the token alone:
-        what a shut socket raises looks like a network error. No exception is chained, since the chain would hold the
-        request with its credentials.
+        A key that was refused and came from a command is asked for once more. Raises ModelFailed or ModelAborted and
+        nothing else. Whether it was aborted is told by the token alone: what a shut socket raises looks like a network
+        error. No exception is chained, since the chain would hold the request with its credentials.
         """
-        if cancel.cancelled:
-            raise ModelAborted
-        answer, failure = self._attempt(path, body, reader, sink, cancel)
+        answer, failure = None, None
+        for last in (False, True):
+            if cancel.cancelled:
+                raise ModelAborted
+            answer, failure, again = self._attempt(wire, asked, body, sink, cancel)
+            if last or not again:
+                break
         if cancel.cancelled:
             raise ModelAborted
         if answer is None:
@@ -45,24 +71,32 @@ class Exchange:
         return answer
 
     def _attempt(
-        self, path: str, body: bytes, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
-    ) -> tuple[ModelAnswer | None, ModelFailed | None]:
-        url, headers = self._provider.url(path), self._provider.request_headers()
+        self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken
+    ) -> tuple[ModelAnswer | None, ModelFailed | None, bool]:
+        """The answer or the failure, and whether another key may help."""
+        reader = None
         try:
-            with self._transport.post(url, headers, body, cancel) as reply:
-                self._read(reply, reader, sink, cancel)
-            return reader.answer(), None
+            provider = self.keys.armed(cancel)
+            reader = wire.reader(replace(asked, provider=provider), sink)
+            with self.transport.post(provider.url(wire.path), provider.request_headers(), body, cancel) as reply:
+                self._read(provider, reply, reader, sink, cancel)
+            return reader.answer(), None, False
+        except KeyRefused as refused:
+            return None, refused, self.keys.forget(provider.api_key)
         except ModelFailed as failed:
-            return None, failed
+            return None, failed, False
         except TransportFailed as failed:
-            return None, ModelFailed(LlmFailure(failed.kind, f"{self._provider.name}: {failed.text}"))
+            failure = LlmFailure(failed.kind, f"{self.provider.name}: {failed.text}")
+            return None, ModelFailed(failure, usage=reader.usage if reader else None), False
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
-            return None, _unexpected(fault)
+            return None, _unexpected(fault), False
 
-    def _read(self, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken) -> None:
+    def _read(
+        self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
+    ) -> None:
         if not 200 <= reply.status < 300:
-            body = _error_body(reply)
-            raise failures.refusal_of(self._provider, reply.status, reply.headers, body, time.time())
+            refusal = failures.refusal_of(provider, reply.status, reply.headers, _error_body(reply), time.time())
+            raise KeyRefused(refusal.failure) if reply.status == 401 else refusal
         if "json" in reply.headers.get("content-type", "").lower():
             reader.whole(reply.read_all())
             return
@@ -81,7 +115,7 @@ class Exchange:
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
         except SseTooLarge as error:
-            raise failures.broken_off(self._provider, f"the answer contains {error}") from None
+            raise failures.broken_off(provider, f"the answer contains {error}") from None
         except TransportFailed:
             if not reader.complete:
                 raise

@@ -16,6 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -35,18 +36,42 @@ _MAX_RETRY_AFTER_MS = 30 * 86_400_000
 _QUOTA = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "billing_error", "billing_hard_limit_reached",
     "billing_not_active", "access_terminated", "account_deactivated", "organization_on_hold", "quota_exceeded",
-    "exceeded_current_quota_error",
+    "exceeded_current_quota_error", "insufficient_balance", "insufficient_user_quota", "payment_required",
+    "usage_limit_reached", "usage_not_included",
 })  # fmt: skip
 _QUOTA_SUFFIXES = ("_spend_limit_exceeded", "_spend_limit_reached", "_budget_exceeded")
-_QUOTA_TEXT = re.compile(r"credit balance is too low|exceeded your current quota|insufficient (balance|credits)", re.I)
+_QUOTA_TEXT = re.compile(
+    r"credit balance is too low|exceeded your current quota|insufficient (account )?(balance|credits|funds|quota)"
+    r"|never purchased credits|requires more credits|reached your specified (api )?usage limit"
+    r"|(usage|spend(ing)?|billing|budget|hard) limit (has been )?(reached|exceeded)|exceeded (your|the) budget"
+    r"|budget has been exceeded",
+    re.I,
+)
+#: A request that alone is more than a minute's allowance: it looks like a rate limit and never fits.
+_TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.I)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
-    "misalignment_policy_violation", "invalid_prompt", "data_inspection_failed",
+    "misalignment_policy_violation", "invalid_prompt", "data_inspection_failed", "image_content_policy_violation",
+    "contentfilter", "moderation_blocked", "content_moderation", "sensitive",
 })  # fmt: skip
-_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"})
+_FILTER_TEXT = re.compile(
+    r"content filter(ing)? policy|content management policy|flagged by (our|the) (content|safety|moderation)"
+    r"|output blocked by content filter",
+    re.I,
+)
+#: `request_too_large` is Anthropic's limit in bytes: as every later request holds the same history, none would pass.
+_TOO_LONG = frozenset({
+    "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
+    "context_exceeded", "request_too_large", "string_above_max_length",
+})  # fmt: skip
 _TOO_LONG_TEXT = re.compile(
-    r"prompt is too long|input is too long|maximum context length|context length is only"
-    r"|exceeds? (the )?(available |model'?s? |your )?(maximum )?context|maximum prompt length|too many (input )?tokens",
+    r"(prompt|input|request|context|conversation) (is |was )?too (long|large)|maximum context length"
+    r"|context length (is|of) only|exceed(s|ed|ing)? (the )?(available |model'?s? |your |max(imum)? )*context"
+    r"|maximum (prompt|input) length|too many (input |total )?(text )?(tokens|bytes)"
+    r"|longer than the (maximum )?(model|context) length|reduce the length of the (messages|prompt|input)"
+    r"|input token count .*exceeds|prompt token count .*exceeds|exceeded model token limit|context window exceeds"
+    r"|context the overflows|greater than the context length|too large for model with .* context length"
+    r"|max_tokens must be at least 1, got -",
     re.I,
 )
 #: The kind that a name in the error stands for when no HTTP status says it: errors inside a stream.
@@ -54,7 +79,16 @@ _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
     "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,
     "rate_limit_exceeded": 429, "too_many_requests": 429, "slow_down": 429, "ramp_limit_exceeded": 429,
+    "resource_exhausted": 429, "throttling_error": 429, "unauthenticated": 401, "permission_denied": 403,
+    "invalid_argument": 400, "data_residency_mismatch": 400, "invalid_image": 400, "invalid_image_format": 400,
+    "invalid_base64_image": 400, "invalid_image_url": 400, "invalid_image_mode": 400, "image_too_large": 400,
+    "image_too_small": 400, "image_parse_error": 400, "image_file_too_large": 400, "image_file_not_found": 400,
+    "unsupported_image_media_type": 400, "empty_image_file": 400, "failed_to_download_image": 400,
+    "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
+    "missing_required_parameter": 400,
 }  # fmt: skip
+#: "Please try again in 11.054s", "6m0s", "20ms": where an error inside a stream has no headers.
+_TRY_AGAIN_IN = re.compile(r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.I)
 _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
@@ -70,6 +104,10 @@ class Complaint(Struct, frozen=True):
     said: str = ""
     status: int | None = None
     """The HTTP status it stands for, where the error itself names one."""
+    wait_ms: int | None = None
+    """How long to wait, where the error itself says it."""
+    moderated: bool = False
+    """It gives reasons why what was said is not wanted."""
 
 
 def complaint_of(payload: bytes) -> Complaint:
@@ -78,6 +116,8 @@ def complaint_of(payload: bytes) -> Complaint:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Complaint()
+    if isinstance(outer, list) and outer:
+        outer = outer[0]
     if not isinstance(outer, dict):
         return Complaint()
     error = outer.get("error", outer)
@@ -85,13 +125,40 @@ def complaint_of(payload: bytes) -> Complaint:
         return Complaint(said=error)
     if not isinstance(error, dict):
         return Complaint()
-    details = error.get("details")
-    coded = details.get("error_code") if isinstance(details, dict) else None
-    names = {str(name).lower() for name in (error.get("type"), error.get("code"), coded) if isinstance(name, str)}
+    coded = (_inner(error, "details", "error_code"), _inner(error, "innererror", "code"))
+    told = (error.get("type"), error.get("code"), error.get("status"), *coded)
+    names = {name.lower() for name in told if isinstance(name, str) and name.lower() != "error"}
     texts = (error.get("message"), error.get("detail"), outer.get("message"))
     said = next((text for text in texts if isinstance(text, str)), "")
     code = error.get("code")
-    return Complaint(frozenset(names), said, code if isinstance(code, int) and 400 <= code < 600 else None)
+    status = int(code) if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code) else code
+    return Complaint(
+        frozenset(names),
+        said,
+        status if isinstance(status, int) and 400 <= status < 600 else None,
+        _wait_ms(error, said),
+        bool(_inner(error, "metadata", "reasons")),
+    )
+
+
+def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
+    inside = error.get(outer)
+    return inside.get(name) if isinstance(inside, dict) else None
+
+
+def _wait_ms(error: dict[str, Any], said: str) -> int | None:
+    """Milliseconds to wait as an error's details ("retryDelay": "34s") or its text say."""
+    details = error.get("details")
+    delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    for delay in delays:
+        if isinstance(delay, str) and re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):
+            return _bounded_ms(float(delay[:-1]) * 1000)
+    found = _TRY_AGAIN_IN.search(said)
+    if found is None or not any(found.groups()):
+        return None
+    hours, minutes, amount, unit = found.groups()
+    last = float(amount or 0) * (1 if unit and unit.lower() == "ms" else 1000)
+    return _bounded_ms(float(hours or 0) * 3_600_000 + float(minutes or 0) * 60_000 + last)
 
 
 def refusal_of(
@@ -101,7 +168,7 @@ def refusal_of(
     complaint = complaint_of(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
     failure = _failure(provider, complaint, status, f"HTTP {status}", final=final)
-    return ModelFailed(failure, retry_after_ms(headers, now) if failure.retryable else None)
+    return ModelFailed(failure, _wait(failure, retry_after_ms(headers, now), complaint))
 
 
 def stream_error_of(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailed:
@@ -109,7 +176,15 @@ def stream_error_of(provider: ProviderConfig, payload: bytes, usage: Usage | Non
     complaint = complaint_of(payload)
     named = next((status for name, status in _NAMED.items() if name in complaint.names), None)
     label = ", ".join(sorted(complaint.names)) or "an error inside the answer"
-    return ModelFailed(_failure(provider, complaint, complaint.status or named or 500, label, final=False), usage=usage)
+    failure = _failure(provider, complaint, complaint.status or named or 500, label, final=False)
+    return ModelFailed(failure, _wait(failure, None, complaint), usage)
+
+
+def _wait(failure: LlmFailure, told_ms: int | None, complaint: Complaint) -> int | None:
+    """How long to wait before the next attempt: as the headers say, else as the error says."""
+    if not failure.retryable:
+        return None
+    return complaint.wait_ms if told_ms is None else told_ms
 
 
 def broken_off(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
@@ -130,12 +205,16 @@ def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
         except (KeyError, ValueError):
             continue
         if not math.isnan(wait) and wait >= 0:
-            return math.ceil(min(wait, _MAX_RETRY_AFTER_MS))
+            return _bounded_ms(wait)
     try:
         date = email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp()
     except (KeyError, ValueError, OverflowError):
         return None
-    return math.ceil(min(max(date - now, 0) * 1000, _MAX_RETRY_AFTER_MS))
+    return _bounded_ms(max(date - now, 0) * 1000)
+
+
+def _bounded_ms(wait: float) -> int:
+    return math.ceil(min(wait, _MAX_RETRY_AFTER_MS))
 
 
 def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label: str, *, final: bool) -> LlmFailure:
@@ -143,8 +222,10 @@ def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label:
     whose = f"{provider.name} ({label})"
     if _is_too_long(complaint, status):
         return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, f"The conversation no longer fits the model of {whose}{tail}")
-    if complaint.names & _FILTER:
+    if _is_filtered(complaint, status):
         return _content_filter(provider, tail)
+    if status in (400, 429) and _TOO_MUCH_TEXT.search(complaint.said):
+        return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request is more than a minute's allowance at {whose}{tail}")
     if final or _is_quota(complaint, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
@@ -153,8 +234,7 @@ def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label:
 
 def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> LlmFailure:
     if status in (401, 403):
-        where = provider.key_source or f"the api_key of provider {provider.name}"
-        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail} Check {where}.")
+        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail} Check {provider.advice}.")
     if status == 429:
         return LlmFailure(ErrorKind.RATE_LIMIT, f"Rate limited by {whose}{tail}")
     if status in _TRY_AGAIN_STATUSES or not 400 <= status < 500:
@@ -175,9 +255,15 @@ def _is_too_long(complaint: Complaint, status: int) -> bool:
     return status in (400, 413, 422, 500) and _TOO_LONG_TEXT.search(complaint.said) is not None
 
 
+def _is_filtered(complaint: Complaint, status: int) -> bool:
+    told = status in (400, 403, 422) and (complaint.moderated or _FILTER_TEXT.search(complaint.said))
+    return bool(complaint.names & _FILTER or told)
+
+
 def _is_quota(complaint: Complaint, status: int) -> bool:
     named = complaint.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in complaint.names)
-    told = status in (400, 403, 429) and _QUOTA_TEXT.search(complaint.said)
+    # Google says the same of a minute's quota, but then also when that is over.
+    told = status in (400, 403, 429) and complaint.wait_ms is None and _QUOTA_TEXT.search(complaint.said)
     return bool(named or told or status == 402)
 
 

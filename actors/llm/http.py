@@ -1,4 +1,4 @@
-"""One streaming POST over `requests`, tried once, that a cancel ends in any phase."""
+"""One streaming request over `requests`, tried once, that a cancel ends in any phase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import requests
@@ -86,9 +86,24 @@ class Transport:
         except OSError:
             raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
+    def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
+    ) -> AbstractContextManager[Reply]:
+        """Send `body`: see `send`."""
+        return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
+
     @contextmanager
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken) -> Iterator[Reply]:
-        """Send `body` and give the reply once its headers are there, whatever its status.
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        cancel: CancelToken,
+        *,
+        timeouts: Timeouts,
+    ) -> Iterator[Reply]:
+        """Send a request and give the reply once its headers are there, whatever its status.
 
         `requests` takes no part in redirects, cookies, proxies or credentials from the environment: the adapter is
         asked directly. Leaving the block closes everything. Pulling `cancel` shuts the socket at once in every phase
@@ -97,21 +112,20 @@ class Transport:
         """
         tls = self._tls if url.lower().startswith("https:") else None
         lifeline = Lifeline()
-        adapter = _Adapter(lifeline, tls, self._provider.timeouts)
+        adapter = _Adapter(lifeline, tls, timeouts)
         cancel.on_cancel(lifeline.cut)
         try:
-            with self._send(adapter, url, headers, body) as response:
-                yield Reply(response, lifeline, self._provider.timeouts)
+            request = requests.Request(method, url, headers={**headers, "accept-encoding": "identity"}, data=body)
+            with self._send(adapter, request, timeouts) as response:
+                yield Reply(response, lifeline, timeouts)
         finally:
             cancel.forget(lifeline.cut)
             adapter.close()
             lifeline.close()
 
-    def _send(self, adapter: _Adapter, url: str, headers: Mapping[str, str], body: bytes) -> requests.Response:
+    def _send(self, adapter: _Adapter, request: requests.Request, timeouts: Timeouts) -> requests.Response:
         proxy = self._provider.proxy.reveal()
-        timeouts = self._provider.timeouts
         try:
-            request = requests.Request("POST", url, headers={**headers, "accept-encoding": "identity"}, data=body)
             return adapter.send(
                 request.prepare(),
                 stream=True,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,10 +16,16 @@ from msgspec.structs import fields
 
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"
-PROTOCOLS = (ANTHROPIC, OPENAI_CHAT)
+OPENAI_RESPONSES = "openai-responses"
+PROTOCOLS = (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES)
 
-ANTHROPIC_URL = "https://api.anthropic.com"
-OPENAI_URL = "https://api.openai.com/v1"
+#: What `extra_body` cannot replace: an answer could not be read, or a history would not be what it is.
+OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
+
+_DISCOVER = ("unknown", "always", "never")
+_ECHO = ("calls", "always", "never")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
@@ -62,39 +73,68 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """One provider. Construction raises ValueError naming the field that is wrong."""
+    """One provider. Construction raises ValueError naming the field that is wrong.
+
+    Where servers of one protocol differ, the difference is a field here and never a name in the code; presets.toml has
+    the values for well-known ones.
+    """
 
     name: str
+    preset: str = ""
+    """A row of presets.toml, whose settings were taken where none were given."""
     protocol: str
-    """"anthropic" or "openai-chat"; declared, never guessed."""
+    """"anthropic", "openai-chat" or "openai-responses"; declared, never guessed."""
     base_url: str
-    """Up to, without, "/v1/messages" (anthropic) or "/chat/completions" (openai-chat)."""
+    """Up to, without, "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
     """Empty: no credentials are sent."""
+    api_key_env: str = ""
+    """The environment variable that `api_key` was read from."""
+    api_key_command: tuple[str, ...] = ()
+    """A program with its arguments that prints the key; run at the first request, and once more if it is refused."""
     key_source: str = ""
-    """Where the key came from, for advice: e.g. "ANTHROPIC_API_KEY"."""
-    bearer: bool = False
-    """Anthropic only: send "Authorization: Bearer" instead of "x-api-key"."""
+    """What advice about a refused key calls it: e.g. "ANTHROPIC_API_KEY"."""
+    auth: str = ""
+    """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ("*",)
     """Names that are served; one that ends with "*" stands for all that begin so."""
     default_model: str = ""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     """Sent with every request."""
+    extra_body: Mapping[str, Any] = {}
+    """Merged into every request's body, over what is there; none of OURS."""
     proxy: Secret = Secret()
     """"http://[user:password@]host:port"; the environment's proxies are never used."""
     ca_bundle: str = ""
     """PEM file of the authorities to trust instead of the usual ones; certificates are always verified."""
     context_window: int = 0
-    """Tokens; overrides the table for all models of this provider."""
+    """Tokens; overrides the table and what the server tells, for all models of this provider."""
     max_output: int = 0
     """Tokens; likewise."""
+    discover: str = "unknown"
+    """When the server is asked for a model's limits, before the first request to it: "unknown" to the table, "always",
+    "never"."""
     api_version: str = "2026-10-21"
     """Anthropic only."""
     prompt_cache: bool = True
     """Anthropic only: ask for automatic prompt caching."""
+    cache_key: bool = False
+    """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests meet the same cache."""
+    encrypted_reasoning: bool = True
+    """openai-responses only: ask for reasoning in the form that can be given back."""
     max_tokens_field: str = "max_tokens"
-    """OpenAI only: newer OpenAI models want "max_completion_tokens"."""
+    """openai-chat only: newer OpenAI models want "max_completion_tokens"; "": none is sent."""
+    stream_usage: bool = True
+    """openai-chat only: ask for token counts at the end of a stream."""
+    tool_choice: str = ""
+    """OpenAI only: sent beside tools, for servers that ignore them otherwise: "auto"."""
+    system_role: str = "system"
+    """openai-chat only: the role of the system prompt; "developer" for some."""
+    echo_reasoning: str = "calls"
+    """openai-chat only: which answers get their reasoning back beside them: those with "calls", "always", "never"."""
+    cost_in_usage: bool = False
+    """openai-chat only: "cost" among the token counts is in dollars, and counts instead of the price list."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -113,6 +153,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         url = urlsplit(self.base_url)
         self._check("base_url", not (url.username or url.password), "must not contain credentials; use api_key")
         self._check("base_url", not (url.query or url.fragment), "must not have a query or fragment")
+        self._check("auth", not self.auth or bool(_HEADER.fullmatch(self.auth)), "must be bearer or a header's name")
+        ours = self.extra_body.keys() & OURS
+        self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
+        self._check("discover", self.discover in _DISCOVER, f"must be one of {', '.join(_DISCOVER)}")
+        self._check("echo_reasoning", self.echo_reasoning in _ECHO, f"must be one of {', '.join(_ECHO)}")
+        self._check("context_window", self.context_window >= 0, "must not be negative")
+        self._check("max_output", self.max_output >= 0, "must not be negative")
+        self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
 
     def _check(self, field: str, valid: bool, text: str) -> None:
         if not valid:
@@ -123,6 +171,13 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         """Everything that must never be shown."""
         return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
 
+    @property
+    def advice(self) -> str:
+        """Where a person looks who was told that the key is wrong."""
+        if self.key_source or self.api_key_env:
+            return self.key_source or self.api_key_env
+        return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
+
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/") + path
 
@@ -131,22 +186,31 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
         if self.protocol == ANTHROPIC:
             headers["anthropic-version"] = self.api_version
-        if self.api_key and self.protocol == ANTHROPIC and not self.bearer:
-            headers["x-api-key"] = self.api_key.reveal()
-        elif self.api_key:
+        auth = (self.auth or ("x-api-key" if self.protocol == ANTHROPIC else "bearer")).lower()
+        if self.api_key and auth == "bearer":
             headers["authorization"] = f"Bearer {self.api_key.reveal()}"
+        elif self.api_key:
+            headers[auth] = self.api_key.reveal()
         return headers | {name.lower(): value.reveal() for name, value in self.headers.items()}
 
 
-def provider_from_mapping(name: str, settings: Mapping[str, Any]) -> ProviderConfig:
+@functools.cache
+def presets() -> Mapping[str, Mapping[str, Any]]:
+    """Settings by the name of their preset."""
+    return tomllib.loads(files("actors.llm").joinpath("presets.toml").read_text("utf-8"))
+
+
+def provider_from_mapping(
+    name: str, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> ProviderConfig:
     """Read one provider from plain configuration data, e.g. a TOML table.
 
-    `api_key`, `proxy` and the values of `headers` are plain texts there. Raises ValueError naming the key; its text
-    holds no value.
+    `api_key`, `proxy` and the values of `headers` are plain texts there; `api_key_env` is looked up in `environ`.
+    Raises ValueError naming the key; its text holds no value.
     """
     known = {field.name: field.type for field in fields(ProviderConfig)}
     arguments: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, value in _with_preset(name, settings).items():
         if key not in known or key == "name":
             raise ValueError(f"providers.{name}.{key}: unknown setting")
         try:
@@ -162,7 +226,27 @@ def provider_from_mapping(name: str, settings: Mapping[str, Any]) -> ProviderCon
     for key in ("protocol", "base_url"):
         if key not in arguments:
             raise ValueError(f"providers.{name}.{key}: is missing")
+    if variable := arguments.get("api_key_env"):
+        if not environ.get(variable):
+            raise ValueError(f"providers.{name}.api_key_env: {variable} is not set in the server's environment")
+        arguments["api_key"] = Secret(environ[variable])
     return ProviderConfig(name=name, **arguments)
+
+
+def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` over those of their preset, which names a key's source only if they name none."""
+    given = [key for key in _KEY_SETTINGS if settings.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
+    if "preset" not in settings:
+        return dict(settings)
+    preset = settings["preset"]
+    if not isinstance(preset, str) or preset not in presets():
+        raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
+    usual = dict(presets()[preset])
+    if any(key in settings for key in _KEY_SETTINGS):
+        usual.pop("api_key_env", None)
+    return {**usual, **settings}
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
@@ -175,30 +259,31 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
     key, token, url = env.get("ANTHROPIC_API_KEY"), env.get("ANTHROPIC_AUTH_TOKEN"), env.get("ANTHROPIC_BASE_URL")
     if not (key or token or url):
         return None
-    return ProviderConfig(
-        name="anthropic",
-        protocol=ANTHROPIC,
-        base_url=url or ANTHROPIC_URL,
-        api_key=Secret(key or token or ""),
-        key_source="ANTHROPIC_API_KEY" if key or not token else "ANTHROPIC_AUTH_TOKEN",
-        bearer=bool(token and not key),
-        models=("*",) if url else ("claude-*",),
-        default_model=env.get("ANTHROPIC_MODEL") or "claude-sonnet-5-5",
-    )
+    settings: dict[str, Any] = {
+        "preset": "anthropic",
+        "api_key": key or token or "",
+        "key_source": "ANTHROPIC_API_KEY" if key or not token else "ANTHROPIC_AUTH_TOKEN",
+    }
+    if token and not key:
+        settings["auth"] = "bearer"
+    if url:
+        settings |= {"base_url": url, "models": ["*"]}
+    if env.get("ANTHROPIC_MODEL"):
+        settings["default_model"] = env["ANTHROPIC_MODEL"]
+    return provider_from_mapping("anthropic", settings, env)
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
+    """OpenAI itself is spoken to over Responses; a server of one's own over what they all speak, Chat Completions."""
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):
         return None
-    return ProviderConfig(
-        name="openai",
-        protocol=OPENAI_CHAT,
-        base_url=url or OPENAI_URL,
-        api_key=Secret(key or ""),
-        key_source="OPENAI_API_KEY",
-        models=("*",) if url else ("gpt-*", "o1*", "o3*", "o4*", "chatgpt-*"),
-        # A server of one's own often has one model and takes any name for it.
-        default_model=env.get("OPENAI_MODEL") or ("default" if url else "gpt-5.2"),
-        max_tokens_field="max_tokens" if url else "max_completion_tokens",
-    )
+    settings: dict[str, Any] = {"api_key": key or "", "key_source": "OPENAI_API_KEY"}
+    if url:
+        # It often has one model and takes any name for it.
+        settings |= {"protocol": OPENAI_CHAT, "base_url": url, "default_model": "default"}
+    else:
+        settings["preset"] = "openai"
+    if env.get("OPENAI_MODEL"):
+        settings["default_model"] = env["OPENAI_MODEL"]
+    return provider_from_mapping("openai", settings, env)

@@ -1,9 +1,13 @@
-"""Rendering of turns that both protocols share."""
+"""Rendering of turns that all protocols share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
+
+import msgspec
 
 from actors.core.content import (
     Content,
@@ -16,6 +20,9 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.history import Turn
+
+ENCODER = msgspec.json.Encoder()
 
 
 def is_result(block: Content) -> TypeGuard[ToolResult]:
@@ -50,14 +57,52 @@ def spoken(content: Iterable[Content]) -> bool:
     return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
 
 
-def merged(messages: Iterable[tuple[str, Sequence[Any]]]) -> list[tuple[str, list[Any]]]:
-    """`messages` without empty ones, neighbours of one role joined."""
-    result: list[tuple[str, list[Any]]] = []
-    for role, parts in messages:
-        if not parts:
-            continue
-        if result and result[-1][0] == role:
-            result[-1][1].extend(parts)
-        else:
-            result.append((role, list(parts)))
-    return result
+def joined(parts: Iterable[Any]) -> bytes:
+    """`parts` as the elements of a JSON array; b"" if there are none."""
+    return b",".join(map(ENCODER.encode, parts))
+
+
+def with_last(head: Mapping[str, Any], key: str, elements: Iterable[bytes]) -> bytes:
+    """The object `head` with the array of `elements` that are not empty as its last member."""
+    array = b",".join(filter(None, elements))
+    return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', array, b"]}"))
+
+
+class TurnCache:
+    """Turns in a protocol's JSON, kept per conversation: a history only grows, so a request renders what is new.
+
+    Any thread. What was used longest ago goes when the whole is larger than `max_bytes`.
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max = max_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Any, list[tuple[Turn, bytes]]] = OrderedDict()
+        self._sizes: dict[Any, int] = {}
+        self._size = 0
+
+    def rendered(self, key: Any, turns: Sequence[Turn], render: Callable[[Turn], bytes]) -> list[tuple[str, bytes]]:
+        """Each turn's role and bytes. `key` names the conversation and whatever else `render` depends on."""
+        former = self._take(key)
+        now: list[tuple[Turn, bytes]] = []
+        for index, turn in enumerate(turns):
+            # Blocks are the very same objects as long as the history is in memory, which comparing tuples sees first.
+            known = index < len(former) and former[index][0] == turn
+            now.append(former[index] if known else (turn, render(turn)))
+        self._put(key, now)
+        return [(turn.role, text) for turn, text in now]
+
+    def _take(self, key: Any) -> list[tuple[Turn, bytes]]:
+        with self._lock:
+            self._size -= self._sizes.pop(key, 0)
+            return self._kept.pop(key, [])
+
+    def _put(self, key: Any, turns: list[tuple[Turn, bytes]]) -> None:
+        size = sum(len(text) for _, text in turns)
+        with self._lock:
+            self._size += size - self._sizes.pop(key, 0)
+            self._kept.pop(key, None)
+            self._kept[key], self._sizes[key] = turns, size
+            while self._size > self._max:
+                oldest, _ = self._kept.popitem(last=False)
+                self._size -= self._sizes.pop(oldest)

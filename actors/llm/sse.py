@@ -44,10 +44,43 @@ class SseParser:
 
         Raises SseTooLarge.
         """
+        events: list[SseEvent] = []
+        if self._at_start and not self._size and len(chunk) >= len(_BOM):
+            self._at_start = False
+            chunk = chunk.removeprefix(_BOM)
+        if b"\r" in chunk or self._after_cr or self._at_start:
+            self._feed_lines(chunk, events)
+            return events
+        # What nearly all servers send: whole events, lines that end with LF.
+        if self._size:
+            end = chunk.find(b"\n\n") + 2
+            self._feed_lines(chunk[:end] if end > 1 else chunk, events)
+            if end == 1:
+                return events
+            chunk = chunk[end:]
+        *whole, rest = chunk.split(b"\n\n")
+        for text in whole:
+            self._feed_event(text, events)
+        if rest:
+            self._feed_lines(rest, events)
+        return events
+
+    def _feed_event(self, text: bytes, events: list[SseEvent]) -> None:
+        """Take an event of one `data` line, with or without an `event` line before it; any other goes line by line."""
+        name, data = b"", text
+        if text.startswith(b"event: "):
+            name, _, data = text[7:].partition(b"\n")
+        if not data.startswith(b"data: ") or b"\n" in data:
+            self._feed_lines(text + b"\n\n", events)
+        elif len(text) + 2 > self._max:
+            raise SseTooLarge(f"an event of more than {self._max} bytes")
+        else:
+            events.append(SseEvent(name.decode("utf-8", "replace") if name else "", data[6:]))
+
+    def _feed_lines(self, chunk: bytes, events: list[SseEvent]) -> None:
         if self._after_cr and chunk:
             self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        events: list[SseEvent] = []
         for line in chunk.splitlines(keepends=True):
             self._size += len(line)
             if self._size > self._max:
@@ -58,7 +91,6 @@ class SseParser:
                 self._end_line(events)
         if chunk:
             self._after_cr = chunk.endswith(b"\r")
-        return events
 
     def _end_line(self, events: list[SseEvent]) -> None:
         line = bytes(self._line)

@@ -9,6 +9,7 @@ from actors.core.content import Content, Text
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import Turn
 from actors.llm.catalog import Catalog
+from actors.llm.http_model import HttpModel
 from actors.llm.provider import ProviderConfig, Secret, Timeouts
 from actors.ports import CancelToken, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
 
@@ -34,7 +35,7 @@ class Sink:
 
 
 def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:
-    settings = {"api_key": Secret(KEY), "timeouts": QUICK, **settings}
+    settings = {"api_key": Secret(KEY), "timeouts": QUICK, "discover": "never", **settings}
     return ProviderConfig(name="twin", protocol=protocol, base_url=url, **settings)
 
 
@@ -64,6 +65,13 @@ def request(
     *turns: Turn, tools: tuple[ToolSpec, ...] = (BASH,), system: str = "Be brief.", attempt: int = 1
 ) -> ModelRequest:
     return ModelRequest("c1", "c1:r7", attempt, system, tools, turns or (user("Hello"),))
+
+
+def body_of(config: ProviderConfig, asked: ModelRequest, name: str = "claude-sonnet-4-5") -> bytes:
+    """What would be sent, made by a model that was never asked before."""
+    found = Catalog((config,)).get(name)
+    assert isinstance(found, HttpModel)
+    return found.body_of(asked)
 
 
 def ask(asked: Model, *turns: Turn, sink: Sink | None = None, **settings: Any) -> ModelAnswer:

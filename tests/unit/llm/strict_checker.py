@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints
 
 import pydantic
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
 SAMPLING = {
     "temperature",
@@ -25,8 +26,10 @@ SAMPLING = {
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
+CHECKS: dict[str, Callable[[bytes], dict[str, Any]]] = {}
 _ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(MessageCreateParamsStreaming)
-_OPENAI: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(CompletionCreateParamsStreaming)
+_CHAT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(CompletionCreateParamsStreaming)
+_RESPONSES: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseCreateParamsStreaming)
 
 
 def check_anthropic(raw: bytes) -> dict[str, Any]:
@@ -58,13 +61,13 @@ def check_anthropic(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def check_openai(raw: bytes) -> dict[str, Any]:
+def check_chat(raw: bytes) -> dict[str, Any]:
     """Likewise for a Chat Completions request."""
     body: dict[str, Any] = json.loads(raw)
-    _drain(_OPENAI.validate_python(body))
+    _drain(_CHAT.validate_python(body))
     _check_keys(body, CompletionCreateParamsStreaming)
     messages = body["messages"]
-    if messages[0]["role"] == "system":
+    if messages[0]["role"] in {"system", "developer"}:
         messages = messages[1:]
     assert messages[-1]["role"] in {"user", "tool"}, "the assistant has the last word"
     seen: set[str] = set()
@@ -88,6 +91,67 @@ def check_openai(raw: bytes) -> dict[str, Any]:
                 assert message["content"].strip(), "an empty message"
     assert not waiting
     return body
+
+
+def check_responses(raw: bytes) -> dict[str, Any]:
+    """Likewise for a Responses request of a client that has the provider keep nothing."""
+    body: dict[str, Any] = json.loads(raw)
+    _drain(_RESPONSES.validate_python(body))
+    _check_keys(body, ResponseCreateParamsStreaming)
+    assert body["store"] is False
+    assert not body.keys() & {"previous_response_id", "conversation", "background"}, "state at the provider"
+    items = body["input"]
+    seen: set[str] = set()
+    waiting: list[str] = []
+    answered = False
+    for before, item in zip([{}, *items], items, strict=False):
+        kind, role = item["type"], item.get("role")
+        assert kind in {"message", "reasoning", "function_call", "function_call_output"}, kind
+        if before.get("type") == "reasoning":
+            assert kind in {"reasoning", "function_call"} or role == "assistant", "reasoning without what came of it"
+        match kind:
+            case "function_call_output":
+                assert waiting, "a result without a call"
+                assert item["call_id"] == waiting.pop(0), "results are out of order"
+                answered = True
+            case "function_call":
+                assert not (answered and waiting), "a call among results"
+                answered = False
+                _check_ids([item["call_id"]], seen)
+                _check_names([item["name"]])
+                assert isinstance(json.loads(item["arguments"]), dict)
+                assert "id" not in item, "the provider's own id of a call"
+                waiting.append(item["call_id"])
+            case "reasoning":
+                assert item.get("encrypted_content") or item.get("content"), "an id that the provider has not kept"
+            case _ if role == "assistant":
+                assert item["content"].strip(), "an empty message"
+            case _:
+                assert role == "user", role
+                assert not waiting, "text between a call and its result"
+                assert item["content"], "an empty message"
+                assert all(part["text"].strip() for part in item["content"] if part["type"] == "input_text")
+    assert not waiting, "a call without a result"
+    assert items[-1]["type"] == "function_call_output" or items[-1].get("role") == "user", (
+        "the assistant has the last word"
+    )
+    return body
+
+
+CHECKS |= {"anthropic": check_anthropic, "openai-chat": check_chat, "openai-responses": check_responses}
+
+
+def check_growth(protocol: str, before: bytes, after: bytes) -> None:
+    """Check that a later request of a conversation begins with the former one, byte for byte.
+
+    What stands before the history is the same, and so is everything in it: it only got longer.
+    """
+    start = b',"input":[' if protocol == "openai-responses" else b',"messages":['
+    head, _, history = before.partition(start)
+    later_head, _, later = after.partition(start)
+    assert head == later_head, "what stands before the history changed"
+    assert history.endswith(b"]}")
+    assert later.startswith(history[:-2]), "the history changed"
 
 
 def _check_keys(body: Mapping[str, Any], params: Any) -> None:

@@ -17,18 +17,37 @@ from actors.llm.connections import Lifeline
 from actors.llm.provider import Timeouts
 from actors.ports import CancelToken, ModelAborted, ModelFailed
 from tests.unit.llm.asking import Asking, model
-from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, chunked, named, stream
+from tests.unit.llm.scripted_server import (
+    STREAM_HEAD,
+    Connection,
+    Script,
+    ScriptedServer,
+    chunked,
+    named,
+    plain,
+    stream,
+)
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 
 #: So long that only a cancel can end a request in time.
 PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
 
-_TEXT = named(
-    {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word "}},
-)
+#: A stream's beginning per protocol; its last event can be repeated for ever.
+BEGINNINGS: dict[str, list[bytes]] = {
+    "anthropic": named(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word "}},
+    ),
+    "openai-chat": plain({"choices": [{"index": 0, "delta": {"content": "word "}}]}),
+    "openai-responses": named(
+        {"type": "response.created", "response": {}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "m"}},
+        {"type": "response.output_text.delta", "output_index": 0, "item_id": "m", "delta": "word "},
+    ),
+}
+PROTOCOLS = pytest.mark.parametrize("protocol", BEGINNINGS)
 
 
 def _before_headers(connection: Connection) -> None:
@@ -44,57 +63,69 @@ def _inside_headers(connection: Connection) -> None:
     connection.wait_for_close()
 
 
-def _stalled(connection: Connection) -> None:
+def _stalled(text: list[bytes]) -> Script:
     def wait(connection: Connection) -> None:
         connection.reached.set()
         connection.wait_for_close()
 
-    stream(_TEXT, then=wait)(connection)
+    return stream(text, then=wait)
 
 
-def _streaming(connection: Connection) -> None:
+def _streaming(text: list[bytes]) -> Script:
     pause = threading.Event()
 
     def dribble(connection: Connection) -> None:
         connection.reached.set()
         while not pause.wait(0.005):
-            connection.send(chunked(_TEXT[-1]))
+            connection.send(chunked(text[-1]))
 
-    stream(_TEXT, then=dribble)(connection)
-
-
-def _flooding(connection: Connection) -> None:
-    connection.read_request()
-    connection.send(STREAM_HEAD + b"".join(map(chunked, _TEXT)))
-    connection.reached.set()
-    flood = chunked(_TEXT[-1]) * 1000
-    while True:
-        connection.send(flood)
+    return stream(text, then=dribble)
 
 
-PHASES: dict[str, Script] = {
-    "before_headers": _before_headers,
-    "inside_headers": _inside_headers,
-    "stalled": _stalled,
-    "streaming": _streaming,
-    "flooding": _flooding,
-}
+def _flooding(text: list[bytes]) -> Script:
+    flood = chunked(text[-1]) * 1000
+
+    def play(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(STREAM_HEAD + b"".join(map(chunked, text)))
+        connection.reached.set()
+        while True:
+            connection.send(flood)
+
+    return play
 
 
+def phases(protocol: str) -> dict[str, Script]:
+    """What a provider does from the request on, by the phase that a cancel meets."""
+    text = BEGINNINGS[protocol]
+    return {
+        "before_headers": _before_headers,
+        "inside_headers": _inside_headers,
+        "stalled": _stalled(text),
+        "streaming": _streaming(text),
+        "flooding": _flooding(text),
+    }
+
+
+PHASES = phases("anthropic")
+
+
+@PROTOCOLS
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_a_cancel_ends_a_request_that_has_been_sent(
-    phase: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
+    protocol: str, phase: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
 ) -> None:
-    with ScriptedServer(PHASES[phase], tls=server_tls if secure else None) as server:
-        asking = Asking(model("anthropic", server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
+    with ScriptedServer(phases(protocol)[phase], tls=server_tls if secure else None) as server:
+        asking = Asking(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
         assert server.reached.wait(10)
         if phase not in {"before_headers", "inside_headers"}:
             assert asking.sink.heard.wait(10)
         assert asking.cancelled(), asking.outcome
 
 
-def test_a_cancel_ends_a_tls_handshake(certificate: Path) -> None:
+@PROTOCOLS
+def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None:
     def mute(connection: Connection) -> None:
         assert connection.sock.recv(1)
         connection.reached.set()
@@ -102,15 +133,16 @@ def test_a_cancel_ends_a_tls_handshake(certificate: Path) -> None:
 
     with ScriptedServer(mute) as server:
         url = server.url.replace("http:", "https:")
-        asking = Asking(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        asking = Asking(model(protocol, url, timeouts=PATIENT, ca_bundle=str(certificate)))
         assert server.reached.wait(10)
         assert asking.cancelled(), asking.outcome
 
 
-def test_a_cancel_ends_a_connect_that_nobody_accepts() -> None:
+@PROTOCOLS
+def test_a_cancel_ends_a_connect_that_nobody_accepts(protocol: str) -> None:
     with ExitStack() as stack:
         port, waiting = _full_backlog(stack)
-        asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT))
+        asking = Asking(model(protocol, f"http://127.0.0.1:{port}", timeouts=PATIENT))
         assert _until(lambda: _connecting_to(port) > waiting)
         assert asking.cancelled(), asking.outcome
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
@@ -227,11 +228,26 @@ def test_an_empty_stream_is_retryable_and_never_began() -> None:
     assert sink.begun == 0
 
 
+def test_counts_never_cost_an_answer() -> None:
+    odd = {
+        "input_tokens": "100",
+        "output_tokens": "many",
+        "cache_read_input_tokens": 60.0,
+        "cache_creation_input_tokens": None,
+    }
+    for usage, wanted in ((odd, Usage(100, 0, 60)), ({"output_tokens": 7.5}, Usage()), (7, None), (None, None)):
+        message = {"content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": usage}
+        with ScriptedServer(answer(200, json.dumps(message).encode())) as server:
+            told = ask(model("anthropic", server.url)).usage
+        assert (told and replace(told, cost_micros=0)) == wanted
+
+
 def test_a_connection_cut_in_the_middle_is_retryable_and_tells_what_it_cost() -> None:
     sink = Sink()
     told = failed(stream(named(start(), *text("Half")), then=lambda connection: connection.reset()), sink)
     assert told.failure.kind is ErrorKind.NETWORK
     assert sink.said == ["Half"]
+    assert told.usage == Usage(10, 1, cost_micros=45)
 
 
 def test_an_error_inside_the_stream() -> None:
@@ -239,7 +255,7 @@ def test_an_error_inside_the_stream() -> None:
     told = failed(stream(named(start(), *text("Half"), error)))
     assert told.failure.kind is ErrorKind.SERVER_ERROR
     assert "Overloaded" in told.failure.message
-    assert told.usage == Usage(10, 1)
+    assert told.usage == Usage(10, 1, cost_micros=45)
 
 
 @pytest.mark.parametrize(

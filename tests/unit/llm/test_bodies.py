@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors.core.content import (
     Content,
@@ -23,34 +24,33 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
-from actors.llm import anthropic, openai
-from actors.llm.answer import Asked
-from actors.llm.limits import limits_of, smallest_limits
+from actors.llm.http_model import HttpModel
+from actors.llm.rendering import TurnCache
 from actors.ports import ModelRequest
-from tests.unit.llm.asking import BASH, ask, assistant, model, provider, request, tool, user
+from tests.unit.llm.asking import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
-from tests.unit.llm.strict_checker import check_anthropic, check_openai
+from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
 
 SHOT = Image("hash", "image/png", 640, 480)
 MINE = "claude-sonnet-4-5"
+NAMES = {"anthropic": MINE, "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
+PROTOCOLS = pytest.mark.parametrize("protocol", NAMES)
 
 
-def asked(protocol: str, asked_for: ModelRequest, name: str = MINE, **settings: Any) -> Asked:
-    config = provider(protocol, "http://127.0.0.1:9", **settings)
-    return Asked(
-        config,
-        model(protocol, "http://127.0.0.1:9", name, **settings).info,
-        limits_of(name) or smallest_limits(),
-        asked_for,
-    )
+def sent(protocol: str, asked: ModelRequest, name: str = "", **settings: Any) -> bytes:
+    return body_of(provider(protocol, "http://127.0.0.1:9", **settings), asked, name or NAMES[protocol])
 
 
 def anthropic_body(*turns: Turn, name: str = MINE, **settings: Any) -> dict[str, Any]:
-    return check_anthropic(anthropic.body_of(asked("anthropic", request(*turns), name, **settings)))
+    return check_anthropic(sent("anthropic", request(*turns), name, **settings))
 
 
-def openai_body(*turns: Turn, name: str = "gpt-4o", **settings: Any) -> dict[str, Any]:
-    return check_openai(openai.body_of(asked("openai-chat", request(*turns), name, **settings)))
+def chat_body(*turns: Turn, name: str = "gpt-4o", **settings: Any) -> dict[str, Any]:
+    return check_chat(sent("openai-chat", request(*turns), name, **settings))
+
+
+def responses_body(*turns: Turn, name: str = "gpt-5.2", **settings: Any) -> dict[str, Any]:
+    return check_responses(sent("openai-responses", request(*turns), name, **settings))
 
 
 ROUND = (
@@ -109,8 +109,8 @@ def test_an_anthropic_body() -> None:
     }
 
 
-def test_an_openai_body() -> None:
-    body = openai_body(*ROUND)
+def test_an_chat_body() -> None:
+    body = chat_body(*ROUND)
     assert body == {
         "model": "gpt-4o",
         "stream": True,
@@ -146,21 +146,72 @@ def test_an_openai_body() -> None:
     }
 
 
+def test_a_responses_body() -> None:
+    body = responses_body(*ROUND)
+    assert body == {
+        "model": "gpt-5.2",
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "max_output_tokens": 32_000,
+        "instructions": "Be brief.",
+        "tools": [
+            {
+                "type": "function",
+                "name": "bash",
+                "description": "Runs bash.",
+                "parameters": BASH.input_schema,
+                "strict": False,
+            }
+        ],
+        "input": [
+            {
+                "type": "message",
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "Please look."},
+                    {"type": "input_text", "text": "[image image/png 640x480]"},
+                ],
+            },
+            {"type": "message", "role": "assistant", "content": "I look."},
+            {"type": "function_call", "call_id": "t1", "name": "bash", "arguments": '{"cmd":  "ls"}'},
+            {
+                "type": "function_call",
+                "call_id": "t2",
+                "name": "bash",
+                "arguments": '{"INVALID_JSON":"{\\"cmd\\": bro"}',
+            },
+            {"type": "function_call", "call_id": "t3", "name": "bash", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "t1", "output": "a\nb\n\n[image image/png 640x480]"},
+            {"type": "function_call_output", "call_id": "t2", "output": "Error: not JSON"},
+            {"type": "function_call_output", "call_id": "t3", "output": "Error: Cancelled by user"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+        ],
+    }
+
+
 def test_a_request_without_tools_and_system_has_neither() -> None:
     bare = request(user("Summarise."), tools=(), system="")
-    assert not {"tools", "tool_choice", "system"} & check_anthropic(anthropic.body_of(asked("anthropic", bare))).keys()
-    openai_form = check_openai(openai.body_of(asked("openai-chat", bare, "gpt-4o")))
+    assert not {"tools", "tool_choice", "system"} & check_anthropic(sent("anthropic", bare)).keys()
+    openai_form = check_chat(sent("openai-chat", bare, "gpt-4o"))
     assert "tools" not in openai_form
     assert [message["role"] for message in openai_form["messages"]] == ["user"]
+    responses_form = check_responses(sent("openai-responses", bare))
+    assert not {"tools", "tool_choice", "instructions"} & responses_form.keys()
+    assert [item["role"] for item in responses_form["input"]] == ["user"]
 
 
 def test_results_come_first_however_they_are_given() -> None:
     turns = (user("a"), assistant(ToolUse("t", "bash", "{}")), user("text", ToolSuccess("t", "")))
     anthropic_form = anthropic_body(*turns)["messages"][-1]["content"]
     assert anthropic_form[0] == {"type": "tool_result", "tool_use_id": "t", "content": "(no output)"}
-    assert openai_body(*turns)["messages"][-2:] == [
+    assert chat_body(*turns)["messages"][-2:] == [
         {"role": "tool", "tool_call_id": "t", "content": "(no output)"},
         {"role": "user", "content": "text"},
+    ]
+    assert responses_body(*turns)["input"][-2:] == [
+        {"type": "function_call_output", "call_id": "t", "output": "(no output)"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "text"}]},
     ]
 
 
@@ -176,6 +227,9 @@ RAW_THINKING = '{ "type":"thinking",   "thinking": "Hm \\u00e9", "signature": "c
 RAW_REASONING = '{"reasoning_content": "Hm \\u00e9"}'
 
 
+RAW_ITEM = '{ "type":"reasoning", "id":"rs_1",  "summary":[], "encrypted_content":"c2ln\\u00e9" }'
+
+
 def _thought(protocol: str, name: str, raw: str) -> tuple[Turn, ...]:
     thinking = Reasoning("Hm", protocol, name, raw)
     return user("a"), assistant(thinking, "b", ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
@@ -183,13 +237,17 @@ def _thought(protocol: str, name: str, raw: str) -> tuple[Turn, ...]:
 
 def test_reasoning_is_echoed_byte_for_byte_to_the_model_that_wrote_it() -> None:
     turns = _thought("anthropic", MINE, RAW_THINKING)
-    raw = anthropic.body_of(asked("anthropic", request(*turns)))
+    raw = sent("anthropic", request(*turns))
     check_anthropic(raw)
     assert RAW_THINKING.encode() in raw
     turns = _thought("openai-chat", "deepseek-v4-pro", RAW_REASONING)
-    raw = openai.body_of(asked("openai-chat", request(*turns), "deepseek-v4-pro"))
-    check_openai(raw)
+    raw = sent("openai-chat", request(*turns), "deepseek-v4-pro")
+    check_chat(raw)
     assert b'"reasoning_content":"Hm \\u00e9"' in raw
+    turns = _thought("openai-responses", "gpt-6.1-sol", RAW_ITEM)
+    raw = sent("openai-responses", request(*turns), "gpt-6.1-sol")
+    check_responses(raw)
+    assert RAW_ITEM.encode() in raw
 
 
 @pytest.mark.parametrize(
@@ -199,43 +257,90 @@ def test_reasoning_is_echoed_byte_for_byte_to_the_model_that_wrote_it() -> None:
 def test_reasoning_of_another_model_is_left_out(protocol: str, name: str) -> None:
     turns = _thought(protocol, name, RAW_THINKING)
     assert "thinking" not in json.dumps(anthropic_body(*turns))
-    assert "Hm" not in json.dumps(openai_body(*_thought(protocol, name, RAW_REASONING)))
+    assert "Hm" not in json.dumps(chat_body(*_thought(protocol, name, RAW_REASONING)))
+    assert "rs_1" not in json.dumps(responses_body(*_thought(protocol, name, RAW_ITEM)))
 
 
 def test_reasoning_without_its_raw_form_is_left_out() -> None:
     assert "Hm" not in json.dumps(anthropic_body(*_thought("anthropic", MINE, "")))
 
 
-def test_openai_reasoning_goes_with_calls_only() -> None:
-    turns = user("a"), assistant(Reasoning("Hm", "openai-chat", "gpt-4o", RAW_REASONING), "b"), user("c")
-    assert "Hm" not in json.dumps(openai_body(*turns))
+@pytest.mark.parametrize(("echo", "with_calls", "without"), [("calls", 1, 0), ("always", 1, 1), ("never", 0, 0)])
+def test_which_answers_get_their_reasoning_back_is_a_setting(echo: str, with_calls: int, without: int) -> None:
+    thought = Reasoning("Hm", "openai-chat", "gpt-4o", RAW_REASONING)
+    plain_answer = user("a"), assistant(thought, "b"), user("c")
+    called = user("a"), assistant(thought, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
+    assert json.dumps(chat_body(*plain_answer, echo_reasoning=echo)).count("Hm") == without
+    assert json.dumps(chat_body(*called, echo_reasoning=echo)).count("Hm") == with_calls
+
+
+def test_responses_reasoning_that_nothing_came_of_is_left_out() -> None:
+    thought = Reasoning("", "openai-responses", "gpt-5.2", RAW_ITEM)
+    items = responses_body(user("a"), assistant(thought, "b", thought), user("c"))["input"]
+    assert [item["type"] for item in items] == ["message", "reasoning", "message", "message"]
+
+
+def test_a_text_keeps_the_phase_that_the_model_gave_it() -> None:
+    def phase(name: str) -> Reasoning:
+        return Reasoning("", "openai-responses", "gpt-5.2", json.dumps({"phase": name}))
+
+    said = assistant(phase("commentary"), "I look.", phase("final_answer"), "Done.")
+    items = responses_body(user("a"), said, user("b"))["input"]
+    assert [(item["content"], item["phase"]) for item in items[1:3]] == [
+        ("I look.", "commentary"),
+        ("Done.", "final_answer"),
+    ]
+    assert "phase" not in json.dumps(responses_body(user("a"), said, user("b"), name="gpt-5"))
 
 
 def test_an_assistant_turn_of_reasoning_alone_is_left_out() -> None:
     turns = user("a"), assistant(Reasoning("Hm", "anthropic", MINE, RAW_THINKING), "  "), user("b")
     assert [m["role"] for m in anthropic_body(*turns)["messages"]] == ["user"]
-    assert [m["role"] for m in openai_body(*turns)["messages"]] == ["system", "user", "user"]
+    assert [m["role"] for m in chat_body(*turns)["messages"]] == ["system", "user", "user"]
+    assert [item["role"] for item in responses_body(*turns)["input"]] == ["user", "user"]
 
 
 def test_settings_of_a_provider_change_the_body() -> None:
     assert "cache_control" not in anthropic_body(user("a"), prompt_cache=False)
-    body = openai_body(user("a"), max_tokens_field="max_completion_tokens")
+    body = chat_body(user("a"), max_tokens_field="max_completion_tokens")
     assert body["max_completion_tokens"] == 16_384
     assert "max_tokens" not in body
-    assert "max_tokens" not in openai_body(user("a"), name="my-finetune")
+    assert "max_tokens" not in chat_body(user("a"), name="my-finetune")
     assert anthropic_body(user("a"), name="my-finetune")["max_tokens"] == 2_048
+    assert "max_tokens" not in chat_body(user("a"), max_tokens_field="")
+    assert "stream_options" not in chat_body(user("a"), stream_usage=False)
+    assert chat_body(user("a"), system_role="developer")["messages"][0]["role"] == "developer"
+    for build in (chat_body, responses_body):
+        assert "tool_choice" not in build(user("a"))
+        assert build(user("a"), tool_choice="auto")["tool_choice"] == "auto"
+        assert build(user("a"), cache_key=True)["prompt_cache_key"] == "c1"
+    assert "include" not in responses_body(user("a"), encrypted_reasoning=False)
+    assert "include" not in responses_body(user("a"), name="gpt-4o")
+    assert "max_output_tokens" not in responses_body(user("a"), name="my-finetune")
+
+
+@PROTOCOLS
+def test_extra_fields_are_merged_over_what_is_there_and_change_no_history(protocol: str) -> None:
+    plain_body = json.loads(sent(protocol, request(*ROUND)))
+    extra = {"service_tier": "auto", "max_tokens": 7, "max_output_tokens": 7}
+    merged = sent(protocol, request(*ROUND), extra_body=extra)
+    assert json.loads(merged) == plain_body | extra
+    check_growth(protocol, merged, sent(protocol, request(*ROUND, assistant("Yes."), user("Go on.")), extra_body=extra))
 
 
 # --- all conversations ----------------------------------------------------------------------------------------
 
+RAW = {"anthropic": RAW_THINKING, "openai-chat": RAW_REASONING, "openai-responses": RAW_ITEM}
 TEXTS = st.text(max_size=12)
-NAMES = st.one_of(st.just("bash"), st.sampled_from(["", "functions.bash", "a b\0", "n" * 65]), st.text(max_size=70))
+TOOL_NAMES = st.one_of(
+    st.just("bash"), st.sampled_from(["", "functions.bash", "a b\0", "n" * 65]), st.text(max_size=70)
+)
 INPUTS = st.sampled_from(
     ['{"cmd": "ls"}', "{}", "", "[1]", "{", '"x"', '{"a": "\\ud83d\\ude00"}', "nul\x00l", "{" * 3000]
 )
 REASONING = st.builds(
-    Reasoning, TEXTS, st.sampled_from(["anthropic", "openai-chat", "demo"]), st.sampled_from([MINE, "gpt-4o", "other"]),
-    st.sampled_from(["", RAW_THINKING, RAW_REASONING]),
+    Reasoning, TEXTS, st.sampled_from([*NAMES, "demo"]), st.sampled_from([*NAMES.values(), "other"]),
+    st.sampled_from(["", RAW_THINKING, RAW_REASONING, RAW_ITEM]),
 )  # fmt: skip
 
 
@@ -256,9 +361,9 @@ def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
     for number in range(draw(st.integers(0, 4))):
         thoughts: list[Content] = [
             block for block in draw(st.lists(REASONING, max_size=2))
-            if block.raw == {"anthropic": RAW_THINKING, "openai-chat": RAW_REASONING}.get(block.protocol)
+            if block.raw == RAW.get(block.protocol)
         ]  # fmt: skip
-        called = draw(st.lists(st.tuples(NAMES, INPUTS), max_size=3))
+        called = draw(st.lists(st.tuples(TOOL_NAMES, INPUTS), max_size=3))
         calls = [ToolUse(f"t{number}-{i}", name, text) for i, (name, text) in enumerate(called)]
         turns.append(Turn("assistant", (*thoughts, *map(Text, draw(st.lists(TEXTS, max_size=2))), *calls)))
         results = [draw(_result(call.id)) for call in calls]
@@ -267,26 +372,55 @@ def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-@settings(max_examples=150, deadline=None)
-@given(conversations())
-def test_every_conversation_makes_a_valid_body(turns: tuple[Turn, ...]) -> None:
-    anthropic_body(*turns)
-    openai_body(*turns)
-
-
+@PROTOCOLS
 @settings(max_examples=100, deadline=None)
 @given(conversations())
-def test_a_longer_conversation_begins_with_the_same_messages(turns: tuple[Turn, ...]) -> None:
+def test_every_conversation_makes_a_valid_body(protocol: str, turns: tuple[Turn, ...]) -> None:
+    CHECKS[protocol](sent(protocol, request(*turns)))
+
+
+@PROTOCOLS
+@settings(max_examples=80, deadline=None)
+@given(conversations())
+def test_a_longer_conversation_begins_with_the_same_messages(protocol: str, turns: tuple[Turn, ...]) -> None:
     """Providers cache and check the prefix: it must stay byte for byte."""
-    builders: tuple[tuple[Callable[[Asked], bytes], str, str], ...] = (
-        (anthropic.body_of, "anthropic", MINE),
-        (openai.body_of, "openai-chat", "gpt-4o"),
-    )
-    for build, protocol, name in builders:
-        before = build(asked(protocol, request(*turns), name))
-        after = build(asked(protocol, request(*turns, assistant("Yes."), user("Go on.")), name))
-        assert before.endswith(b"]}")
-        assert after.startswith(before[:-2])
+    before = sent(protocol, request(*turns))
+    check_growth(protocol, before, sent(protocol, request(*turns, assistant("Yes."), user("Go on."))))
+
+
+@PROTOCOLS
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), conversations(), st.integers(1, 9)), min_size=2, max_size=6))
+def test_what_is_kept_of_former_requests_changes_no_body(
+    protocol: str, asked: list[tuple[str, tuple[Turn, ...], int]]
+) -> None:
+    """Whatever a model was asked before: other conversations, other turns, longer ones, shorter ones."""
+    used = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
+    assert isinstance(used, HttpModel)
+    for conversation, turns, length in asked:
+        wanted = replace(request(*turns[:length]), conversation_id=conversation)
+        assert used.body_of(wanted) == sent(protocol, wanted)
+
+
+def test_turns_are_rendered_once_and_forgotten_when_there_are_too_many() -> None:
+    rendered: list[Turn] = []
+
+    def render(turn: Turn) -> bytes:
+        rendered.append(turn)
+        return b"x" * 40
+
+    turns = (user("a"), assistant("b"), user("c"))
+    cache = TurnCache(max_bytes=100)
+    for length in (1, 3, 3):
+        assert cache.rendered("one", turns[:length], render) == [(turn.role, b"x" * 40) for turn in turns[:length]]
+    assert rendered == [*turns, *turns]  # 120 bytes are too many: they were not kept
+    rendered.clear()
+    cache.rendered("two", turns[:1], render)
+    cache.rendered("two", turns[:2], render)
+    assert rendered == [*turns[:2]]
+    cache.rendered("three", turns[:1], render)
+    cache.rendered("two", turns[:2], render)
+    assert rendered == [*turns[:2], turns[0], *turns[:2]]
 
 
 # --- on the wire ------------------------------------------------------------------------------------------------
@@ -313,8 +447,18 @@ def test_an_openai_request_on_the_wire() -> None:
     with ScriptedServer(stream(chunks)) as server:
         ask(model("openai-chat", server.url + "/v1", "gpt-4o"), *ROUND)
     (received,) = server.received
-    check_openai(received.body)
+    check_chat(received.body)
     assert received.path == "/v1/chat/completions"
+    assert received.headers["authorization"] == "Bearer sk-test-0123456789abcdef"
+
+
+def test_a_responses_request_on_the_wire() -> None:
+    events = named({"type": "response.completed", "response": {"output": []}})
+    with ScriptedServer(stream(events)) as server:
+        ask(model("openai-responses", server.url + "/v1", "gpt-5.2"), *ROUND)
+    (received,) = server.received
+    check_responses(received.body)
+    assert received.path == "/v1/responses"
     assert received.headers["authorization"] == "Bearer sk-test-0123456789abcdef"
 
 
@@ -355,9 +499,9 @@ def _broken(body: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     ],
 )
 def test_the_anthropic_checker_finds(change: Callable[[dict[str, Any]], object]) -> None:
-    body = anthropic.body_of(asked("anthropic", request(*ROUND)))
+    whole = sent("anthropic", request(*ROUND))
     with pytest.raises((AssertionError, ValueError)):
-        check_anthropic(_broken(body, change))
+        check_anthropic(_broken(whole, change))
 
 
 @pytest.mark.parametrize(
@@ -375,9 +519,49 @@ def test_the_anthropic_checker_finds(change: Callable[[dict[str, Any]], object])
     ],
 )
 def test_the_openai_checker_finds(change: Callable[[dict[str, Any]], object]) -> None:
-    body = openai.body_of(asked("openai-chat", request(*ROUND), "gpt-4o"))
+    whole = sent("openai-chat", request(*ROUND), "gpt-4o")
     with pytest.raises((AssertionError, ValueError)):
-        check_openai(_broken(body, change))
+        check_chat(_broken(whole, change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.update(temperature=1),
+        lambda body: body.update(colour="red"),
+        lambda body: body.update(store=True),
+        lambda body: body.update(previous_response_id="resp_1"),
+        lambda body: body["input"].pop(3),
+        lambda body: body["input"].pop(6),
+        lambda body: body["input"].insert(6, {"type": "message", "role": "user", "content": "x"}),
+        lambda body: body["input"].insert(6, body["input"].pop(5)),
+        lambda body: body["input"][3].update(call_id="t1"),
+        lambda body: body["input"][3].update(arguments="{"),
+        lambda body: body["input"][3].update(id="fc_1"),
+        lambda body: body["input"][0].update(role="usr"),
+        lambda body: body["input"].append({"type": "message", "role": "assistant", "content": "Sure:"}),
+        lambda body: body["input"].append({"type": "reasoning", "id": "rs_1", "summary": []}),
+        lambda body: body["input"].insert(0, {**json.loads(RAW_ITEM)}),
+    ],
+)
+def test_the_responses_checker_finds(change: Callable[[dict[str, Any]], object]) -> None:
+    whole = sent("openai-responses", request(*ROUND))
+    with pytest.raises((AssertionError, ValueError)):
+        check_responses(_broken(whole, change))
+
+
+@PROTOCOLS
+@pytest.mark.parametrize(
+    "later",
+    [
+        request(user("Hello!"), assistant("Yes."), user("Go on.")),
+        request(user("Hello"), assistant("Yes."), user("Go on."), system="Be long."),
+        request(user("Hello"), assistant("Yes."), user("Go on."), tools=(BASH, tool("read"))),
+    ],
+)
+def test_the_growth_check_finds(protocol: str, later: ModelRequest) -> None:
+    with pytest.raises(AssertionError):
+        check_growth(protocol, sent(protocol, request(user("Hello"))), sent(protocol, later))
 
 
 def test_tools_of_any_schema_pass() -> None:
@@ -386,5 +570,6 @@ def test_tools_of_any_schema_pass() -> None:
         "type": "array",
         "items": {"type": "object", "additionalProperties": False},
     }
-    check_anthropic(anthropic.body_of(asked("anthropic", request(tools=(BASH, nested)))))
-    check_openai(openai.body_of(asked("openai-chat", request(tools=(BASH, nested)), "gpt-4o")))
+    check_anthropic(sent("anthropic", request(tools=(BASH, nested))))
+    check_chat(sent("openai-chat", request(tools=(BASH, nested)), "gpt-4o"))
+    check_responses(sent("openai-responses", request(tools=(BASH, nested))))

@@ -6,7 +6,7 @@ import pytest
 
 from actors.core.content import Usage
 from actors.llm.catalog import Catalog
-from actors.llm.limits import known_limits, limits_of, smallest_limits
+from actors.llm.limits import Price, known_limits, limits_of, smallest_limits
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.ports import ModelCatalog, ModelInfo
 
@@ -37,7 +37,7 @@ def test_the_first_provider_gives_the_default_and_the_demo_is_always_served() ->
     names = [model.name for model in catalog.list()]
     assert names[0] == "claude-sonnet-5-5"
     assert names[-1] == "demo"
-    assert "gpt-5.2" in names
+    assert {"gpt-5.2", "gpt-6.1-sol"} <= set(names)
     assert len(set(names)) == len(names)
     assert Catalog(ENV, default="gpt-5").default == "gpt-5"
 
@@ -121,6 +121,55 @@ def test_every_row_leaves_room_for_a_conversation(prefix: str) -> None:
     assert prefix == prefix.lower()
     assert limits_of(prefix) is row
     assert not row.protocol or row.name
+
+
+def test_what_an_operator_says_about_a_model_goes_before_everything() -> None:
+    operator = {
+        "my-finetune": {
+            "window": 40_000,
+            "output": 4_000,
+            "images": True,
+            "name": "Mine",
+            "price": {"input": 1, "output": 2},
+        },
+        "gpt-5": {"input": 100_000},
+        "vendor/gpt-5": {"window": 50_000},
+    }
+    catalog = Catalog((local(context_window=16_384, max_output=512),), models=operator)
+    mine = info(catalog, "My-Finetune:latest")
+    assert (mine.context_window, mine.max_output, mine.usable_window) == (40_000, 4_000, 36_000)
+    assert (mine.known, mine.images, mine.display_name) == (True, True, "Mine")
+    assert info(catalog, "gpt-5").usable_window == min(100_000, 16_384 - 512)
+    assert info(catalog, "vendor/gpt-5-x").context_window == 50_000
+    assert info(catalog, "gpt-4o").context_window == 16_384
+    assert info(Catalog((local(),), models=operator), "gpt-5").usable_window == 100_000
+
+
+@pytest.mark.parametrize(
+    "table",
+    [5, {"window": "big"}, {"window": 0}, {"colour": 1}, {"price": {"input": 1}}, {"output": -1}, {"price": 5}],
+)
+def test_what_cannot_be_said_about_a_model_is_named(table: object) -> None:
+    with pytest.raises(ValueError, match='^models."mine": '):
+        Catalog((local(),), models={"mine": table})
+
+
+def test_what_is_given_leaves_room_for_a_conversation() -> None:
+    for said in ({"window": 1}, {"window": 3}, {"window": 4096, "output": 9999}, {"output": 10**9}):
+        served = info(Catalog((local(),), models={"mine": said}), "mine")
+        assert 0 <= served.usable_window <= served.context_window
+        assert served.max_output >= 1
+
+
+def test_a_long_prompt_costs_more() -> None:
+    row = limits_of("gpt-6.1-sol")
+    assert row is not None
+    assert row.cost_micros(Usage(272_000, 10)) == 2 * 272_000 + 100
+    assert row.cost_micros(Usage(200_000, 10, 72_001)) == round(2 * (2 * 200_000 + 0.1 * 72_001) + 1.5 * 100)
+
+
+def test_cache_tokens_without_a_price_of_their_own_cost_as_input() -> None:
+    assert Price(2, 3).micros(Usage(1, 1, 10, 100)) == 2 + 3 + 20 + 200
 
 
 def test_costs_are_in_micro_dollars() -> None:

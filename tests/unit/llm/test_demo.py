@@ -94,6 +94,8 @@ def test_every_kind_of_result_gets_an_answer(result: ToolError | ToolSuccess, sa
         ("Read README.md please", ("read_file", {"path": "README.md"})),
         ("sleep 5", ("bash", {"cmd": "sleep 5"})),
         ("please sleep", ("bash", {"cmd": "sleep 25"})),
+        ("write", ("bash", {"cmd": "echo written by the demo model > ./demo.txt && cat ./demo.txt"})),
+        ("write a-b.md", ("bash", {"cmd": "echo written by the demo model > ./a-b.md && cat ./a-b.md"})),
     ],
 )
 @pytest.mark.parametrize("before", [(), SEEN_BEFORE], ids=["first", "later"])
@@ -106,6 +108,38 @@ def test_agents_and_upgrade_lead_to_their_tools() -> None:
     assert name == "spawn_sub_agent"
     assert [set(task) for task in arguments["tasks"]] == [{"task"}, {"task"}]
     assert call_of(said_to_demo(user("upgrade")))[0] == "request_mode_upgrade"
+
+
+WRITE = assistant(ToolUse("t", "bash", '{"cmd": "echo x > y"}'))
+IN_THE_WAY = user(ToolSuccess("t", "y: Read-only file system\n[exit code 1]\n[call request_mode_upgrade]"))
+
+
+def test_what_the_mode_forbids_is_asked_for_and_then_done() -> None:
+    begun = (user("write y"), WRITE, IN_THE_WAY)
+    answer = said_to_demo(*begun)
+    name, arguments = call_of(answer)
+    assert name == "request_mode_upgrade"
+    assert "echo x > y" in arguments["reason"]
+    asked = (*begun, assistant(ToolUse("u", name, "{}")))
+    granted = said_to_demo(*asked, user(ToolSuccess("u", "Approved"), NOTICE))
+    assert call_of(granted) == ("bash", {"cmd": "echo x > y"})
+    denied = said_to_demo(*asked, user(ToolError("u", "Denied by user", ToolOutcome.DENIED)))
+    assert denied.end_turn
+    assert "You said no" in text_of(denied)
+    done = said_to_demo(*asked, user(ToolSuccess("u", "Approved")), WRITE, user(ToolSuccess("t2", "x")))
+    assert done.end_turn
+
+
+def test_where_it_cannot_ask_it_says_so() -> None:
+    answer = said_to_demo(user("write y"), WRITE, IN_THE_WAY, tools=TOOLS[:2])
+    assert answer.end_turn
+    assert "cannot ask" in text_of(answer)
+
+
+def test_a_long_command_is_waited_for() -> None:
+    patient = (tool("bash", cmd="string", wait_seconds="integer"),)
+    assert call_of(said_to_demo(user("sleep 60"), tools=patient)) == ("bash", {"cmd": "sleep 60", "wait_seconds": 85})
+    assert call_of(said_to_demo(user("sleep 5"), tools=patient)) == ("bash", {"cmd": "sleep 5"})
 
 
 def test_the_command_goes_under_the_name_of_the_schema() -> None:

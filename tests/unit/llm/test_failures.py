@@ -70,6 +70,12 @@ def test_every_status_has_a_kind_and_4xx_is_final(status: int, name: str) -> Non
         (400, {"type": "invalid_request_error", "message": "Your credit balance is too low to access the API"}),
         (402, {"type": "billing_error", "message": "Payment required"}),
         (403, {"type": "billing_error"}),
+        (429, {"type": "exceeded_current_quota_error", "message": "Your account is suspended: insufficient balance"}),
+        (402, {"code": 402, "message": "This request requires more credits, or fewer max_tokens."}),
+        (429, {"type": "usage_limit_reached", "message": "The usage limit has been reached"}),
+        (400, {"type": "invalid_request_error", "message": "You have reached your specified API usage limits."}),
+        (429, {"message": "Budget has been exceeded! Current cost: 1.2, Max budget: 1.0", "type": "budget_exceeded"}),
+        (429, {"message": "Insufficient account balance"}),
     ],
 )
 def test_an_account_without_quota_is_not_asked_again(status: int, error: dict[str, Any]) -> None:
@@ -95,6 +101,22 @@ def test_a_429_that_must_not_be_retried_is_final() -> None:
         (400, {"message": "This model's maximum context length is 16384 tokens"}),
         (500, {"type": "exceed_context_size_error", "message": "the request exceeds the available context size"}),
         (413, {"message": "Input is too long for requested model."}),
+        (413, {"type": "request_too_large", "message": "Request exceeds the maximum size"}),
+        (400, {"message": "Your input exceeds the context window of this model. Please adjust your input."}),
+        (400, {"message": "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)."}),
+        (400, {"message": "This model's maximum prompt length is 131072 but the request contains 537812 tokens."}),
+        (400, {"message": "Please reduce the length of the messages or completion."}),
+        (400, {"message": "This endpoint's maximum context length is 65536 tokens. However, you requested 70000."}),
+        (400, {"message": "prompt token count of 128001 exceeds the limit of 128000"}),
+        (400, {"message": "Invalid request: Your request exceeded model token limit: 131072 (requested: 140000)"}),
+        (400, {"message": "invalid params, context window exceeds limit (2013)"}),
+        (400, {"message": "Prompt contains 40000 tokens and is too large for model with 32768 maximum context length"}),
+        (400, {"message": "The decoder prompt (length 5000) is longer than the maximum model length of 4096."}),
+        (400, {"message": "max_tokens must be at least 1, got -3215."}),
+        (400, {"message": "Trying to keep the first 9000 tokens when context the overflows."}),
+        (400, {"message": "The number of tokens to keep is greater than the context length."}),
+        (500, {"message": "prompt too long; exceeded max context length by 44 tokens"}),
+        (400, {"message": "too many total text bytes: 9437185 > 9437184"}),
     ],
 )
 def test_a_prompt_that_is_too_long_exhausts_the_context(status: int, error: dict[str, Any]) -> None:
@@ -104,6 +126,71 @@ def test_a_prompt_that_is_too_long_exhausts_the_context(status: int, error: dict
 def test_a_rate_limit_in_tokens_is_no_exhausted_context() -> None:
     error = {"type": "tokens", "code": "rate_limit_exceeded", "message": "Too many tokens per minute"}
     assert refused(429, error).failure.kind is ErrorKind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"message": "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens"}),
+        (400, {"message": "tools.0.name: String should have at most 64 characters"}),
+        (404, {"message": "model: claude-9 was not found"}),
+    ],
+)
+def test_other_limits_are_no_exhausted_context(status: int, error: dict[str, Any]) -> None:
+    assert refused(status, error).failure.kind is ErrorKind.INVALID_REQUEST
+
+
+def test_a_request_that_is_more_than_a_minutes_allowance_is_not_asked_again() -> None:
+    error = {"type": "tokens", "code": "rate_limit_exceeded", "message": "Request too large for gpt-4o in organization "
+             "org-1 on tokens per min (TPM): Limit 30000, Requested 40000."}  # fmt: skip
+    assert refused(429, error).failure.kind is ErrorKind.INVALID_REQUEST
+
+
+def test_a_minutes_quota_comes_back() -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
+    error = {
+        "code": 429,
+        "status": "RESOURCE_EXHAUSTED",
+        "message": "You exceeded your current quota",
+        "details": details,
+    }
+    body = json.dumps([{"error": error}]).encode()
+    failed = refusal_of(PROVIDER, 429, {}, body, NOW)
+    assert (failed.failure.kind, failed.retry_after_ms) == (ErrorKind.RATE_LIMIT, 34_500)
+
+
+@pytest.mark.parametrize(
+    ("said", "milliseconds"),
+    [
+        ("Rate limit reached for gpt-6. Please try again in 11.054s. Visit", 11_054),
+        ("Please try again in 20ms.", 20),
+        ("Please try again in 6m0s.", 360_000),
+        ("Please try again in 1h2m3s", 3_723_000),
+        ("Please retry in 30 seconds", None),
+        ("try again in a while", None),
+        ("Overloaded", None),
+    ],
+)
+def test_a_wait_that_only_the_text_tells(said: str, milliseconds: int | None) -> None:
+    error = {"code": "rate_limit_exceeded", "message": said}
+    inside = stream_error_of(PROVIDER, json.dumps({"error": error}).encode())
+    assert (inside.failure.kind, inside.retry_after_ms) == (ErrorKind.RATE_LIMIT, milliseconds)
+    assert refused(429, error).retry_after_ms == milliseconds
+    assert refused(429, error, {"retry-after": "2"}).retry_after_ms == 2000
+    assert refused(400, error).retry_after_ms is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"},
+        {"code": "x", "message": "The response was filtered by our content management policy."},
+        {"code": "x", "innererror": {"code": "ResponsibleAIPolicyViolation"}},
+        {"code": 403, "message": "Your input was flagged", "metadata": {"reasons": ["violence"]}},
+    ],
+)
+def test_other_forms_of_a_content_filter(error: dict[str, Any]) -> None:
+    assert refused(403 if error.get("code") == 403 else 400, error).failure.kind is ErrorKind.CONTENT_FILTER
 
 
 @pytest.mark.parametrize("code", ["content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"])
@@ -124,6 +211,15 @@ def test_a_content_filter(code: str) -> None:
         ({"code": 502, "message": "upstream"}, ErrorKind.SERVER_ERROR),
         ({"code": 401}, ErrorKind.AUTH),
         ({"code": "insufficient_quota"}, ErrorKind.INVALID_REQUEST),
+        ({"code": "429"}, ErrorKind.RATE_LIMIT),
+        ({"code": "server_error"}, ErrorKind.SERVER_ERROR),
+        ({"code": "vector_store_timeout"}, ErrorKind.SERVER_ERROR),
+        ({"code": "invalid_prompt"}, ErrorKind.CONTENT_FILTER),
+        ({"code": "image_content_policy_violation"}, ErrorKind.CONTENT_FILTER),
+        ({"code": "image_too_large"}, ErrorKind.INVALID_REQUEST),
+        ({"code": "unsupported_parameter"}, ErrorKind.INVALID_REQUEST),
+        ({"status": "RESOURCE_EXHAUSTED"}, ErrorKind.RATE_LIMIT),
+        ({"status": "UNAUTHENTICATED"}, ErrorKind.AUTH),
         ({"code": "context_length_exceeded"}, ErrorKind.CONTEXT_EXHAUSTED),
         ("just a text", ErrorKind.SERVER_ERROR),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.llm.provider import ProviderConfig, Secret, Timeouts, provider_from_mapping, providers_from_env
+from actors.llm.provider import ProviderConfig, Secret, Timeouts, presets, provider_from_mapping, providers_from_env
 
 MINIMAL = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:8080/v1"}
 
@@ -44,24 +44,29 @@ def test_no_environment_no_provider() -> None:
             {"ANTHROPIC_API_KEY": "k"},
             {
                 "base_url": "https://api.anthropic.com",
-                "bearer": False,
+                "auth": "",
                 "models": ("claude-*",),
                 "key_source": "ANTHROPIC_API_KEY",
             },
         ),
-        ({"ANTHROPIC_AUTH_TOKEN": "k"}, {"bearer": True, "key_source": "ANTHROPIC_AUTH_TOKEN"}),
-        ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t"}, {"bearer": False, "api_key": Secret("k")}),
+        ({"ANTHROPIC_AUTH_TOKEN": "k"}, {"auth": "bearer", "key_source": "ANTHROPIC_AUTH_TOKEN"}),
+        ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t"}, {"auth": "", "api_key": Secret("k")}),
         (
             {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_MODEL": "m"},
             {"base_url": "http://127.0.0.1:1", "models": ("*",), "default_model": "m", "api_key": Secret()},
         ),
         (
             {"OPENAI_API_KEY": "k"},
-            {"base_url": "https://api.openai.com/v1", "max_tokens_field": "max_completion_tokens"},
+            {"protocol": "openai-responses", "base_url": "https://api.openai.com/v1", "default_model": "gpt-6.1-sol"},
         ),
         (
             {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
-            {"models": ("*",), "default_model": "default", "max_tokens_field": "max_tokens"},
+            {
+                "protocol": "openai-chat",
+                "models": ("*",),
+                "default_model": "default",
+                "max_tokens_field": "max_tokens",
+            },
         ),
     ],
 )
@@ -109,6 +114,20 @@ def test_all_settings_can_be_given_as_plain_data() -> None:
         ({"timeouts": {"ilde": 1}}, "timeouts"),
         ({"name": "other"}, "name"),
         ({"colour": "hunter22"}, "colour"),
+        ({"preset": "hunter22"}, "preset"),
+        ({"preset": 5}, "preset"),
+        ({"auth": "two words"}, "auth"),
+        ({"extra_body": {"stream": False}}, "extra_body"),
+        ({"extra_body": {"messages": []}}, "extra_body"),
+        ({"discover": "maybe"}, "discover"),
+        ({"echo_reasoning": "maybe"}, "echo_reasoning"),
+        ({"api_key_env": "NOT_SET_HERE"}, "api_key_env"),
+        ({"api_key_command": "a text"}, "api_key_command"),
+        ({"api_key_command": [""]}, "api_key_command"),
+        ({"api_key": "hunter22", "api_key_command": ["a"]}, "api_key_command"),
+        ({"api_key": "hunter22", "api_key_env": "A"}, "api_key_env"),
+        ({"context_window": -1}, "context_window"),
+        ({"max_output": -1}, "max_output"),
     ],
 )
 def test_a_wrong_setting_is_named_and_not_quoted(change: dict[str, Any], key: str) -> None:
@@ -123,15 +142,45 @@ def test_a_missing_setting_is_named(missing: str) -> None:
         provider_from_mapping("p", {key: value for key, value in MINIMAL.items() if key != missing})
 
 
+def test_a_key_may_come_from_the_environment() -> None:
+    config = provider_from_mapping("p", {**MINIMAL, "api_key_env": "MY_KEY"}, {"MY_KEY": "hunter22"})
+    assert config.api_key == Secret("hunter22")
+    assert config.advice == "MY_KEY"
+    commanded = provider_from_mapping("p", {**MINIMAL, "api_key_command": ["a"]})
+    assert commanded.advice == "the api_key_command of provider p"
+    assert provider_from_mapping("p", MINIMAL).advice == "the api_key of provider p"
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_can_be_used_as_it_is(preset: str) -> None:
+    settings = presets()[preset]
+    environ = {settings["api_key_env"]: "k"} if "api_key_env" in settings else {}
+    config = provider_from_mapping("p", {"preset": preset}, environ)
+    assert (config.preset, config.api_key) == (preset, Secret("k") if environ else Secret())
+
+
+def test_a_preset_gives_what_is_not_given() -> None:
+    environ = {"OPENAI_API_KEY": "from the environment"}
+    config = provider_from_mapping("p", {"preset": "openai", "protocol": "openai-chat", "max_output": 9}, environ)
+    assert (config.protocol, config.max_output, config.cache_key) == ("openai-chat", 9, True)
+    assert config.api_key == Secret("from the environment")
+    own = provider_from_mapping("p", {"preset": "openai", "api_key": "mine"}, environ)
+    assert (own.api_key, own.api_key_env) == (Secret("mine"), "")
+
+
 def test_credentials_go_where_the_protocol_wants_them() -> None:
     settings = {"base_url": "http://h", "api_key": "k", "headers": {"X-Team": "blue"}}
     anthropic = provider_from_mapping("p", {**settings, "protocol": "anthropic"}).request_headers()
     assert anthropic["x-api-key"] == "k"
     assert "authorization" not in anthropic
     assert anthropic["anthropic-version"] == "2026-10-21"
-    token = provider_from_mapping("p", {**settings, "protocol": "anthropic", "bearer": True}).request_headers()
+    token = provider_from_mapping("p", {**settings, "protocol": "anthropic", "auth": "bearer"}).request_headers()
     assert token["authorization"] == "Bearer k"
     assert "x-api-key" not in token
+    settings_of_azure = {**settings, "protocol": "openai-responses", "auth": "Api-Key"}
+    azure = provider_from_mapping("p", settings_of_azure).request_headers()
+    assert azure["api-key"] == "k"
+    assert "authorization" not in azure
     openai = provider_from_mapping("p", {**settings, "protocol": "openai-chat"}).request_headers()
     assert openai["authorization"] == "Bearer k"
     assert openai["x-team"] == "blue"

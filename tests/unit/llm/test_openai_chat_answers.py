@@ -89,6 +89,56 @@ def test_usage_leaves_the_cache_out_of_the_input() -> None:
     assert (given.usage.input_tokens, given.usage.cache_read_tokens, given.usage.cache_write_tokens) == (0, 90, 10)
 
 
+@pytest.mark.parametrize(
+    ("usage", "wanted"),
+    [
+        ({"prompt_tokens": "100", "completion_tokens": 7.0}, (100, 7, 0)),
+        ({"prompt_tokens": 100, "completion_tokens": "?", "prompt_tokens_details": []}, (100, 0, 0)),
+        ({"prompt_tokens": 100, "prompt_cache_hit_tokens": 60, "prompt_cache_miss_tokens": 40}, (40, 0, 60)),
+        ({"prompt_tokens": 100, "cached_tokens": 60}, (40, 0, 60)),
+        ({"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": "600"}}, (0, 0, 100)),
+    ],
+)
+def test_counts_never_cost_an_answer(usage: Chunk, wanted: tuple[int, int, int]) -> None:
+    given = heard(delta(content="x"), finish("stop"), {"choices": [], "usage": usage}, DONE)
+    assert given.usage is not None
+    assert (given.usage.input_tokens, given.usage.output_tokens, given.usage.cache_read_tokens) == wanted
+
+
+@pytest.mark.parametrize("usage", [None, 7, "none", []])
+def test_no_counts_are_no_usage(usage: Any) -> None:
+    assert heard({**delta(content="x"), "usage": usage}, finish("stop"), DONE).usage is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "micros"), [(0.0123, 12_300), (0, 0), ("0.1", 245), (-1, 245), (None, 245), (float("1e300"), 245)]
+)
+def test_a_cost_that_the_server_tells_counts_where_it_is_in_dollars(cost: Any, micros: int) -> None:
+    usage = {**USAGE["usage"], "cost": cost}
+    with ScriptedServer(
+        stream(plain(delta(content="x"), finish("stop"), {"choices": [], "usage": usage}, DONE))
+    ) as server:
+        told = ask(model("openai-chat", server.url, "gpt-4o", cost_in_usage=True)).usage
+        silent = ask(model("openai-chat", server.url, "gpt-4o")).usage
+    assert told is not None
+    assert silent is not None
+    assert (told.cost_micros, silent.cost_micros) == (micros, 245)
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "network_error", "insufficient_system_resource"])
+def test_an_end_that_is_none_is_retryable(reason: str) -> None:
+    told = failed(stream(plain(delta(content="x"), finish(reason), USAGE, DONE)))
+    assert told.failure.kind is ErrorKind.SERVER_ERROR
+    assert reason in told.failure.message
+    assert told.usage == Usage(40, 7, 60, cost_micros=245)
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "model_length", "SAFETY"])
+def test_other_words_for_the_same_ends(reason: str) -> None:
+    given = heard(delta(content="x"), finish(reason), DONE)
+    assert (given.truncated, given.refusal) == ((False, True) if reason == "SAFETY" else (True, False))
+
+
 def test_the_last_usage_counts() -> None:
     early = {**delta(content="x"), "usage": {"prompt_tokens": 100, "completion_tokens": 1}}
     given = heard(early, finish("stop"), USAGE, DONE)

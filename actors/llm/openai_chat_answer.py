@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, is_present, no_end, nonsense, tokens
+from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, counted, is_present, no_end, nonsense
 from actors.llm.provider import OPENAI_CHAT
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
@@ -41,35 +44,39 @@ class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class _PromptDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
 class _Chunk(Struct):
     """A chunk of a stream, or a whole answer."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Raw = ABSENT
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
+_CACHE_READ = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+
+#: Dollars that no answer costs.
+MAX_COST = 1_000_000
+
+_CUT = Stop(end_turn=False, truncated=True)
+_REFUSED = Stop(refusal=True)
 
 #: The others ("stop", and what servers make up) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
-    "length": Stop(end_turn=False, truncated=True),
-    "content_filter": Stop(refusal=True),
+    "length": _CUT,
+    "max_tokens": _CUT,
+    "model_length": _CUT,
+    "content_filter": _REFUSED,
+    "safety": _REFUSED,
+    "recitation": _REFUSED,
+    "sensitive": _REFUSED,
 }
+
+#: The server gave up although it closed the stream well.
+_BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 
 class _Call:
@@ -90,7 +97,7 @@ class _Call:
         return ToolUse(self.id, self.name, "".join(self._arguments) or "{}")
 
 
-class OpenAiReader:
+class OpenAiChatReader:
     """See answer.AnswerReader."""
 
     def __init__(self, asked: Asked, sink: ModelSink) -> None:
@@ -98,7 +105,7 @@ class OpenAiReader:
         self._start(sink)
         self._finish_reason: str | None = None
         self._refused = False
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self.finished = False
 
     def _start(self, sink: ModelSink | None) -> None:
@@ -130,24 +137,27 @@ class OpenAiReader:
     def answer(self) -> ModelAnswer:
         content = self._content()
         if self._finish_reason is None and not (self.finished and content):
-            raise no_end(self._asked, self._usage)
-        stop = _STOPS.get(self._finish_reason or "", Stop())
+            raise no_end(self._asked, self.usage)
+        reason = (self._finish_reason or "").lower()
+        if reason in _BROKEN:
+            raise failures.broken_off(self._asked.provider, f"the answer ended with {reason!r}", self.usage)
+        stop = _STOPS.get(reason, Stop())
         if self._calls and not stop.truncated and not stop.refusal:
             # Some servers end tool calls with "stop".
             stop = Stop(end_turn=False)
         if self._refused:
             stop = Stop(refusal=True)
-        return conclude(self._asked, content, stop, self._usage)
+        return conclude(self._asked, content, stop, self.usage)
 
     def _decode(self, data: bytes) -> list[_Choice]:
         try:
             chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked, self._usage) from None
+            raise nonsense(self._asked, self.usage) from None
         if is_present(chunk.error):
-            raise failures.stream_error_of(self._asked.provider, data, self._usage)
+            raise failures.stream_error_of(self._asked.provider, data, self.usage)
         if chunk.usage is not None:
-            self._usage = _counted(chunk.usage)
+            self.usage = self._counted(chunk.usage)
         return chunk.choices or []
 
     def _take(self, delta: _Delta | None) -> None:
@@ -185,11 +195,23 @@ class OpenAiReader:
             blocks.append(Text(self._text.text))
         return (*blocks, *(call.content() for call in self._calls))
 
+    def _counted(self, usage: object) -> Usage | None:
+        """`prompt_tokens` holds what the cache read and wrote; ours does not. Some keep that count elsewhere."""
+        if not isinstance(usage, dict):
+            return self.usage
+        prompt = counted(usage, "prompt_tokens") or 0
+        read = next(filter(None, (counted(usage, *path) for path in _CACHE_READ)), 0)
+        read = min(read, prompt)
+        written = min(counted(usage, "prompt_tokens_details", "cache_write_tokens") or 0, prompt - read)
+        output = counted(usage, "completion_tokens") or 0
+        total = self._asked.priced(Usage(prompt - read - written, output, read, written))
+        if total is not None and self._asked.provider.cost_in_usage:
+            return replace(total, cost_micros=_micros(usage.get("cost"), total.cost_micros))
+        return total
 
-def _counted(usage: _Usage) -> Usage:
-    """`prompt_tokens` holds what the cache read and wrote; ours does not."""
-    prompt = tokens(usage.prompt_tokens)
-    details = usage.prompt_tokens_details or _PromptDetails()
-    read = min(tokens(details.cached_tokens), prompt)
-    written = min(tokens(details.cache_write_tokens), prompt - read)
-    return Usage(prompt - read - written, tokens(usage.completion_tokens), read, written)
+
+def _micros(dollars: object, otherwise: int) -> int:
+    """Micro-dollars of a cost that the server tells; `otherwise` if it tells none."""
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < MAX_COST:
+        return otherwise
+    return round(dollars * 1_000_000)

@@ -1,0 +1,178 @@
+"""Limits that a server tells about its models: asked lazily, once, and never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.core.errors import ErrorKind
+from actors.llm import discovery
+from actors.llm.catalog import Catalog
+from actors.llm.discovery import stated_in
+from actors.llm.limits import Price, Stated
+from actors.llm.provider import Timeouts
+from actors.ports import Model
+from tests.unit.llm.asking import Asking, ask, failure, model, provider
+from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream
+
+pytestmark = pytest.mark.usefixtures("no_leaked_fds")
+
+SAID = stream(plain({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}, "[DONE]"))
+LLAMA = [{"id": "/m/x.gguf", "meta": {"n_ctx": 4096, "n_ctx_train": 8192}}]
+
+
+def listing(*entries: dict[str, Any]) -> Script:
+    return answer(200, json.dumps({"object": "list", "data": entries}).encode())
+
+
+def mine(url: str, protocol: str = "openai-chat", **settings: Any) -> Model:
+    return model(protocol, url, "my-finetune", **{"discover": "unknown", **settings})
+
+
+@pytest.mark.parametrize(
+    ("entries", "stated"),
+    [
+        (LLAMA, Stated(window=4096)),
+        ([{"id": "m", "max_model_len": 32768}, {"id": "x", "max_model_len": 1}], Stated(window=32768)),
+        (
+            [
+                {
+                    "id": "m",
+                    "context_length": 200_000,
+                    "top_provider": {"context_length": 200_000, "max_completion_tokens": 64_000},
+                    "architecture": {"input_modalities": ["text", "image"]},
+                    "pricing": {"prompt": "0.000003", "completion": "0.000015", "input_cache_read": "0.0000003"},
+                },
+                {"id": "x", "pricing": {"prompt": "-1", "completion": "-1"}},
+            ],
+            Stated(window=200_000, output=64_000, images=True, price=Price(3.0, 15.0, 0.3)),
+        ),
+        ([{"type": "model", "id": "m", "max_input_tokens": 1_000_000, "max_tokens": 128_000}],
+         Stated(window=1_000_000, output=128_000)),
+        ([{"id": "other", "aliases": ["m"], "max_model_len": 5}, {"id": "x"}], Stated(window=5)),
+        ([{"id": "x", "max_model_len": 5}, {"id": "y"}], None),
+        ([{"id": "m", "max_model_len": "soon", "meta": None, "pricing": {"prompt": "free"}}], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_what_lists_of_models_say(entries: list[dict[str, Any]], stated: Stated | None) -> None:
+    found = stated_in(json.dumps({"data": entries}).encode(), "m")
+    if found is not None and found.price is not None:
+        assert stated is not None
+        assert stated.price is not None
+        assert found.price.input == pytest.approx(stated.price.input)
+        assert found.price.cache_read == pytest.approx(stated.price.cache_read)
+        assert found.price.cache_write is None
+    else:
+        assert found == stated
+    assert (found and (found.window, found.output, found.images)) == (
+        stated and (stated.window, stated.output, stated.images)
+    )
+
+
+def test_the_first_request_asks_and_the_limits_are_known_from_then_on() -> None:
+    with ScriptedServer(listing({"id": "my-finetune", "max_model_len": 16_384}), SAID) as server:
+        asked = mine(server.url)
+        assert (asked.info.known, asked.info.context_window) == (False, 8192)
+        assert not server.received
+        ask(asked)
+        assert (asked.info.known, asked.info.context_window, asked.info.usable_window) == (True, 16_384, 12_288)
+        ask(asked)
+    assert [request.path for request in server.received] == ["/models", "/chat/completions", "/chat/completions"]
+    assert server.received[0].headers["authorization"] == "Bearer sk-test-0123456789abcdef"
+    assert [request.json["max_tokens"] for request in server.received[1:]] == [4096, 4096]
+
+
+def test_anthropic_is_asked_for_one_page_of_all() -> None:
+    entry = {"id": "my-finetune", "max_input_tokens": 500_000, "max_tokens": 64_000}
+    with ScriptedServer(listing(entry), answer(500, b"")) as server:
+        asked = mine(server.url, "anthropic")
+        failure(asked)
+    assert server.received[0].path == "/v1/models?limit=1000"
+    assert (asked.info.context_window, asked.info.max_output) == (500_000, 64_000)
+
+
+@pytest.mark.parametrize(
+    "script", [answer(404, b""), answer(200, b"hello"), answer(200, b'{"data":{}}'), answer(500, b""), answer(401, b"")]
+)
+def test_a_server_that_does_not_tell_leaves_the_model_unknown(script: Script) -> None:
+    with ScriptedServer(script, SAID) as server:
+        asked = mine(server.url)
+        ask(asked)
+        ask(asked)
+    assert not asked.info.known
+    assert [request.path for request in server.received] == ["/models", "/chat/completions", "/chat/completions"]
+
+
+def test_a_server_that_could_not_be_asked_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(answer(503, b""), SAID, listing({"id": "x", "max_model_len": 16_384}), SAID) as server:
+        asked = mine(server.url)
+        ask(asked)
+        monkeypatch.setattr(discovery, "AGAIN_SECONDS", 0.0)
+        ask(asked)
+    assert asked.info.context_window == 16_384
+
+
+def test_a_server_that_hangs_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "PATIENCE", Timeouts(connect=0.2, first_byte=0.2, idle=0.2, total=0.2))
+
+    def mute(connection: Connection) -> None:
+        connection.read_request()
+        connection.wait_for_close()
+
+    with ScriptedServer(mute, SAID) as server:
+        asked = mine(server.url)
+        ask(asked)
+    assert not asked.info.known
+
+
+def test_a_cancel_ends_the_asking() -> None:
+    def mute(connection: Connection) -> None:
+        connection.read_request()
+        connection.reached.set()
+        connection.wait_for_close()
+
+    with ScriptedServer(mute) as server:
+        asking = Asking(mine(server.url))
+        assert server.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "operator", "asks"),
+    [
+        ("gpt-4o", {"discover": "unknown"}, {}, False),
+        ("gpt-4o", {"discover": "always"}, {}, True),
+        ("my-finetune", {"discover": "unknown"}, {}, True),
+        ("my-finetune", {"discover": "never"}, {}, False),
+        ("my-finetune", {"discover": "always", "context_window": 4096}, {}, False),
+        ("my-finetune", {"discover": "always"}, {"my-finetune": {"window": 4096}}, False),
+        ("my-finetune", {"discover": "always"}, {"my-finetune": {"images": True}}, True),
+    ],
+)
+def test_who_is_asked(name: str, settings: dict[str, Any], operator: dict[str, Any], asks: bool) -> None:
+    with ScriptedServer(*([listing()] if asks else []), SAID) as server:
+        found = Catalog((provider("openai-chat", server.url, **settings),), models=operator).get(name)
+        assert found is not None
+        ask(found)
+    assert ("/models" in [request.path for request in server.received]) is asks
+
+
+def test_what_is_told_goes_before_the_table_and_behind_what_people_say() -> None:
+    told = listing({"id": "gpt-4o", "max_model_len": 4096})
+    with ScriptedServer(told, SAID, told, SAID) as server:
+        for operator, window in (({}, 4096), ({"gpt-4o": {"output": 100}}, 4096)):
+            found = Catalog((provider("openai-chat", server.url, discover="always"),), models=operator).get("gpt-4o")
+            assert found is not None
+            ask(found)
+            assert found.info.context_window == window
+            assert found.info.max_output == (100 if operator else 1024)
+
+
+def test_a_failure_says_nothing_of_it() -> None:
+    told = failure(mine("http://127.0.0.1:9"))
+    assert told.failure.kind is ErrorKind.NETWORK
+    assert "/models" not in told.failure.message

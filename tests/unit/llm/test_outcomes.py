@@ -1,0 +1,294 @@
+"""Whatever a provider sends: exactly one outcome, told in the right order, and the same however it was cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sseclient import SSEClient
+
+from actors.core.content import Reasoning, Text, ToolUse
+from actors.core.errors import ErrorKind
+from actors.llm.catalog import _WIRES
+from actors.llm.exchange import Exchange
+from actors.llm.http_model import HttpModel
+from actors.llm.sse import SseEvent
+from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed
+from tests.unit.llm.asking import model, provider, request
+from tests.unit.llm.scripted_server import named, plain
+
+Event = dict[str, Any]
+PROTOCOLS = pytest.mark.parametrize("protocol", ["anthropic", "openai-chat", "openai-responses"])
+NAMES = {"anthropic": "claude-sonnet-4-5", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
+
+TEXTS = st.sampled_from(["", "a", "Hello ✓", " ", '{"cmd":', '"ls"}', "\\u2028", "\u2028\u0085", "x" * 50])
+INDEXES = st.sampled_from([0, 0, 1, 2, None, -1])
+COUNTS = st.sampled_from([None, 0, 7, 100, "12", 3.0, 2.5, -1, 10**30, True, [], "x"])
+JUNK = st.sampled_from([None, 7, "x", [], {}, {"type": "error"}, True, 1.5])
+
+
+def _event(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
+    """An event that has, by chance, each of its fields, and any of them junk."""
+    optional = {name: st.one_of(value, value, value, JUNK) for name, value in fields.items()}
+    return st.fixed_dictionaries({"type": st.just(kind)}, optional=optional)
+
+
+ERRORS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["overloaded_error", "invalid_request_error", "new_error"]),
+        "code": st.sampled_from(["rate_limit_exceeded", "context_length_exceeded", 500, "invalid_prompt", None]),
+        "message": st.one_of(TEXTS, st.none()),
+    },
+)
+USAGE = st.dictionaries(
+    st.sampled_from(
+        "input_tokens output_tokens cache_read_input_tokens prompt_tokens completion_tokens prompt_tokens_details".split()
+    ),
+    st.one_of(COUNTS, st.fixed_dictionaries({"cached_tokens": COUNTS})),
+)
+BLOCKS = st.one_of(
+    _event("text", text=TEXTS),
+    _event("thinking", thinking=TEXTS, signature=TEXTS),
+    _event("redacted_thinking", data=TEXTS),
+    _event("tool_use", id=TEXTS, name=TEXTS, input=st.just({})),
+)
+DELTAS = st.dictionaries(st.sampled_from("text partial_json thinking signature".split()), TEXTS, max_size=2)
+STOP_REASONS = st.sampled_from(["end_turn", "tool_use", "max_tokens", "refusal", "pause_turn", "new", None])
+ANTHROPIC = st.one_of(
+    _event("message_start", message=st.fixed_dictionaries({}, optional={"usage": USAGE})),
+    _event("content_block_start", index=INDEXES, content_block=BLOCKS),
+    _event("content_block_delta", index=INDEXES, delta=DELTAS),
+    _event("content_block_stop", index=INDEXES),
+    _event("message_delta", delta=st.fixed_dictionaries({"stop_reason": STOP_REASONS}), usage=USAGE),
+    _event("message_stop"),
+    _event("ping"),
+    _event("error", error=ERRORS),
+)
+CALLS = st.fixed_dictionaries(
+    {}, optional={"index": INDEXES, "id": TEXTS, "function": st.fixed_dictionaries({"name": TEXTS, "arguments": TEXTS})}
+)
+CHAT_DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.one_of(TEXTS, st.none()),
+        "refusal": TEXTS,
+        "reasoning": TEXTS,
+        "reasoning_content": TEXTS,
+        "tool_calls": st.lists(CALLS, max_size=2),
+    },
+)
+FINISHES = st.sampled_from([None, None, "stop", "length", "tool_calls", "content_filter", "error", "new"])
+CHOICES = st.lists(st.fixed_dictionaries({"delta": CHAT_DELTAS, "finish_reason": FINISHES}), max_size=2)
+CHAT = st.one_of(
+    _event("", choices=CHOICES),
+    _event("", choices=CHOICES, usage=USAGE),
+    _event("", error=ERRORS),
+    st.just("[DONE]"),
+)
+PARTS = st.lists(
+    st.fixed_dictionaries({"type": st.just("output_text")}, optional={"text": TEXTS, "refusal": TEXTS}), max_size=2
+)
+ITEMS = st.one_of(
+    _event("message", id=TEXTS, content=PARTS, phase=TEXTS),
+    _event("reasoning", id=TEXTS, summary=PARTS, content=PARTS, encrypted_content=TEXTS),
+    _event("function_call", id=TEXTS, call_id=TEXTS, name=TEXTS, arguments=TEXTS),
+    _event("hologram", id=TEXTS),
+)
+RESPONSE = st.fixed_dictionaries(
+    {},
+    optional={
+        "output": st.lists(ITEMS, max_size=2),
+        "usage": USAGE,
+        "error": st.one_of(st.none(), ERRORS),
+        "incomplete_details": st.fixed_dictionaries({"reason": st.sampled_from(["max_output_tokens", "content_filter", "x"])}),
+    },
+)  # fmt: skip
+RESPONSES = st.one_of(
+    *(_event(f"response.output_item.{step}", output_index=INDEXES, item=ITEMS) for step in ("added", "done")),
+    *(
+        _event(f"response.{kind}.delta", output_index=INDEXES, item_id=TEXTS, delta=TEXTS)
+        for kind in ("output_text", "refusal", "reasoning_text", "reasoning_summary_text", "function_call_arguments")
+    ),
+    *(_event(f"response.{end}", response=RESPONSE) for end in ("created", "completed", "incomplete", "failed")),
+    _event("response.reasoning_summary_part.added", output_index=INDEXES),
+    _event("error", error=ERRORS),
+    st.just("[DONE]"),
+)
+ALPHABETS: dict[str, st.SearchStrategy[Any]] = {
+    "anthropic": ANTHROPIC,
+    "openai-chat": CHAT,
+    "openai-responses": RESPONSES,
+}
+NOISE = st.sampled_from(
+    [b": comment\n\n", b"data: {\n\n", b"data: []\n\n", b"event: ping\ndata: {}\n\n", b"\n\n", b"id: 1\n\n"]
+)
+
+
+class Said:
+    """A sink that checks the order in which it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[bool, str]] = []
+        self.begun = 0
+
+    def started(self) -> None:
+        assert not self.told
+        self.begun += 1
+        assert self.begun == 1
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        assert text
+        assert self.begun or not self.begun  # a whole answer tells nothing; see `outcome`
+        self.told.append((reasoning, text))
+
+    def joined(self, *, reasoning: bool) -> str:
+        return "".join(text for kind, text in self.told if kind is reasoning)
+
+
+class Reply:
+    """An answer in memory, in the pieces that it arrives in."""
+
+    status = 200
+    headers: Mapping[str, str] = {"content-type": "text/event-stream"}
+    idle = 1.0
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = iter(pieces)
+
+    def read(self) -> bytes:
+        return next((piece for piece in self._pieces if piece), b"")
+
+
+class Transport:
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    @contextmanager
+    def post(self, *_: object) -> Iterator[Reply]:
+        yield Reply(self._pieces)
+
+
+def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any, ...], Said]:
+    """How an answer in these pieces ends; only the two exceptions of the port may leave it."""
+    served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
+    assert isinstance(served, HttpModel)
+    transport: Any = Transport(pieces)
+    exchange = Exchange(provider(protocol, "http://127.0.0.1:9"), transport)
+    said = Said()
+    try:
+        asked = served._asked(request())
+        return exchange.ask(_WIRES[protocol], asked, b"", said, CancelToken()), said
+    except ModelFailed as failed:
+        return (failed.failure, failed.retry_after_ms, failed.usage), said
+    except ModelAborted:
+        raise AssertionError("nobody cancelled it") from None
+
+
+@st.composite
+def streams(draw: st.DrawFn, protocol: str) -> list[bytes]:
+    """Events of a protocol in any order, with noise among them."""
+    pieces: list[bytes] = []
+    for event in draw(st.lists(st.one_of(ALPHABETS[protocol], ALPHABETS[protocol], NOISE), max_size=12)):
+        if isinstance(event, bytes):
+            pieces.append(event)
+        else:
+            write = named if protocol == "anthropic" and draw(st.booleans()) else plain
+            pieces += write(event) if isinstance(event, dict) else plain(event)
+    return pieces
+
+
+@PROTOCOLS
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_sequence_of_events_has_exactly_one_outcome(protocol: str, data: st.DataObject) -> None:
+    result, said = outcome(protocol, data.draw(streams(protocol)))
+    if isinstance(result, ModelAnswer):
+        ids = [block.id for block in result.content if isinstance(block, ToolUse)]
+        assert len(set(ids)) == len(ids)
+        assert all(isinstance(block, Text | Reasoning | ToolUse) for block in result.content)
+        assert not (result.refusal and ids)
+        assert said.begun
+    else:
+        failure = result[0]
+        assert failure.kind is not ErrorKind.UNKNOWN, failure
+        assert failure.message
+        assert result[1] is None or failure.retryable
+
+
+@PROTOCOLS
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_chunking_gives_the_same_answer_told_in_the_same_words(protocol: str, data: st.DataObject) -> None:
+    whole = b"".join(data.draw(streams(protocol)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
+    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    result, said = outcome(protocol, pieces)
+    expected, told = outcome(protocol, [whole])
+    assert result == expected
+    assert said.told == told.told
+
+
+@PROTOCOLS
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: st.DataObject) -> None:
+    """sseclient-py in place of our parser. It drops an event without a name for none, which no reader minds."""
+    whole = b"".join(data.draw(streams(protocol)))
+    result, said = outcome(protocol, [whole])
+    served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
+    assert isinstance(served, HttpModel)
+    other = Said()
+    reader = _WIRES[protocol].reader(served._asked(request()), other)
+    expected: ModelAnswer | tuple[Any, ...]
+    try:
+        for event in SSEClient(iter([whole])).events():
+            if reader.finished:
+                break
+            if not other.begun:
+                other.started()
+            reader.event(SseEvent("" if event.event == "message" else event.event, event.data.encode()))
+        expected = reader.answer()
+    except ModelFailed as failed:
+        expected = (failed.failure, failed.retry_after_ms, failed.usage)
+    assert result == expected
+    assert said.told == other.told
+
+
+@PROTOCOLS
+def test_the_alphabet_reaches_every_kind_of_outcome(protocol: str) -> None:
+    """The laws above would hold of nothing else: answers, answers with calls, truncated ones, refusals, failures."""
+    seen: set[str] = set()
+
+    @settings(max_examples=600, deadline=None, database=None)
+    @given(streams(protocol))
+    def look(pieces: list[bytes]) -> None:
+        result, _ = outcome(protocol, pieces)
+        if not isinstance(result, ModelAnswer):
+            seen.add(result[0].kind.value)
+            return
+        seen.add("answer")
+        seen.update(name for name in ("truncated", "refusal") if getattr(result, name))
+        seen.update(type(block).__name__ for block in result.content)
+
+    look()
+    assert seen >= {"answer", "truncated", "server_error", "Text", "ToolUse", "Reasoning"}, seen
+
+
+def test_the_events_are_what_providers_write() -> None:
+    """The in-memory road is the real one: a scripted answer gives what it gives over a socket."""
+    pieces = named(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    )
+    result, said = outcome("anthropic", pieces)
+    assert isinstance(result, ModelAnswer)
+    assert (result.content, said.told) == ((Text("Hi"),), [(False, "Hi")])
+    assert json.loads(pieces[0].split(b"data: ")[1])["type"] == "message_start"
