@@ -54,9 +54,31 @@ core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code i
 readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
-.PHONY: fault
-fault: $(STAMP)  ## Search longer for what breaks the machine's laws (EXAMPLES=100000 lives)
-	BEDROCK_EXAMPLES=$(or $(EXAMPLES),100000) $(BIN)/python -m pytest -n 2 --timeout 0 tests/property
+FAULTS := machine sandbox kill races
+EXAMPLES ?= 100000
+TREES ?= 1000
+KILLS ?= 500
+RACES ?= 100000
+
+.PHONY: fault $(FAULTS:%=fault-%)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES)
+
+# The machine's laws, over EXAMPLES lives.
+fault-machine: $(STAMP)
+	BEDROCK_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n 2 --timeout 0 tests/property
+
+# Every attack on every tier of the sandbox, as root and as somebody else: a table.
+fault-sandbox: $(STAMP)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.fault
+
+# TREES of processes killed, and KILLS servers with tools at work: nothing survives, after a server for 250 ms at most.
+fault-kill: $(STAMP)
+	BEDROCK_TREES=$(TREES) BEDROCK_KILLS=$(KILLS) BEDROCK_KILL_MS=250 \
+	  $(BIN)/python -m pytest --timeout 0 tests/integration/sandbox/test_kill_many.py tests/e2e/test_server_killed.py
+
+# RACES attempts of patch while somebody exchanges its directories for links.
+fault-races: $(STAMP)
+	BEDROCK_RACES=$(RACES) $(BIN)/python -m pytest --timeout 0 tests/integration/tools/test_patch_race.py
 
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)

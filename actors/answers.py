@@ -22,11 +22,17 @@ def sent(draft: Draft, message_id: str) -> Sent:
     return Sent(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
 
 
-def cancelled(draft: Draft) -> Cancelled:
-    """The receipt of a cancel: what it stopped."""
+def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...]) -> Cancelled:
+    """The receipt of a cancel: what it stopped, and which background jobs it ended and left."""
     summary = summarize(draft.record.state, draft.context)
     if draft.empty:
-        return Cancelled(no_op=True, state=summary, revision=draft.record.last_seq)
+        return Cancelled(
+            no_op=not ended,
+            state=summary,
+            revision=draft.record.last_seq,
+            ended_jobs=ended,
+            surviving_jobs=surviving,
+        )
     before = summarize(draft.before.state, draft.context)
     fates = draft.find(QueueChanged)
     return Cancelled(
@@ -45,4 +51,6 @@ def cancelled(draft: Draft) -> Cancelled:
         sub_agents=before.pending_agents,
         returned=tuple(q.input for q in fates if q.fate is Fate.RETURNED),
         discarded=tuple(q.input for q in fates if q.fate is Fate.DISCARDED),
+        ended_jobs=ended,
+        surviving_jobs=surviving,
     )

@@ -6,19 +6,24 @@ import msgspec
 
 from actors import answers, settings
 from actors.core.content import Delivery
+from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
-from actors.core.events import ApprovalResponse, TriggerContinuation, UserCancel, UserMessage
+from actors.core.events import ApprovalResponse, SetMode, TriggerContinuation, UserCancel, UserMessage
 from actors.core.states import AwaitingToolApproval, ContextExhausted
+from actors.effect_executor import live_run
 from actors.machine import Machine
 from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken
 from actors.requests import (
     Archive,
     Cancel,
+    Cancelled,
+    ChangeMode,
     Continue,
     Create,
     Delete,
     EtagMismatch,
     Invalid,
+    ModeSet,
     NotExhausted,
     NotFound,
     Request,
@@ -46,7 +51,7 @@ class Commands:
         self._runtime = road.runtime
 
     def carry_out(self, request: Create | Request) -> object:
-        """Do it, and return its answer."""
+        """Do it, and return its answer; to a Delete that is None: it is finished with `delete`."""
         if isinstance(request, Create):
             return self._create(request)
         machine = self._road.load()
@@ -54,9 +59,11 @@ class Commands:
             case Send():
                 return self._send(machine, request)
             case Cancel():
-                return answers.cancelled(self._road.advance(cancel_event(request, self._road.now())))
+                return self._cancel(machine, request)
             case Resolve():
                 return self._resolve(machine, request)
+            case ChangeMode(mode=mode):
+                return self._change_mode(mode)
             case Trigger():
                 _refuse_archived(machine)
                 self._road.advance(TriggerContinuation(self._road.now()))
@@ -68,7 +75,21 @@ class Commands:
             case Continue():
                 return self._continue(machine, request)
             case Delete(force=force):
-                return self._delete(force)
+                self._stop(force)
+                return None
+
+    def delete(self) -> None:
+        """Remove the conversation, which is at rest, and all that tools keep for it. Raises StoreError, and then
+        it is still there as a whole."""
+        conversation_id, runtime = self._road.conversation_id, self._runtime
+        children = runtime.store.children(conversation_id)
+        runtime.faults.hit("delete.before")
+        runtime.store.delete(conversation_id)
+        self._road.machine = None
+        runtime.faults.hit("delete.after")
+        runtime.bus.deleted(conversation_id)
+        for gone in (conversation_id, *children):
+            runtime.toolbox.forget(gone)
 
     def _create(self, request: Create) -> ConversationRecord:
         for _ in range(SLUG_TRIES):
@@ -116,6 +137,24 @@ class Commands:
         self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), event.at))
         return answer
 
+    def _cancel(self, machine: Machine, request: Cancel) -> Cancelled:
+        """The background jobs first: to kill them takes nothing of the store."""
+        ended: tuple[str, ...] = ()
+        if request.kill_jobs and request.run_id in ("", live_run(machine.record)):
+            ended = self._road.executor.end_jobs(machine.record.id)
+        draft = self._road.advance(cancel_event(request, self._road.now()))
+        surviving = tuple(job for job in self._jobs() if job not in ended)
+        return answers.cancelled(draft, ended=ended, surviving=surviving)
+
+    def _change_mode(self, mode: Mode) -> ModeSet:
+        try:
+            self._road.advance(SetMode(self._road.now(), mode))
+        except Rejected as refusal:
+            if refusal.reason is Reason.MODE_UNAVAILABLE:
+                raise settings.mode_unavailable(self._runtime) from None
+            raise
+        return ModeSet(self._road.load().record, self._jobs())
+
     def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
         draft = machine.draft()
         event = ApprovalResponse(self._road.now(), request.tool_use_id, request.approve, request.note)
@@ -140,6 +179,8 @@ class Commands:
             draft = machine.draft()
             settings.archive(draft, archived, self._road.now())
             self._road.perform(machine, draft)
+        if archived:
+            self._road.executor.end_jobs(machine.record.id)
         return machine.record
 
     def _continue(self, machine: Machine, request: Continue) -> ConversationRecord:
@@ -165,16 +206,17 @@ class Commands:
             return successor
         raise SlugTaken
 
-    def _delete(self, force: bool) -> tuple[str, ...]:
+    def _stop(self, force: bool) -> None:
+        """Bring it to rest and kill all that it has running, before it is deleted."""
         if not self._road.resting:
             if not force:
                 raise Rejected(Reason.AGENT_BUSY)
             self._road.advance(UserCancel(self._road.now(), discard_queued=True, kill_jobs=True, reason="deleted"))
         self._road.executor.stop_everything()
-        self._runtime.store.delete(self._road.conversation_id)
-        self._runtime.bus.deleted(self._road.conversation_id)
-        self._road.machine = None
-        return ()
+        self._road.executor.end_jobs(self._road.conversation_id)
+
+    def _jobs(self) -> tuple[str, ...]:
+        return self._runtime.toolbox.jobs(self._road.conversation_id)
 
     def _known(self, request: Send | Continue) -> CommandRecord | None:
         """The same command, if it was accepted before."""

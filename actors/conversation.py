@@ -21,11 +21,12 @@ from actors.core.events import InternalFault, Restart, UserCancel
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import TERMINAL, AwaitingToolApproval
 from actors.core.tool_run import Receipt
-from actors.effect_executor import Admission, EffectExecutor, Work
+from actors.deletion import DELETE_WAIT_MS, Deletion
+from actors.effect_executor import Admission, EffectExecutor, JobGone, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
 from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
-from actors.requests import Cancel, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+from actors.requests import Cancel, Delete, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 from actors.road import Road, needs_rest
 from actors.runtime import Runtime
 from actors.tool_runner import RunnerLeft
@@ -59,6 +60,11 @@ class StartOver:
 
 
 @dataclass(frozen=True)
+class DeletionOverdue:
+    """What is dying has had its time."""
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """Bring it to rest now, then end; `done` gets its result when the actor has left."""
 
@@ -84,6 +90,7 @@ class ConversationActor(Actor):
         self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
         self._touched = runtime.clock.monotonic()
         self._idle_check_due = False
+        self._deletion: Deletion | None = None
         self._ending: Future[None] | None = None
 
     # --- what others may see (any thread) ---------------------------------------------------------------------
@@ -93,7 +100,7 @@ class ConversationActor(Actor):
         """Nothing is under way that would end without anybody's help."""
         machine = self._road.machine
         waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
-        return not self._backlog and (self._road.resting or waits_for_people)
+        return not self._backlog and not self._deletion and (self._road.resting or waits_for_people)
 
     def under_way(self, run: str) -> Work | None:
         """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
@@ -112,24 +119,31 @@ class ConversationActor(Actor):
         match message:
             case Asked():
                 self._answer(message)
-            case Outcome() | TextWaiting() | Receipt():
+            case Outcome() | TextWaiting():
                 self._backlog.add(message)
                 self._backlog.settle()
+            case Receipt():
+                self._reaped(message)
+            case JobGone(receipt=receipt):
+                self._job_gone(receipt)
             case Retry():
                 self._backlog.retry()
             case RunnerLeft(runner=runner):
                 self._executor.runner_left(runner)
             case IdleCheck():
                 self._idle_check_due = False
+            case DeletionOverdue():
+                self._hurry_deletion()
             case Shutdown(done=done):
                 self._shut_down(done)
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
+        self._delete_what_is_dead()
         self._rest()
 
     def _answer(self, asked: Asked[Any]) -> None:
         """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
-        if not asked.claim() and not asked.urgent:
+        if not asked.claim() and not isinstance(asked.request, Cancel):
             return
         if self._ending is not None:
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
@@ -137,8 +151,15 @@ class ConversationActor(Actor):
         if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
             asked.fail(Expired())
             return
+        if self._deletion is not None and not self._deletion.admits(asked):
+            asked.fail(NotFound("the conversation is being deleted"))
+            return
         try:
-            asked.succeed(self._carry_out(asked.request))
+            answer = self._carry_out(asked.request)
+            if isinstance(asked.request, Delete):
+                self._delete_once_dead(asked)
+            else:
+                asked.succeed(answer)
         except (Rejected, NotFound, NotExhausted, Invalid, EtagMismatch) as refusal:
             asked.fail(refusal)
         except SlugTaken:
@@ -166,6 +187,40 @@ class ConversationActor(Actor):
                 self._backlog.put_off(Outcome(event), first=True)
             raise
 
+    # --- deletion ---------------------------------------------------------------------------------------------
+
+    def _delete_once_dead(self, asked: Asked[Any]) -> None:
+        """All was told to stop. It is answered when that is dead; until then nothing new gets in."""
+        if self._deletion is None:
+            self._deletion = Deletion()
+            self._remind(DeletionOverdue(), DELETE_WAIT_MS)
+        self._deletion.asked.append(asked)
+
+    def _hurry_deletion(self) -> None:
+        if self._deletion is not None:
+            self._deletion.overdue = True
+
+    def _delete_what_is_dead(self) -> None:
+        """Finish the deletion, if there is one and nothing has to be waited for any more."""
+        deletion = self._deletion
+        if deletion is None:
+            return
+        self._executor.rest()
+        if not (self._executor.tools_gone or deletion.overdue):
+            return
+        self._deletion = None
+        try:
+            self._commands.delete()
+        except StoreError:
+            deletion.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            self._backlog.put_off(Doubt())
+        except BaseException as error:
+            deletion.fail(error)
+            raise
+        else:
+            self._executor.give_up_jobs()
+            deletion.succeed()
+
     # --- outcomes ---------------------------------------------------------------------------------------------
 
     def _settle(self, entry: Entry) -> None:
@@ -188,6 +243,16 @@ class ConversationActor(Actor):
                 self._record(entry)
             case Doubt():
                 self._look_again()
+
+    def _job_gone(self, receipt: Receipt) -> None:
+        if self._executor.job_gone(receipt):
+            self._reaped(receipt)
+
+    def _reaped(self, receipt: Receipt) -> None:
+        if self._deletion is not None and receipt.leaked:
+            self._deletion.leaked = True
+        self._backlog.add(receipt)
+        self._backlog.settle()
 
     def _record(self, receipt: Receipt) -> None:
         machine, at = self._road.load(), self._road.now()
@@ -280,6 +345,8 @@ class ConversationActor(Actor):
         try:
             self._executor.stop_everything()
         finally:
+            if self._deletion is not None:
+                self._deletion.fail(refusal or Rejected(Reason.SHUTTING_DOWN))
             super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
             self._supervisor.released(self)
             if self._ending is not None and not self._ending.done():

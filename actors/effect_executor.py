@@ -15,7 +15,7 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.actor import tell
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -43,6 +43,7 @@ from actors.core.events import (
 from actors.core.history import provider_view, summary_view
 from actors.core.states import AgentFailed, AgentOutcome
 from actors.core.summary import run_id
+from actors.core.tool_run import Receipt
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
 from actors.runtime import Runtime
@@ -57,6 +58,13 @@ class Work:
     run: str
     """The run it belongs to; "" for a summary by request."""
     token: CancelToken
+
+
+@dataclass(frozen=True)
+class JobGone:
+    """To the conversation: a background job that was told to end has ended, or was given up."""
+
+    receipt: Receipt
 
 
 class Admission:
@@ -75,7 +83,7 @@ class Admission:
 
 
 class EffectExecutor:
-    """The effects of one conversation. Actor's thread only, but for `work` and `pull`."""
+    """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `mode`."""
 
     def __init__(
         self,
@@ -92,13 +100,18 @@ class EffectExecutor:
         self._llm: LlmRequest | None = None
         self._history: StoredHistory | None = None
         self._pulled_run = ""
+        self._jobs_dying = 0
+        self._jobs_gone: set[str] = set()
+        """The calls that had started jobs which have ended meanwhile."""
+        self.mode = Mode.RESTRICTED
+        """What tools that start now may do, set by whoever commits it; any thread."""
         self.work: Work | None = None
         """What was started last; any thread."""
 
     @property
     def tools_gone(self) -> bool:
-        """No tool runs, and nothing of a killed one is left that anybody still waits for."""
-        return self._tools is None
+        """No tool runs, and nothing of a killed tool or job is left that anybody still waits for."""
+        return self._tools is None and not self._jobs_dying
 
     def pull(self, work: Work) -> None:
         """Stop `work`, and whatever its run would still begin before its cancel is carried out (any thread)."""
@@ -145,6 +158,26 @@ class EffectExecutor:
             self.work.token.cancel()
         self.rest()
 
+    def end_jobs(self, conversation_id: str) -> tuple[str, ...]:
+        """Kill the background jobs of a conversation; returns their handles. JobGone follows for each."""
+        handles = self._runtime.toolbox.jobs(conversation_id)
+        self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended)
+        return handles
+
+    def job_gone(self, receipt: Receipt) -> bool:
+        """A job that was told to end has ended; False if that is no news, since it was told twice."""
+        news = receipt.tool_use_id not in self._jobs_gone
+        self._jobs_gone.add(receipt.tool_use_id)
+        self._jobs_dying -= 1
+        if self._jobs_dying <= 0:
+            self.give_up_jobs()
+        return news
+
+    def give_up_jobs(self) -> None:
+        """Nobody waits for the end of the jobs any more."""
+        self._jobs_dying = 0
+        self._jobs_gone.clear()
+
     def runner_left(self, runner: ActorRef[Any]) -> None:
         """A tool runner has ended."""
         if runner is self._tools:
@@ -152,7 +185,7 @@ class EffectExecutor:
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """A token for new work; pulled already if the run is being cancelled."""
-        self.work = Work(_run_of(record), CancelToken())
+        self.work = Work(live_run(record), CancelToken())
         if self.work.run and self.work.run == self._pulled_run:
             self.work.token.cancel()
         return self.work.token
@@ -190,7 +223,7 @@ class EffectExecutor:
             self._llm = None
 
     def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
-        run = Run(effect, context, self._begin(record))
+        run = Run(effect, context, self._begin(record), lambda: self.mode)
         if self._tools is not None and tell(self._tools, run):
             return
         try:
@@ -200,6 +233,10 @@ class EffectExecutor:
             self._tell(ToolTransient(self._now(), *identity, str(error), begun=False))
             return
         tell(self._tools, run)
+
+    def _job_ended(self, receipt: Receipt) -> None:
+        """A thread of the job."""
+        tell(self._owner, JobGone(receipt))
 
     def _schedule(self, effect: ScheduleRetry) -> None:
         attempt = effect.attempt
@@ -219,7 +256,8 @@ class EffectExecutor:
         return self._runtime.clock.now_ms()
 
 
-def _run_of(record: ConversationRecord) -> str:
+def live_run(record: ConversationRecord) -> str:
+    """The id of the run under way, "" if there is none."""
     ledger = record.state.ledger
     return run_id(record.id, ledger.run) if ledger.live else ""
 

@@ -150,7 +150,10 @@ class Machine:
         return self.record.state
 
     def draft(self) -> Draft:
-        """An empty draft over the present."""
+        """An empty draft over the present, with the model's window as it is known by now."""
+        window = self._runtime.usable_window(self.record.model)
+        if window != self.context.usable_window:
+            self.context = msgspec.structs.replace(self.context, usable_window=window)
         return Draft(self.record, self.context, self._logged_context)
 
     def apply(

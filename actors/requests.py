@@ -108,7 +108,10 @@ class Cancelled(Struct, frozen=True):
     sub_agents: tuple[str, ...] = ()
     returned: tuple[QueuedInput, ...] = ()
     discarded: tuple[QueuedInput, ...] = ()
+    ended_jobs: tuple[str, ...] = ()
+    """Handles of the background jobs that were killed; that they are gone is told by an event for each."""
     surviving_jobs: tuple[str, ...] = ()
+    """Handles of those that go on running."""
 
 
 class Resolve(Struct, frozen=True):
@@ -118,6 +121,20 @@ class Resolve(Struct, frozen=True):
     approve: bool
     always: bool = False
     note: str = ""
+
+
+class ChangeMode(Struct, frozen=True):
+    """Set what tools that start from now on may do; control lane."""
+
+    mode: Mode
+
+
+class ModeSet(Struct, frozen=True):
+    """The mode holds."""
+
+    record: ConversationRecord
+    surviving_jobs: tuple[str, ...] = ()
+    """Handles of the background jobs that go on running, each with the rights that it was started with."""
 
 
 class Trigger(Struct, frozen=True):
@@ -140,7 +157,7 @@ class Update(Struct, frozen=True):
 
 
 class Archive(Struct, frozen=True):
-    """Set or clear the archive flag; answered with the record."""
+    """Set or clear the archive flag; setting it ends the background jobs. Answered with the record."""
 
     archived: bool
 
@@ -154,12 +171,12 @@ class Continue(Struct, frozen=True):
 
 
 class Delete(Struct, frozen=True):
-    """Remove it; `force` cancels first. Answered with a tuple of warnings."""
+    """Remove it, once all that it has running is dead; `force` cancels first. Answered with a tuple of warnings."""
 
     force: bool = False
 
 
-Request: TypeAlias = Send | Cancel | Resolve | Trigger | Update | Archive | Continue | Delete
+Request: TypeAlias = Send | Cancel | Resolve | ChangeMode | Trigger | Update | Archive | Continue | Delete
 
 
 def etag_of(record: ConversationRecord) -> str:

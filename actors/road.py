@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.core.events import Event, Restart, UserCancel
+from actors.core.events import Event, Restart, SetMode, UserCancel
 from actors.core.states import QUIET, TERMINAL
 from actors.effect_executor import EffectExecutor
 from actors.machine import Draft, Machine, taken_over
@@ -44,6 +44,7 @@ class Road:
                 draft.run(Restart(self.now()))
                 self.perform(machine, draft)
             self.machine = machine
+            self.executor.mode = machine.context.mode
         return self.machine
 
     def advance(self, event: Event) -> Draft:
@@ -54,7 +55,7 @@ class Road:
         machine = self.load()
         draft = machine.draft()
         draft.run(event)
-        self.perform(machine, draft, urgent=isinstance(event, UserCancel))
+        self.perform(machine, draft, urgent=isinstance(event, (UserCancel, SetMode)))
         return draft
 
     def perform(
@@ -66,7 +67,9 @@ class Road:
         urgent: bool = False,
     ) -> None:
         """Commit a draft, together with `others`; publish and act. Raises StoreError, and then nothing has changed."""
-        for effect in machine.apply(draft, *others, command=command, urgent=urgent):
+        effects = machine.apply(draft, *others, command=command, urgent=urgent)
+        self.executor.mode = machine.context.mode
+        for effect in effects:
             self.executor.perform(effect, machine.record, machine.context)
 
     def start_over(self, epoch: int) -> None:

@@ -36,12 +36,11 @@ class Runtime:
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
         """The machine's context of a stored conversation."""
-        model = self.models.get(record.model)
         return ConvContext(
             conversation_id=record.id,
             working_dir=record.cwd,
             model_id=record.model,
-            usable_window=model.info.usable_window if model else UNKNOWN_MODEL_WINDOW,
+            usable_window=self.usable_window(record.model),
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
             restriction_available=self.sandbox.report.restriction_available,
@@ -52,6 +51,11 @@ class Runtime:
             limits=self.limits,
             tools=self.traits(sub_agent=not record.user_initiated),
         )
+
+    def usable_window(self, model: str) -> int:
+        """Tokens that a history may fill; may change once, when the model's server tells its limits."""
+        served = self.models.get(model)
+        return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 
     def traits(self, *, sub_agent: bool) -> tuple[ToolTraits, ...]:
         return tuple(spec.traits for spec in self.toolbox.specs(sub_agent=sub_agent))

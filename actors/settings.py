@@ -44,7 +44,7 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(cwd, mode),
+        system_prompt=system_prompt(runtime.workspace.surroundings(cwd), mode, at),
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
         budget=request.budget,
@@ -73,7 +73,7 @@ def succession(
         created_at=at,
         updated_at=at,
         archived_at=None,
-        system_prompt=system_prompt(parent.cwd, parent.mode),
+        system_prompt=system_prompt(runtime.workspace.surroundings(parent.cwd), parent.mode, at),
         continued_from=parent.id,
         continued_by="",
         epoch=1,
@@ -166,5 +166,11 @@ def _mode(runtime: Runtime, wanted: Mode | None) -> Mode:
     if wanted is None:
         return Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     if wanted is Mode.RESTRICTED and not report.restriction_available:
-        raise Rejected(Reason.MODE_UNAVAILABLE, f"restricted mode cannot be kept here: {report.reason}")
+        raise mode_unavailable(runtime)
     return wanted
+
+
+def mode_unavailable(runtime: Runtime) -> Rejected:
+    """Why nothing can be restricted on this machine."""
+    reason = runtime.sandbox.report.reason
+    return Rejected(Reason.MODE_UNAVAILABLE, f"restricted mode cannot be kept here: {reason}")

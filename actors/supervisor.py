@@ -16,7 +16,7 @@ from actors.effect_executor import Admission
 from actors.llm_runner import Outcome
 from actors.machine import Machine, taken_over
 from actors.ports import Commit, ConversationRecord, StoreError, StoreUnavailable
-from actors.requests import Cancel, Create, Request
+from actors.requests import Cancel, ChangeMode, Create, Request
 from actors.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -59,11 +59,13 @@ class Supervisor:
     def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]:
         """Ask a conversation; the future fails with what actors.requests and core.errors name.
 
-        A cancel goes into the urgent lane, and then what is under way is stopped without waiting for the mailbox:
-        its outcome cannot overtake the cancel.
+        A change of mode goes into the urgent lane, so that no tool that waits its turn starts in the old one. So does
+        a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
+        the cancel.
         """
         if not isinstance(request, Cancel):
-            return self._put(conversation_id, Asked(request, deadline=deadline))
+            urgent = isinstance(request, ChangeMode)
+            return self._put(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
         work = actor.under_way(request.run_id) if actor else None

@@ -1,11 +1,10 @@
-"""The real clock, ids and directories."""
+"""The real clock and ids."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import time
-from pathlib import Path
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """32 letters and digits that are not mistaken for each other: every byte picks one as likely as any other."""
@@ -40,24 +39,6 @@ class RandomIds:
 
     def slug(self) -> str:
         return f"{secrets.choice(_ADJECTIVES)}-{secrets.choice(_NOUNS)}-{_token(4)}"
-
-
-class LocalWorkspace:
-    """Directories of this machine (REQ-BED-010)."""
-
-    def check(self, path: str) -> str:
-        """The real path; raises ValueError if it is not an existing absolute directory."""
-        if "\0" in path:
-            raise ValueError("it contains a NUL character")
-        if not path.startswith("/"):
-            raise ValueError("it must be an absolute path")
-        try:
-            real = Path(path).resolve(strict=True)
-        except (OSError, RuntimeError):
-            raise ValueError("there is no such directory on the server") from None
-        if not real.is_dir():
-            raise ValueError("it is not a directory")
-        return str(real)
 
 
 def _token(length: int) -> str:

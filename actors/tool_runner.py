@@ -17,7 +17,7 @@ from pykka import ActorRef
 
 from actors.actor import Actor, tell
 from actors.core.content import ToolError, ToolResult, ToolSuccess
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
 from actors.core.tool_run import (
@@ -57,6 +57,9 @@ class Run:
     effect: ExecuteTool
     context: ConvContext
     cancel: CancelToken
+    mode: Callable[[], Mode]
+    """The conversation's mode now; any thread. Asked when the tool starts, which may be long after this message: it
+    can be held back, and the mode be changed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ class ToolRunner(Actor):
             conversation_id=context.conversation_id,
             tool_use_id=run.effect.tool_use_id,
             working_directory=context.working_dir,
-            mode=context.mode,
+            mode=run.mode(),
             cancel=run.cancel,
             sandbox=self._runtime.sandbox,
             clock=self._runtime.clock,

@@ -22,16 +22,17 @@ import grpc
 from actors.event_hub import EventHub
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.ports import DataDirectoryBusy, NoFaults, StoreError, StoreUnusable
+from actors.ports import DataDirectoryBusy, NoFaults, SandboxUnavailable, StoreError, StoreUnusable
 from actors.runtime import Runtime
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
 from actors.store.engine import sqlite3
 from actors.store.peewee_store import open_store
 from actors.supervisor import Supervisor
-from actors.system import LocalWorkspace, RandomIds, SystemClock
+from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
 from actors.tools.registry import StandardToolbox
+from actors.workspace import LocalWorkspace
 from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_private
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
@@ -67,10 +68,10 @@ def wire(config: Config) -> Iterator[Wired]:
             store = open_store(config.data_dir, clock=clock)
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / "token")
-            models = Catalog(_providers(config), default=config.default_model)
+            models = Catalog(_providers(config), default=config.default_model, models=config.models)
         except (DataDirectoryBusy, StoreUnusable, TokenUnusable, ValueError) as error:
             raise CannotStart(str(error)) from None
-        sandbox = ToolHostSandbox(probe())
+        sandbox = _sandbox(config)
         opened.callback(sandbox.close)
         timers = Timers(clock)
         opened.callback(timers.close)
@@ -83,16 +84,28 @@ def wire(config: Config) -> Iterator[Wired]:
             clock=clock,
             ids=RandomIds(),
             faults=NoFaults(),
-            workspace=LocalWorkspace(),
+            workspace=LocalWorkspace(sandbox.protected),
             timers=timers,
             idle_seconds=config.idle_seconds,
         )
         yield Wired(runtime, Supervisor(runtime), token, sqlite3.sqlite_version)
 
 
+def _sandbox(config: Config) -> ToolHostSandbox:
+    """What holds tools: nothing of the server's own is theirs to read. Raises CannotStart."""
+    own = (config.data_dir, config.tls_key, config.file)
+    try:
+        report = probe(config.sandbox)
+        sandbox = ToolHostSandbox(report, protected=[str(path) for path in own if path is not None])
+    except (SandboxUnavailable, OSError) as error:
+        raise CannotStart(str(error)) from None
+    log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
+    return sandbox
+
+
 def _providers(config: Config) -> tuple[ProviderConfig, ...]:
     """Those of the file, then those of the environment that the file does not name."""
-    named = tuple(provider_from_mapping(name, table) for name, table in config.providers.items())
+    named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
 

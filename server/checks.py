@@ -209,6 +209,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("decision", known(v1.ApprovalDecision, v1.APPROVAL_DECISION_WITHDRAWN, required=True)),
         ("note", text_up_to(limits.MAX_NOTE_CHARS)),
     ),
+    v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
     v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),
     v1.ListMessagesRequest: (("parent", conversation_name), *_PAGE, ("after_sequence", not_negative)),

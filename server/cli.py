@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from server.config import LOG_LEVELS, ConfigError, load
+from server.config import LOG_LEVELS, SANDBOXES, ConfigError, load
 
 CANNOT_START = 1
 USAGE = 2
@@ -26,6 +26,11 @@ USAGE = 2
 @click.option("--reflection/--no-reflection", default=None, help="Describe the services to tools. [off]")
 @click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", type=str, help="The PEM file with its key.")
+@click.option(
+    "--sandbox",
+    type=click.Choice(SANDBOXES),
+    help="What restricts tools; the server refuses to start if the machine cannot keep it. [auto]",
+)
 @click.option("--until-eof", is_flag=True, help="Stop as well when standard input, a pipe, is closed at its other end.")
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """Run the Bedrock server until it is told to stop.

@@ -105,6 +105,10 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Re
     )
 
 
+def set_mode(request: v1.SetModeRequest) -> requests.ChangeMode:
+    return requests.ChangeMode(_MODE[request.mode])
+
+
 def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:
     return requests.Continue(
         include_summary=request.include_summary,
@@ -151,5 +155,6 @@ def cancelled(facts: Facts, conversation_id: str, answer: requests.Cancelled, at
         returned_steers=[messages.queued_message(conversation_id, each, "steer") for each in answer.returned],
         discarded_follow_ups=[messages.queued_message(conversation_id, each, "follow_up") for each in answer.discarded],
         surviving_jobs=answer.surviving_jobs,
+        ended_jobs=answer.ended_jobs,
         revision=0 if answer.no_op else answer.revision,
     )

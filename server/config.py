@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 DEFAULT_LISTEN = "127.0.0.1:7421"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+SANDBOXES = ("auto", "A", "B", "none")
 
 
 class ConfigError(Exception):
@@ -65,8 +66,14 @@ class Config:
     tls_certificate: Path | None = None
     """PEM, with its chain."""
     tls_key: Path | None = None
+    sandbox: str = "auto"
+    """What keeps the restricted mode: the best that the machine can, or one tier that it must be able to keep."""
+    file: Path | None = None
+    """The file that settings came from."""
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Model providers from the file, by name; may hold keys, so it is never shown."""
+    models: Mapping[str, Any] = field(default_factory=dict)
+    """What the file says about models' windows and prices, by the beginnings of their names."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where the keys of well-known providers are looked for."""
 
@@ -139,6 +146,13 @@ def _level(value: Any) -> str:
     return str(value).lower()
 
 
+def _sandbox(value: Any) -> str:
+    for known in SANDBOXES:
+        if str(value).lower() == known.lower():
+            return known
+    raise ValueError(f"must be one of {', '.join(SANDBOXES)}")
+
+
 SETTINGS: dict[str, Parser] = {
     "data_dir": _path,
     "listen": _listen,
@@ -150,8 +164,10 @@ SETTINGS: dict[str, Parser] = {
     "reflection": _flag,
     "tls_certificate": _path,
     "tls_key": _path,
+    "sandbox": _sandbox,
 }
-"""Every setting that a flag, a variable and the file can give. The file also has the table `providers`."""
+"""Every setting that a flag, a variable and the file can give. The file also has the tables `providers`
+and `models`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -159,13 +175,18 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
 
     Raises ConfigError.
     """
-    table, origin = _read(_file(file, environ))
+    source = _file(file, environ)
+    table, origin = _read(source)
     providers = table.pop("providers", {})
     if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
         raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
+    models = table.pop("models", {})
+    if not isinstance(models, dict):
+        raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {', '.join(SETTINGS)}, providers")
+        known = ", ".join((*SETTINGS, "providers", "models"))
+        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     for name, parse in SETTINGS.items():
         variable = f"BEDROCK_{name.upper()}"
@@ -176,7 +197,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         elif name in table:
             values[name] = _parsed(parse, table[name], f"{origin}: {name}")
     values.setdefault("data_dir", _default_data_dir(environ))
-    return _checked(Config(providers=providers, environ=environ, **values))
+    return _checked(Config(file=source, providers=providers, models=models, environ=environ, **values))
 
 
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:

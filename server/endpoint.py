@@ -13,7 +13,7 @@ from bedrock import v1
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from actors.core.context import ToolGroup
-from actors.runtime import UNKNOWN_MODEL_WINDOW, Runtime
+from actors.runtime import Runtime
 from server import limits
 from server.auth import TokenAuth
 from server.catalog import CatalogService
@@ -140,18 +140,10 @@ def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSetti
 
 
 def facts_of(runtime: Runtime) -> Facts:
-    """What conversions must know. A model's window never changes while the server runs."""
+    """What conversions must know."""
     specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
-    windows: dict[str, int] = {}
-
-    def usable_window(name: str) -> int:
-        if name not in windows:
-            model = runtime.models.get(name)
-            windows[name] = model.info.usable_window if model else UNKNOWN_MODEL_WINDOW
-        return windows[name]
-
-    return Facts(groups, usable_window, runtime.limits)
+    return Facts(groups, runtime.usable_window, runtime.limits)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

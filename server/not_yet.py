@@ -12,9 +12,6 @@ from server.status import Unimplemented
 class ConversationsNotYet(v1.ConversationServiceServicer):
     """Answers UNIMPLEMENTED."""
 
-    def SetMode(self, request: Any, context: Any) -> NoReturn:
-        raise Unimplemented("SetMode")
-
     def SpawnSubAgents(self, request: Any, context: Any) -> NoReturn:
         raise Unimplemented("SpawnSubAgents")
 

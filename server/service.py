@@ -125,6 +125,12 @@ class ConversationService(ConversationsNotYet):
         record = await self._ask(context, name, commands.resolve(request, parsed[1]))
         return v1.ResolveApprovalResponse(conversation=conversation(self._facts, record))
 
+    async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
+        answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
+        return v1.SetModeResponse(
+            conversation=conversation(self._facts, answer.record), surviving_jobs=answer.surviving_jobs
+        )
+
     async def TriggerContinuation(
         self, request: v1.TriggerContinuationRequest, context: Context
     ) -> v1.TriggerContinuationResponse:

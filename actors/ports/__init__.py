@@ -51,7 +51,7 @@ from actors.ports.store import (
     StoreUnavailable,
     StoreUnusable,
 )
-from actors.ports.surroundings import EventBus, Workspace
+from actors.ports.surroundings import EventBus, GitState, Instructions, Surroundings, Workspace
 from actors.ports.tools import Tool, Toolbox, ToolContext, ToolInputInvalid, ToolOutput, ToolTransientError
 
 __all__ = [
@@ -66,7 +66,9 @@ __all__ = [
     "EventBus",
     "Faults",
     "Fenced",
+    "GitState",
     "Ids",
+    "Instructions",
     "JournalRow",
     "Launch",
     "LogEntry",
@@ -95,6 +97,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUnusable",
     "StoredEvent",
+    "Surroundings",
     "Tool",
     "ToolContext",
     "ToolInputInvalid",

@@ -21,7 +21,7 @@ class ModelInfo(Struct, frozen=True):
     display_name: str
     provider: str
     protocol: str
-    """"anthropic", "openai-chat" or "demo"."""
+    """"anthropic", "openai-chat", "openai-responses" or "demo"."""
     context_window: int
     max_output: int
     usable_window: int
@@ -94,7 +94,9 @@ class Model(Protocol):
     """A model that can be asked. One call of `respond` is one attempt: it never retries."""
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """Its limits may become known when it is asked for the first time."""
+        ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Ask, and block until the whole answer is there (runner thread).

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from actors.core.notifications import Token
 from actors.ports.records import ConversationRecord, StoredEvent
 
@@ -30,9 +32,48 @@ class EventBus(Protocol):
         ...
 
 
+class GitState(Struct, frozen=True):
+    """What the files of a git repository say of it; "" where they do not tell."""
+
+    root: str
+    branch: str = ""
+    """Empty as well when no branch is checked out."""
+    commit: str = ""
+    """Short; empty as well before the first one."""
+
+
+class Instructions(Struct, frozen=True):
+    """A file in which a repository tells agents how to work in it: data, written by whoever wrote the repository."""
+
+    path: str
+    text: str = ""
+    """Its beginning, as valid text without NUL."""
+    shown_bytes: int = 0
+    cut_bytes: int = 0
+    """How much of the file is not in `text`."""
+    left_out: str = ""
+    """Why nothing of it was read, "" if it was."""
+
+
+class Surroundings(Struct, frozen=True):
+    """What a model is told of the place that it works in."""
+
+    directory: str
+    git: GitState | None = None
+    """None outside of a repository."""
+    instructions: tuple[Instructions, ...] = ()
+    """From the root of the repository down to the directory."""
+    unnamed: int = 0
+    """How many more such files there are nearer to the root."""
+
+
 class Workspace(Protocol):
     """The directories that conversations work in. Any thread; may touch the disk."""
 
     def check(self, path: str) -> str:
         """The real path of an existing directory; raises ValueError with a text for people."""
+        ...
+
+    def surroundings(self, directory: str) -> Surroundings:
+        """What is there, of a directory that was checked once. Reads little, and waits for nothing but the disk."""
         ...

@@ -224,10 +224,10 @@ class AsyncConversation:
         request = _requests.resolve(self.name, approval, "deny", note)
         return (await self._client.call(self._stub.ResolveApproval, request)).conversation
 
-    async def set_mode(self, mode: str) -> v1.Conversation:
-        """Set what tools may do: "restricted" or "unrestricted"."""
+    async def set_mode(self, mode: str) -> v1.SetModeResponse:
+        """Set what tools may do that start from now on: "restricted" or "unrestricted"; see the other client."""
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode))
-        return (await self._client.call(self._stub.SetMode, request)).conversation
+        return await self._client.call(self._stub.SetMode, request)
 
     async def update(
         self,

@@ -260,10 +260,16 @@ class Conversation:
         request = _requests.resolve(self.name, approval, "deny", note)
         return self._client.call(self._stub.ResolveApproval, request).conversation
 
-    def set_mode(self, mode: str) -> v1.Conversation:
-        """Set what tools may do: "restricted" or "unrestricted"."""
+    def set_mode(self, mode: str) -> v1.SetModeResponse:
+        """Set what tools may do that start from now on: "restricted" or "unrestricted".
+
+        Returns the conversation, and the background jobs that go on with the rights that they were started with.
+
+        Raises:
+            ModeUnavailable: The server cannot restrict tools on its machine.
+        """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode))
-        return self._client.call(self._stub.SetMode, request).conversation
+        return self._client.call(self._stub.SetMode, request)
 
     def update(
         self,

@@ -1,48 +1,56 @@
-"""Killing whole trees: from `kill()` to the tree verified dead, daemons that fled included."""
+"""Killing whole trees: from `kill()` to the tree verified dead, daemons that fled included; servers that are killed."""
 
 from __future__ import annotations
 
-import time
-import uuid
+import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
 
+from actors.ports import SandboxUnavailable
 from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.bench.figures import Report, spread
-from tests.integration.sandbox.trees import TREES, eventually, launch, marked, sleepers
+from tests.e2e.killing import kill_servers
+from tests.integration.sandbox.trees import WAYS, Killed, kill_trees, sandbox_of
 
-TIMES = 15
-"""Of each kind of tree."""
+TREES = int(os.environ.get("BEDROCK_TREES", "1000"))
+"""Killed with a PID namespace; a fifth as many in each of the other ways."""
+
+SERVERS = int(os.environ.get("BEDROCK_KILLS", "50"))
+"""Servers killed."""
+
+NAMES = {"namespace": "PID namespace", "walk": "subreaper", "A": "Tier A", "B": "Tier B"}
+
+BOUND_MS = 250
+"""What the death of a killed server's tools may take."""
 
 
 def run(report: Report) -> None:
-    report_of_machine = probe()
-    for namespace in (True, False):
-        took, survivors = [], 0
-        sandbox = ToolHostSandbox(report_of_machine, pid_namespace=namespace)
-        for command, size in TREES.values():
-            for _ in range(TIMES):
-                milliseconds, left = kill_one(sandbox, command, size)
-                took.append(milliseconds)
-                survivors += left
-        way = "PID namespace" if namespace and sandbox.report.pid_namespace else "subreaper"
-        report.add(f"tool killed → tree verified dead, {way}", "ms", survivors=survivors, **spread(took))
-        starts = [start_one(sandbox) for _ in range(40)]
-        report.add(f"tool start to end, `bash -c :`, {way}", "ms", **spread(starts))
-        sandbox.close()
+    for way in WAYS:
+        _trees(report, way)
+    with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
+        took = [killed.milliseconds for killed in kill_servers(Path(folder), SERVERS)]
+    late = sum(each > BOUND_MS for each in took)
+    report.add("server killed → no process left", "ms", **{f"over_{BOUND_MS}": late}, **spread(took))
 
 
-def kill_one(sandbox: ToolHostSandbox, command: str, size: int) -> tuple[float, int]:
-    mark = uuid.uuid4().hex
-    tree = sandbox.start(launch(command, mark), lambda _: None)
-    eventually(lambda: len(sleepers(mark)) >= size, "the tree grew")
-    began = time.perf_counter()
-    tree.kill()
-    tree.wait()
-    milliseconds = (time.perf_counter() - began) * 1000
-    return milliseconds, len(marked(mark))
+def _trees(report: Report, way: str) -> None:
+    name = f"tool killed → tree verified dead, {NAMES[way]}"
+    try:
+        sandbox = sandbox_of(way, probe())
+    except SandboxUnavailable as why:
+        report.add(name, "ms", not_here=str(why))
+        return
+    killed = list(kill_trees(sandbox, way, TREES if way == "namespace" else TREES // 5))
+    sandbox.close()
+    survivors = sum(one.survivors for one in killed)
+    report.add(name, "ms", survivors=survivors, **spread([one.milliseconds for one in killed]))
+    for kind, some in _by_kind(killed).items():
+        report.add(f"  {kind}", "ms", **spread(some))
 
 
-def start_one(sandbox: ToolHostSandbox) -> float:
-    began = time.perf_counter()
-    sandbox.start(launch(":"), lambda _: None).wait()
-    return (time.perf_counter() - began) * 1000
+def _by_kind(killed: list[Killed]) -> dict[str, list[float]]:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for one in killed:
+        kinds[one.kind].append(one.milliseconds)
+    return kinds

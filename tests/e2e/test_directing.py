@@ -377,7 +377,6 @@ def test_lists_have_pages(open_chat: OpenChat) -> None:
 
 
 NOT_YET: dict[str, Callable[[Chat], object]] = {
-    "SetMode": lambda chat: chat.conversation.set_mode("unrestricted"),
     "SpawnSubAgents": lambda chat: chat.conversation.spawn_sub_agents(["think"]),
     "ListQueue": lambda chat: chat.conversation.queue(),
     "WithdrawMessage": lambda chat: chat.conversation.withdraw(f"{chat.name}/messages/m1"),

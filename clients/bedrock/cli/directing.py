@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -52,17 +53,18 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
     if receipt.no_op:
         click.echo("there is nothing to cancel")
+        _still_running(receipt.surviving_jobs, conversation)
         return
     stopped = [
         *(["a request to the model"] if receipt.llm_request_id else []),
         *([f"{len(receipt.tool_use_ids)} tool call(s)"] if receipt.tool_use_ids else []),
         *([f"{len(receipt.sub_agents)} sub-agent(s)"] if receipt.sub_agents else []),
+        *([f"{len(receipt.ended_jobs)} background job(s)"] if receipt.ended_jobs else []),
     ]
     click.echo("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
     for steer in receipt.returned_steers:
         click.echo(f"not delivered: {one_line(Message(steer).text, 100)}")
-    if receipt.surviving_jobs:
-        click.echo(f"still running: {', '.join(receipt.surviving_jobs)} (end them with --kill-jobs)")
+    _still_running(receipt.surviving_jobs, conversation)
 
 
 @click.command()
@@ -71,8 +73,10 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: str) -> None:
     """Set what the tools of a conversation may do, from now on."""
-    now = connect(ctx).conversation(name).set_mode(mode)
-    click.echo(f"{now.slug} is {enum_name(v1.Mode, now.mode)}")
+    conversation = connect(ctx).conversation(name)
+    answer = conversation.set_mode(mode)
+    click.echo(f"{answer.conversation.slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    _still_running(answer.surviving_jobs, conversation, "with the rights that they were started with")
 
 
 @click.command("continue")
@@ -122,6 +126,13 @@ def rm(ctx: click.Context, name: str, force: bool) -> None:
     for warning in conversation.delete(force=force):
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"deleted {slug}")
+
+
+def _still_running(jobs: Sequence[str], conversation: Conversation, how: str = "in the background") -> None:
+    """Say which jobs go on, and how to end them."""
+    if jobs:
+        name = conversation.name.removeprefix("conversations/")
+        click.echo(f"still running {how}: {', '.join(jobs)} (`bedrock cancel --kill-jobs {name}` ends them)")
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:

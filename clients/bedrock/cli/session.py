@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ Esc, Ctrl-C    cancel what is under way, and drop what is queued
 Ctrl-C again   leave; the run goes on
 /queue TEXT    the same as Tab
 /cancel        the same as Esc
+/kill          the same, and end the background jobs too
 /withdraw      take back what was queued last
 /mode MODE     restricted or unrestricted
 /model MODEL   go on with another model
@@ -123,9 +124,28 @@ class ChatSession:
 
     async def cancel(self) -> None:
         """Stop what is under way, and drop what is queued."""
-        receipt = await self._attempt(self._conversation.cancel(discard_queued=True, reason="chat"))
-        if receipt is not None and receipt.no_op:
+        await self._cancel(kill_jobs=False)
+
+    async def _cancel(self, *, kill_jobs: bool) -> None:
+        call = self._conversation.cancel(discard_queued=True, kill_jobs=kill_jobs, reason="chat")
+        receipt = await self._attempt(call)
+        if receipt is None:
+            return
+        if receipt.no_op:
             self._write(self._paint.dim("· there is nothing to cancel"))
+        if receipt.ended_jobs:
+            self._write(self._paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
+        self._still_running(receipt.surviving_jobs, "in the background")
+
+    async def _set_mode(self, mode: str) -> None:
+        """The change itself is told by its event."""
+        answer = await self._attempt(self._conversation.set_mode(mode))
+        if answer is not None:
+            self._still_running(answer.surviving_jobs, "with the rights that they were started with")
+
+    def _still_running(self, jobs: Sequence[str], how: str) -> None:
+        if jobs:
+            self._write(self._paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
 
     def _happened(self, event: Event) -> None:
         was_busy = self.view.busy
@@ -177,12 +197,14 @@ class ChatSession:
                 self.over.set()
             case "cancel":
                 await self.cancel()
+            case "kill":
+                await self._cancel(kill_jobs=True)
             case "queue" if argument:
                 await self._send(argument, "follow_up")
             case "withdraw" if self.view.queue:
                 await self._attempt(self._conversation.withdraw(self.view.queue[-1]))
             case "mode" if argument in ("restricted", "unrestricted"):
-                await self._attempt(self._conversation.set_mode(argument))
+                await self._set_mode(argument)
             case "model" if argument:
                 await self._attempt(self._conversation.update(model=argument))
             case "continue":

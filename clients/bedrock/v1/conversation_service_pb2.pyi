@@ -441,8 +441,8 @@ class DeleteConversationResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What could not be removed, in words for an operator. Empty as a rule; the
-        conversation is gone in any case.
+        """What could not be stopped in time or removed, in words for an operator. Empty
+        as a rule; the conversation is gone in any case.
         """
 
     def __init__(
@@ -572,7 +572,7 @@ class CancelConversationRequest(_message.Message):
     kill_jobs: _builtins.bool
     """Whether to end the background jobs of the conversation as well, those that
     earlier shell commands left running on purpose. Has this effect even if
-    nothing else is under way.
+    nothing else is under way, but not if `run` is set and is not under way.
     """
     reason: _builtins.str
     """Why, for the log. 256 characters at most. May be empty."""
@@ -597,7 +597,7 @@ Global___CancelConversationRequest: _TypeAlias = CancelConversationRequest  # no
 class CancelConversationResponse(_message.Message):
     """The response of CancelConversation: a receipt of what was stopped.
 
-    That the processes of a tool are gone is reported by the event
+    That the processes of a tool or of a job are gone is reported by the event
     `tool_tree_reaped`, a moment later.
     """
 
@@ -613,9 +613,10 @@ class CancelConversationResponse(_message.Message):
     DISCARDED_FOLLOW_UPS_FIELD_NUMBER: _builtins.int
     SURVIVING_JOBS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    ENDED_JOBS_FIELD_NUMBER: _builtins.int
     no_op: _builtins.bool
-    """Whether there was nothing to cancel. All other fields but `state` and
-    `surviving_jobs` are unset then.
+    """Whether there was nothing to cancel, and no background job to end. All other
+    fields but `state` and `surviving_jobs` are unset then.
     """
     run: _builtins.str
     """The run that was cancelled,
@@ -656,6 +657,12 @@ class CancelConversationResponse(_message.Message):
     def surviving_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Background jobs that go on running, by their handles."""
 
+    @_builtins.property
+    def ended_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Background jobs that `kill_jobs` has ended, by their handles. If nothing else
+        was under way, this and `revision` are the only fields set beside `state`.
+        """
+
     def __init__(
         self,
         *,
@@ -669,10 +676,11 @@ class CancelConversationResponse(_message.Message):
         discarded_follow_ups: _abc.Iterable[_conversation_pb2.Message] | None = ...,
         surviving_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
+        ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_follow_ups", b"discarded_follow_ups", "llm_request_id", b"llm_request_id", "no_op", b"no_op", "returned_steers", b"returned_steers", "revision", b"revision", "run", b"run", "state", b"state", "sub_agents", b"sub_agents", "surviving_jobs", b"surviving_jobs", "tool_use_ids", b"tool_use_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_follow_ups", b"discarded_follow_ups", "ended_jobs", b"ended_jobs", "llm_request_id", b"llm_request_id", "no_op", b"no_op", "returned_steers", b"returned_steers", "revision", b"revision", "run", b"run", "state", b"state", "sub_agents", b"sub_agents", "surviving_jobs", b"surviving_jobs", "tool_use_ids", b"tool_use_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,18 +775,27 @@ class SetModeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
+    SURVIVING_JOBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The conversation in its new mode."""
+
+    @_builtins.property
+    def surviving_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Background jobs that go on running, by their handles. Each keeps the rights
+        that it was started with, also if the mode is narrower now; CancelConversation
+        with `kill_jobs` ends them.
+        """
 
     def __init__(
         self,
         *,
         conversation: _conversation_pb2.Conversation | None = ...,
+        surviving_jobs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "surviving_jobs", b"surviving_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -295,9 +295,10 @@ class ConversationServiceServicer(object):
         """Archives a conversation: takes it off the list of active ones, and refuses
         new runs in it.
 
-        It can still be read, watched, exported and deleted. Refused with AGENT_BUSY
-        (FAILED_PRECONDITION) while a run is under way. Archiving an archived
-        conversation changes nothing and succeeds.
+        It can still be read, watched, exported and deleted. Background jobs that tools
+        left running are ended. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
+        run is under way. Archiving an archived conversation changes nothing and
+        succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,6 +315,12 @@ class ConversationServiceServicer(object):
     def DeleteConversation(self, request, context):
         """Deletes a conversation with its messages, events, attachments, sub-agents and
         background jobs. This cannot be undone.
+
+        Everything is stopped first: the call returns when all processes of its tools
+        are gone, after two seconds at most, and nothing of the conversation is removed
+        before. From the moment that this begins, other calls find no conversation.
+        A conversation whose deletion is interrupted, by the end of the server for
+        example, is at rest and whole.
 
         Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is under way, unless
         `force` is set. Files in the working directory are not touched. Watchers see
@@ -365,10 +372,13 @@ class ConversationServiceServicer(object):
         the next run, unless `discard_queued` is set or the conversation's
         `follow_up_policy` discards what waits.
 
+        Background jobs that earlier tool calls left running on purpose go on, unless
+        `kill_jobs` is set; the answer lists both kinds.
+
         The call is never refused because of the state. If there is nothing to cancel
-        it succeeds with `no_op`. A second cancel changes nothing, except that it can
-        add `discard_queued` while sub-agents are ending. A cancelled sub-agent has
-        failed.
+        and no job to end it succeeds with `no_op`. A second cancel changes nothing,
+        except that it can add `discard_queued` while sub-agents are ending. A
+        cancelled sub-agent has failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -393,9 +403,10 @@ class ConversationServiceServicer(object):
         """Changes what tools may do, in any state that is not terminal.
 
         The mode holds at once, for all tools that start from now on; a tool that runs
-        already keeps the mode it was started with. The agent is told by a message
-        that never comes between a tool call and its result. Narrowing needs no
-        approval. Setting the mode that is set already changes nothing and succeeds.
+        already keeps the mode it was started with, and so does a background job; the
+        answer names those that are left. The agent is told by a message that never
+        comes between a tool call and its result. Narrowing needs no approval. Setting
+        the mode that is set already changes nothing and succeeds.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
         FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow

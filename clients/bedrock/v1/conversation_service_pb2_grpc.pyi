@@ -108,9 +108,10 @@ class ConversationServiceStub:
     """Archives a conversation: takes it off the list of active ones, and refuses
     new runs in it.
 
-    It can still be read, watched, exported and deleted. Refused with AGENT_BUSY
-    (FAILED_PRECONDITION) while a run is under way. Archiving an archived
-    conversation changes nothing and succeeds.
+    It can still be read, watched, exported and deleted. Background jobs that tools
+    left running are ended. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
+    run is under way. Archiving an archived conversation changes nothing and
+    succeeds.
     """
     UnarchiveConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UnarchiveConversationRequest, _conversation_service_pb2.UnarchiveConversationResponse]
     """Puts an archived conversation back on the list of active ones. For a
@@ -119,6 +120,12 @@ class ConversationServiceStub:
     DeleteConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationRequest, _conversation_service_pb2.DeleteConversationResponse]
     """Deletes a conversation with its messages, events, attachments, sub-agents and
     background jobs. This cannot be undone.
+
+    Everything is stopped first: the call returns when all processes of its tools
+    are gone, after two seconds at most, and nothing of the conversation is removed
+    before. From the moment that this begins, other calls find no conversation.
+    A conversation whose deletion is interrupted, by the end of the server for
+    example, is at rest and whole.
 
     Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is under way, unless
     `force` is set. Files in the working directory are not touched. Watchers see
@@ -162,10 +169,13 @@ class ConversationServiceStub:
     the next run, unless `discard_queued` is set or the conversation's
     `follow_up_policy` discards what waits.
 
+    Background jobs that earlier tool calls left running on purpose go on, unless
+    `kill_jobs` is set; the answer lists both kinds.
+
     The call is never refused because of the state. If there is nothing to cancel
-    it succeeds with `no_op`. A second cancel changes nothing, except that it can
-    add `discard_queued` while sub-agents are ending. A cancelled sub-agent has
-    failed.
+    and no job to end it succeeds with `no_op`. A second cancel changes nothing,
+    except that it can add `discard_queued` while sub-agents are ending. A
+    cancelled sub-agent has failed.
     """
     ResolveApproval: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ResolveApprovalRequest, _conversation_service_pb2.ResolveApprovalResponse]
     """Answers a question that waits for a person.
@@ -182,9 +192,10 @@ class ConversationServiceStub:
     """Changes what tools may do, in any state that is not terminal.
 
     The mode holds at once, for all tools that start from now on; a tool that runs
-    already keeps the mode it was started with. The agent is told by a message
-    that never comes between a tool call and its result. Narrowing needs no
-    approval. Setting the mode that is set already changes nothing and succeeds.
+    already keeps the mode it was started with, and so does a background job; the
+    answer names those that are left. The agent is told by a message that never
+    comes between a tool call and its result. Narrowing needs no approval. Setting
+    the mode that is set already changes nothing and succeeds.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
     FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow
@@ -420,9 +431,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     """Archives a conversation: takes it off the list of active ones, and refuses
     new runs in it.
 
-    It can still be read, watched, exported and deleted. Refused with AGENT_BUSY
-    (FAILED_PRECONDITION) while a run is under way. Archiving an archived
-    conversation changes nothing and succeeds.
+    It can still be read, watched, exported and deleted. Background jobs that tools
+    left running are ended. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
+    run is under way. Archiving an archived conversation changes nothing and
+    succeeds.
     """
     UnarchiveConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UnarchiveConversationRequest, _conversation_service_pb2.UnarchiveConversationResponse]  # type: ignore[assignment]
     """Puts an archived conversation back on the list of active ones. For a
@@ -431,6 +443,12 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     DeleteConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteConversationRequest, _conversation_service_pb2.DeleteConversationResponse]  # type: ignore[assignment]
     """Deletes a conversation with its messages, events, attachments, sub-agents and
     background jobs. This cannot be undone.
+
+    Everything is stopped first: the call returns when all processes of its tools
+    are gone, after two seconds at most, and nothing of the conversation is removed
+    before. From the moment that this begins, other calls find no conversation.
+    A conversation whose deletion is interrupted, by the end of the server for
+    example, is at rest and whole.
 
     Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is under way, unless
     `force` is set. Files in the working directory are not touched. Watchers see
@@ -474,10 +492,13 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     the next run, unless `discard_queued` is set or the conversation's
     `follow_up_policy` discards what waits.
 
+    Background jobs that earlier tool calls left running on purpose go on, unless
+    `kill_jobs` is set; the answer lists both kinds.
+
     The call is never refused because of the state. If there is nothing to cancel
-    it succeeds with `no_op`. A second cancel changes nothing, except that it can
-    add `discard_queued` while sub-agents are ending. A cancelled sub-agent has
-    failed.
+    and no job to end it succeeds with `no_op`. A second cancel changes nothing,
+    except that it can add `discard_queued` while sub-agents are ending. A
+    cancelled sub-agent has failed.
     """
     ResolveApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ResolveApprovalRequest, _conversation_service_pb2.ResolveApprovalResponse]  # type: ignore[assignment]
     """Answers a question that waits for a person.
@@ -494,9 +515,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     """Changes what tools may do, in any state that is not terminal.
 
     The mode holds at once, for all tools that start from now on; a tool that runs
-    already keeps the mode it was started with. The agent is told by a message
-    that never comes between a tool call and its result. Narrowing needs no
-    approval. Setting the mode that is set already changes nothing and succeeds.
+    already keeps the mode it was started with, and so does a background job; the
+    answer names those that are left. The agent is told by a message that never
+    comes between a tool call and its result. Narrowing needs no approval. Setting
+    the mode that is set already changes nothing and succeeds.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
     FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow
@@ -759,9 +781,10 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Archives a conversation: takes it off the list of active ones, and refuses
         new runs in it.
 
-        It can still be read, watched, exported and deleted. Refused with AGENT_BUSY
-        (FAILED_PRECONDITION) while a run is under way. Archiving an archived
-        conversation changes nothing and succeeds.
+        It can still be read, watched, exported and deleted. Background jobs that tools
+        left running are ended. Refused with AGENT_BUSY (FAILED_PRECONDITION) while a
+        run is under way. Archiving an archived conversation changes nothing and
+        succeeds.
         """
 
     @_abc_1.abstractmethod
@@ -782,6 +805,12 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.DeleteConversationResponse, _abc.Awaitable[_conversation_service_pb2.DeleteConversationResponse]]:
         """Deletes a conversation with its messages, events, attachments, sub-agents and
         background jobs. This cannot be undone.
+
+        Everything is stopped first: the call returns when all processes of its tools
+        are gone, after two seconds at most, and nothing of the conversation is removed
+        before. From the moment that this begins, other calls find no conversation.
+        A conversation whose deletion is interrupted, by the end of the server for
+        example, is at rest and whole.
 
         Refused with AGENT_BUSY (FAILED_PRECONDITION) while a run is under way, unless
         `force` is set. Files in the working directory are not touched. Watchers see
@@ -837,10 +866,13 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         the next run, unless `discard_queued` is set or the conversation's
         `follow_up_policy` discards what waits.
 
+        Background jobs that earlier tool calls left running on purpose go on, unless
+        `kill_jobs` is set; the answer lists both kinds.
+
         The call is never refused because of the state. If there is nothing to cancel
-        it succeeds with `no_op`. A second cancel changes nothing, except that it can
-        add `discard_queued` while sub-agents are ending. A cancelled sub-agent has
-        failed.
+        and no job to end it succeeds with `no_op`. A second cancel changes nothing,
+        except that it can add `discard_queued` while sub-agents are ending. A
+        cancelled sub-agent has failed.
         """
 
     @_abc_1.abstractmethod
@@ -869,9 +901,10 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Changes what tools may do, in any state that is not terminal.
 
         The mode holds at once, for all tools that start from now on; a tool that runs
-        already keeps the mode it was started with. The agent is told by a message
-        that never comes between a tool call and its result. Narrowing needs no
-        approval. Setting the mode that is set already changes nothing and succeeds.
+        already keeps the mode it was started with, and so does a background job; the
+        answer names those that are left. The agent is told by a message that never
+        comes between a tool call and its result. Narrowing needs no approval. Setting
+        the mode that is set already changes nothing and succeeds.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
         FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow

@@ -416,8 +416,9 @@ class Event(_message.Message):
 
     @_typing.final
     class ToolTreeReaped(_message.Message):
-        """The processes of a cancelled tool call are gone. May follow RunStopped: the
-        conversation does not wait for it, only the next tool call does.
+        """The processes of a cancelled tool call, or of a background job that was ended,
+        are gone. May follow RunStopped: the conversation does not wait for it, only the
+        next tool call does. There may be none for a call of which nothing ran.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -427,7 +428,7 @@ class Event(_message.Message):
         DURATION_FIELD_NUMBER: _builtins.int
         LEAKED_FIELD_NUMBER: _builtins.int
         tool_use_id: _builtins.str
-        """The call."""
+        """The call; for a job, the call that had started it."""
         leaked: _builtins.bool
         """Whether some of them could not be confirmed gone within two seconds. The
         server has logged them for its operator. False as a rule.
@@ -625,7 +626,9 @@ class Event(_message.Message):
 
     @_builtins.property
     def tool_tree_reaped(self) -> Global___Event.ToolTreeReaped:
-        """Durable. The processes of a cancelled tool call are gone."""
+        """Durable. The processes of a cancelled tool call, or of a background job that
+        was ended, are gone.
+        """
 
     @_builtins.property
     def text_delta(self) -> Global___Event.TextDelta:

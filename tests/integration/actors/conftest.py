@@ -40,8 +40,9 @@ from actors.requests import Cancel, Cancelled, Create, Send, Sent
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
 from actors.supervisor import Supervisor
-from actors.system import LocalWorkspace, RandomIds, SystemClock
+from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
+from actors.workspace import LocalWorkspace
 from tests.toolboxes import NothingKept
 
 PATIENCE = 10.0
@@ -272,7 +273,7 @@ class World:
             bus=self.hub,
             models=Catalog(self.model),
             toolbox=self.box,
-            sandbox=NoSandbox(),
+            sandbox=settings.pop("sandbox", None) or NoSandbox(),
             clock=self.clock,
             ids=RandomIds(),
             faults=self.faults,

@@ -144,12 +144,14 @@ def test_a_deleted_conversation_kills_its_tool_and_then_leaves(hasty: World) -> 
     talk.send("go")
     talk.exchange().call(BASH)
     slow = talk.tool()
-    talk.ask(Delete(force=True))
-    assert slow.context.cancel.cancelled
+    delete = hasty.supervisor.ask(talk.id, Delete(force=True))
+    assert slow.context.cancel.wait(PATIENCE)
     for _ in range(3):
         with pytest.raises(NotFound):
             talk.send("anybody?")
+    assert not delete.done()
     slow.reap.set()
+    assert delete.result(PATIENCE) == ()
     all_gone(hasty)
     until_none(ours)
 

@@ -20,8 +20,9 @@ from actors.llm.catalog import Catalog
 from actors.ports import Launch, NoFaults, RunningProcess, SandboxReport, Store, Tool, ToolSpec
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
-from actors.system import LocalWorkspace, RandomIds, SystemClock
+from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
+from actors.workspace import LocalWorkspace
 from server.auth import TokenAuth
 from server.config import Listen
 from server.endpoint import Endpoint

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actors import requests
 from actors.core.content import MessageType, Text
+from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.summary import StateSummary
@@ -45,6 +46,7 @@ COMMANDS: dict[str, tuple[Message, type]] = {
         v1.ResolveApprovalRequest(name=f"{NAME}/approvals/call-1", decision=v1.APPROVAL_DECISION_DENY),
         requests.Resolve,
     ),
+    "SetMode": (v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED), requests.ChangeMode),
     "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.Trigger),
     "ContinueConversation": (v1.ContinueConversationRequest(name=NAME), requests.Continue),
 }
@@ -226,6 +228,7 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "DeleteConversation": ("left over",),
         "SendMessage": sent,
         "CancelConversation": requests.Cancelled(no_op=True, state=StateSummary("idle")),
+        "SetMode": requests.ModeSet(author.record, ("b-1",)),
     }
     house.conversations.will(answers.get(method, author.record))
     renamed = type(request)()
@@ -241,6 +244,19 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
     assert (deadline is None) is (method == "CancelConversation")
     if hasattr(answer, "conversation"):
         assert answer.conversation.name == "conversations/c1"
+
+
+def test_a_mode_has_to_be_named_and_the_answer_names_the_jobs_that_go_on(house: House, author: Author) -> None:
+    for mode in (v1.MODE_UNSPECIFIED, 9):
+        request = v1.SetModeRequest(name=NAME)
+        request.mode = mode  # type: ignore[assignment]
+        refusal = refused(lambda request=request: ask(house, "SetMode", request))
+        assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["mode"])
+    house.conversations.will(requests.ModeSet(author.record, ("b-1", "b-3")))
+    answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
+    assert list(answer.surviving_jobs) == ["b-1", "b-3"]
+    ((_, asked, _),) = house.conversations.asked
+    assert asked == requests.ChangeMode(Mode.RESTRICTED)
 
 
 def test_archiving_and_unarchiving_are_not_the_same(house: House, author: Author) -> None:

@@ -25,8 +25,9 @@ from actors.ports import (
 )
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
-from actors.system import LocalWorkspace, SystemClock
+from actors.system import SystemClock
 from actors.timers import Timers
+from actors.workspace import LocalWorkspace
 from tests.toolboxes import NothingKept
 
 

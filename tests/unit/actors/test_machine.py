@@ -23,11 +23,11 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import MessageAdded, RunStop, StateChanged
+from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.journal import SettingsChanged
 from actors.machine import Machine, taken_over
-from actors.ports import Commit, Fenced, StoreUnavailable
+from actors.ports import Commit, Fenced, ModelInfo, StoreUnavailable
 from actors.requests import Create, Update
 from actors.runtime import Runtime
 from actors.store.memory import MemoryStore
@@ -119,6 +119,19 @@ def test_memory_is_what_the_store_has_and_revisions_have_no_gap(machine: Machine
     assert [event.revision for event in bus.published] == list(range(1, machine.record.last_seq + 1))
     assert tuple(bus.published) == store.events("c1", after=0, limit=100)
     assert machine.state == Idle(machine.state.ledger)
+
+
+def test_a_window_that_becomes_known_counts_from_the_next_event_on(
+    runtime: Runtime, machine: Machine, store: Failing, bus: Bus
+) -> None:
+    """It is logged with the event that it was judged by."""
+    known = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 15)
+    run(machine, message())
+    runtime.models.info = known  # type: ignore[attr-defined]
+    run(machine, answer())
+    assert [type(event.notification) for event in bus.published].count(ContextWarning) == 1
+    assert machine.context.usable_window == 15
+    assert store.verify("c1") == ()
 
 
 def test_a_draft_is_nothing_until_it_is_applied(machine: Machine, bus: Bus) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from actors import settings
-from actors.core.content import SystemKind, Text, ToolUse
+from actors.core.content import SystemKind, ToolUse
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
@@ -57,7 +58,7 @@ def test_a_birth_is_one_step_with_no_events_and_is_what_was_asked_for(runtime: R
     record = born(runtime, **wanted)
     assert {name: getattr(record, name) for name in wanted} == wanted
     assert (record.state, record.step, record.last_seq, record.epoch) == (Idle(), 1, 0, 1)
-    assert record.system_prompt == system_prompt("/tmp", Mode.UNRESTRICTED)
+    assert record.system_prompt == system_prompt(runtime.workspace.surroundings("/tmp"), Mode.UNRESTRICTED, 5)
     stored = runtime.store.load("c1")
     assert stored is not None
     assert msgspec.structs.replace(stored, log_hash="") == record
@@ -113,6 +114,22 @@ def test_a_birth_into_nowhere_is_refused(runtime: Runtime, field: str, value: st
     with refused(reason):
         settings.creation(runtime, "c1", msgspec.structs.replace(Create("p", "/tmp"), **{field: value}), 5)
     assert runtime.store.load("c1") is None
+
+
+def test_a_successor_looks_at_its_directory_anew(runtime: Runtime, tmp_path: Path) -> None:
+    record, commit = settings.creation(runtime, "c1", Create("p", str(tmp_path)), 5)
+    runtime.store.commit(commit)
+    assert "Be kind." not in record.system_prompt
+    (tmp_path / "AGENTS.md").write_text("Be kind.")
+    exhausted = msgspec.structs.replace(record, state=ContextExhausted(Ledger(run=3, seq=9), "Milk."))
+    day = 86_400_000
+    child, _ = settings.succession(runtime, draft_of(runtime, exhausted), Continue(), "Milk.", day)
+    assert "Be kind." in child.system_prompt
+    assert "- date: 1970-01-02 (UTC)" in child.system_prompt
+    (tmp_path / "AGENTS.md").unlink()
+    tmp_path.rmdir()
+    child, _ = settings.succession(runtime, draft_of(runtime, exhausted), Continue(), "Milk.", day)
+    assert f"- working directory: {tmp_path}" in child.system_prompt
 
 
 @pytest.mark.parametrize("include_summary", [True, False])
@@ -196,11 +213,3 @@ def test_the_archive_flag_is_set_and_cleared(runtime: Runtime) -> None:
     settings.archive(draft, False, 7)
     assert draft.record.archived_at is None
     assert draft.notifications == (ConversationUpdated(("archived_at",)),) * 2
-
-
-def test_the_prompt_names_the_directory_and_the_mode() -> None:
-    for mode, word in ((Mode.RESTRICTED, "Restricted"), (Mode.UNRESTRICTED, "Unrestricted")):
-        prompt = system_prompt("/srv/work", mode)
-        assert "/srv/work" in prompt
-        assert word in prompt
-    assert Text(prompt).text == prompt

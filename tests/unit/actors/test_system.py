@@ -1,16 +1,12 @@
-"""The real clock, ids and workspace."""
+"""The real clock and ids."""
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from pathlib import Path
-
-import pytest
 
 from actors.ports import NoFaults
-from actors.system import LocalWorkspace, RandomIds, SystemClock, has_form_of_id
+from actors.system import RandomIds, SystemClock, has_form_of_id
 
 
 def test_the_clock_tells_milliseconds_since_the_epoch_and_never_goes_back() -> None:
@@ -44,34 +40,3 @@ def test_ids_have_their_form_and_slugs_never_do() -> None:
 
 def test_production_has_no_faults() -> None:
     NoFaults().hit("commit.before")
-
-
-def test_a_directory_is_given_by_its_real_path(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    real.mkdir()
-    (tmp_path / "link").symlink_to(real)
-    assert LocalWorkspace().check(str(tmp_path / "link")) == os.path.realpath(real)
-    assert LocalWorkspace().check(f"{real}/../real/.") == os.path.realpath(real)
-
-
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("", "absolute"),
-        ("relative/path", "absolute"),
-        ("/nowhere/at/all", "no such directory"),
-        ("/etc/passwd", "not a directory"),
-        ("/tmp\0/x", "NUL"),
-        ("/" + "x" * 5_000, "no such directory"),
-    ],
-)
-def test_what_is_no_directory_is_refused_with_a_reason(path: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        LocalWorkspace().check(path)
-
-
-def test_a_circle_of_links_is_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(ValueError, match="no such directory"):
-        LocalWorkspace().check(str(tmp_path / "a"))

@@ -12,7 +12,7 @@ import pytest
 from actors import tool_runner
 from actors.actor import tell
 from actors.core.content import ToolError, ToolSuccess
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import Receipt
@@ -42,12 +42,14 @@ class Shop:
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
         self.runner = ToolRunner(runtime, inbox).launch()
         self.calls = 0
+        self.mode = Mode.RESTRICTED
+        """Of the conversation, now."""
 
     def execute(self, name: str = "tool", cancel: CancelToken | None = None) -> CancelToken:
         self.calls += 1
         token = cancel or CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
-        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token))
+        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token, lambda: self.mode))
         return token
 
     def abort(self, number: int) -> None:
@@ -112,6 +114,25 @@ def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> N
     assert isinstance(outcome.result, ToolSuccess)
     assert (outcome.result.output, outcome.result.display) == ("out", "{}")
     assert (seen[0].working_directory, seen[0].conversation_id) == ("/tmp", "c1")
+
+
+def test_a_tool_runs_in_the_mode_of_its_start_not_of_its_request(shop: Shop) -> None:
+    seen: list[Mode] = []
+    stuck = Stuck()
+
+    def run(context: ToolContext) -> ToolOutput:
+        seen.append(context.mode)
+        return ToolOutput("out")
+
+    shop.tools |= {"stuck": stuck, "tool": run}
+    shop.mode = Mode.UNRESTRICTED
+    shop.execute("stuck").cancel()
+    shop.abort(1)
+    shop.execute()  # held back until the first one is dead
+    shop.mode = Mode.RESTRICTED
+    stuck.die.set()
+    shop.outcomes()
+    assert seen == [Mode.RESTRICTED]
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.requests: list[Message] = []
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
+        self.jobs: list[str] = []
+        """Handles of background jobs."""
         self.oldest_revision = 0
         self.page_size = 2
         self._feed: list[v1.Event] = []
@@ -377,7 +379,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
     def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         self._enter(request, context)
         self.conversation.mode = request.mode
-        return v1.SetModeResponse(conversation=self.conversation)
+        return v1.SetModeResponse(conversation=self.conversation, surviving_jobs=self.jobs)
 
     def ContinueConversation(
         self, request: v1.ContinueConversationRequest, context: grpc.ServicerContext
@@ -451,13 +453,15 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self._enter(request, context)
         with self._changed:
             state_now = self.conversation.state
+            ended, self.jobs = (self.jobs, []) if request.kill_jobs else ([], self.jobs)
+            jobs = {"ended_jobs": ended, "surviving_jobs": self.jobs}
             if not state_now.busy:
-                return v1.CancelConversationResponse(no_op=True, state=state_now)
+                return v1.CancelConversationResponse(no_op=not ended, state=state_now, **jobs)
             run = state_now.run
             self._pending.clear()
             self._append(state("idle"))
             self._append(stopped(run, "interrupted"))
-            return v1.CancelConversationResponse(run=run, state=self.conversation.state, revision=self.revision)
+            return v1.CancelConversationResponse(run=run, state=self.conversation.state, revision=self.revision, **jobs)
 
     def ResolveApproval(
         self, request: v1.ResolveApprovalRequest, context: grpc.ServicerContext

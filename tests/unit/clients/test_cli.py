@@ -270,6 +270,16 @@ def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -
     assert request.discard_queued
 
 
+def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake: FakeBedrock) -> None:
+    fake.jobs = ["b-1", "b-3"]
+    ends_them = "b-1, b-3 (`bedrock cancel --kill-jobs c1` ends them)\n"
+    assert program("cancel", "c1").stdout == f"there is nothing to cancel\nstill running in the background: {ends_them}"
+    told = program("mode", "c1", "restricted").stdout
+    assert told == f"{SLUG} is restricted\nstill running with the rights that they were started with: {ends_them}"
+    assert program("cancel", "--kill-jobs", "c1").stdout == "cancelled: 2 background job(s)\n"
+    assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
+
+
 def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock) -> None:
     assert program("mode", SLUG, "unrestricted").stdout == f"{SLUG} is unrestricted\n"
     assert "bedrock chat -r" in program("continue", SLUG).stdout

@@ -421,7 +421,7 @@ def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> 
 def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:
     conversation = client.conversation("c1")
     assert conversation.get().slug == SLUG
-    assert conversation.set_mode("unrestricted").mode == v1.MODE_UNRESTRICTED
+    assert conversation.set_mode("unrestricted").conversation.mode == v1.MODE_UNRESTRICTED
     conversation.archive()
     conversation.unarchive()
     conversation.trigger_continuation()

@@ -236,6 +236,21 @@ def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> Non
     assert fake.conversation.model == "models/big"
 
 
+def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: FakeBedrock) -> None:
+    fake.jobs = ["b-1", "b-3"]
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/mode restricted")
+        await chat.shows("still running with the rights that they were started with: b-1, b-3 (/kill ends them)")
+        chat.session.enter("/cancel")
+        await chat.shows("still running in the background: b-1, b-3 (/kill ends them)")
+        chat.session.enter("/kill")
+        await chat.shows("background jobs ended: b-1, b-3")
+        assert chat.screen.count("there is nothing to cancel") == 1
+
+    play(address, story)
+
+
 def test_a_lost_connection_is_told_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     fake.cuts.extend([2, 1, 1])

@@ -32,6 +32,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SendMessageRequest: {"name": NAME, "text": "Hello"},
     v1.CancelConversationRequest: {"name": NAME},
     v1.ResolveApprovalRequest: {"name": f"{NAME}/approvals/call-1", "decision": v1.APPROVAL_DECISION_APPROVE},
+    v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
     v1.ListMessagesRequest: {"parent": NAME},
@@ -91,6 +92,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "decision": (v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN, 99),
         "note": ("x" * 1_025, "a\0"),
     },
+    v1.SetModeRequest: {"name": BAD_NAMES, "mode": [v1.MODE_UNSPECIFIED, 9]},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
     v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
     v1.ListMessagesRequest: {

@@ -136,7 +136,7 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
     stopped = Cancelled(
         no_op=False, state=StateSummary("idle"), run="c:3", revision=50, llm_request_id="c:r5",
         tool_use_ids=("call-1",), sub_agents=("agent-1",), returned=(QUEUED,), discarded=(QUEUED,),
-        surviving_jobs=("job-1",),
+        ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
     answer = commands.cancelled(FACTS, "c", stopped, 1)
     assert {field.name for field, _ in answer.ListFields()} == {field.name for field in answer.DESCRIPTOR.fields} - {

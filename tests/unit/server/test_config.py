@@ -47,6 +47,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
     values = {
         "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
+        "sandbox": "b",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
     file = tmp_path / "c.toml"
@@ -55,10 +56,11 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
     by_file = config(file=file)
     for name in values:
         assert getattr(by_variable, name) == getattr(by_file, name)
+    assert (by_variable.file, by_file.file) == (None, file)
     assert by_file == Config(
         data_dir=Path("/d"), listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
-        environ=by_file.environ,
+        sandbox="B", file=file, environ=by_file.environ,
     )  # fmt: skip
 
 
@@ -69,6 +71,15 @@ def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> Non
     assert made.providers["local"]["protocol"] == "openai-chat"
     assert made.environ["ANTHROPIC_API_KEY"] == "sk-other"
     assert "sk-" not in repr(made)
+
+
+def test_what_the_file_says_about_models_is_passed_on(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[models."my-finetune"]\nwindow = 4096\nprice = { input = 1, output = 2 }\n')
+    assert config(file=file).models == {"my-finetune": {"window": 4096, "price": {"input": 1, "output": 2}}}
+    file.write_text("models = 5\n")
+    with pytest.raises(ConfigError, match="models: must be tables"):
+        config(file=file)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +118,7 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"max_streams": 0}, "--max-streams: must be at least 1"),
         ({"data_dir": "a\0b"}, "--data-dir"),
         ({"tls_key": "/k.pem"}, "together"),
+        ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),
     ],
 )
 def test_a_wrong_setting_is_named(flags: dict[str, Any], said: str) -> None:

@@ -1,0 +1,103 @@
+"""What it costs to run a program as a tool: `bash -c :` from its start to its end, held in every way there is."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from actors.core.context import Mode
+from actors.ports import SandboxUnavailable
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from tests.bench.figures import Report, spread
+from tests.integration.sandbox.trees import launch, sandbox_of
+
+TIMES = int(os.environ.get("BEDROCK_STARTS", "200"))
+"""Programs run in each way, one after the other."""
+
+WARM_UP = 5
+"""Programs run before that are not counted."""
+
+TOGETHER = 8
+"""Programs run at the same time."""
+
+WAYS = {
+    "PID namespace": ("namespace", Mode.UNRESTRICTED),
+    "subreaper": ("walk", Mode.UNRESTRICTED),
+    "Tier B": ("B", Mode.RESTRICTED),
+    "Tier A": ("A", Mode.RESTRICTED),
+    "Tier A, unrestricted": ("A", Mode.UNRESTRICTED),
+}
+
+
+def run(report: Report) -> None:
+    _measure(report, "plain Popen", _plain)
+    _measure(report, "plain Popen of the interpreter, -I -S", _interpreter)
+    plain = probe("none")
+    for name, (way, mode) in WAYS.items():
+        try:
+            sandbox = sandbox_of(way, plain)
+        except SandboxUnavailable as why:
+            report.add(f"tool start to end, {name}", "ms", not_here=str(why))
+            continue
+        _measure(report, name, _tool(sandbox, mode))
+        sandbox.close()
+
+
+def _measure(report: Report, name: str, once: Callable[[], None]) -> None:
+    for _ in range(WARM_UP):
+        once()
+    cpu = _cpu_ms()
+    took = [_timed(once) for _ in range(TIMES)]
+    each = (_cpu_ms() - cpu) / TIMES
+    report.add(f"tool start to end, {name}", "ms", cpu_each=round(each, 2), **spread(took))
+    report.add(f"  {TOGETHER} at the same time", "ms", **spread(_together(once)))
+
+
+def _together(once: Callable[[], None]) -> list[float]:
+    took: list[float] = []
+
+    def work() -> None:
+        for _ in range(TIMES // TOGETHER):
+            took.append(_timed(once))
+
+    threads = [threading.Thread(target=work) for _ in range(TOGETHER)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took
+
+
+def _timed(once: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    once()
+    return (time.perf_counter() - began) * 1000
+
+
+def _cpu_ms() -> float:
+    """CPU time of this process and of all its descendants that were waited for by their parents."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) * 1000
+
+
+def _plain() -> None:
+    subprocess.run(["bash", "-c", ":"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+
+def _interpreter() -> None:
+    """What a tool host cannot do without."""
+    subprocess.run([sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+
+def _tool(sandbox: ToolHostSandbox, mode: Mode) -> Callable[[], None]:
+    def once() -> None:
+        end = sandbox.start(launch(":", mode=mode), lambda _: None).wait()
+        assert end.exit_code == 0, end
+
+    return once

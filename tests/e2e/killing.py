@@ -1,0 +1,107 @@
+"""Servers that are killed in the middle of their tools, again and again, and what is left of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import cycle, islice, product
+from pathlib import Path
+
+from actors.ports import SandboxUnavailable
+from actors.sandbox.probe import probe
+from tests.e2e import processes
+from tests.e2e.patience import PATIENCE, eventually
+from tests.e2e.server_process import ServerProcess
+from tests.integration.sandbox.trees import TREES
+
+TOGETHER = 3
+"""Tools that run when their server is killed."""
+
+LANES = 2
+"""Servers at the same time."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What runs when a server is killed."""
+
+    tier: str
+    mode: str
+    kinds: tuple[str, ...]
+    early: bool
+    """Killed as soon as there is any process of a tool, not when all trees have grown."""
+
+
+@dataclass(frozen=True)
+class ServerKilled:
+    """What was left of a killed server, and for how long."""
+
+    situation: Situation
+    milliseconds: float
+    """From kill -9 until none of its processes lived."""
+    orphans: int
+    """Those that would not die."""
+
+
+def kill_servers(folder: Path, times: int) -> Iterator[ServerKilled]:
+    """Kill so many servers, in one situation after the other. Each lane's servers share a data directory."""
+    homes = [folder / f"lane{number}" for number in range(LANES)]
+    for home in homes:
+        home.mkdir()
+    situations = list(islice(cycle(_situations()), times))
+    with ThreadPoolExecutor(LANES) as pool:
+        lanes = [pool.submit(_lane, home, situations[number::LANES]) for number, home in enumerate(homes)]
+        for lane in lanes:
+            yield from lane.result()
+
+
+def _situations() -> Iterator[Situation]:
+    kinds = list(TREES)
+    groups = [tuple(islice(cycle(kinds), start, start + TOGETHER)) for start in range(len(kinds))]
+    modes = [("none", "unrestricted"), *((tier, mode) for tier in _tiers() for mode in ("restricted", "unrestricted"))]
+    for number, (group, (tier, mode)) in enumerate(product(groups, modes)):
+        yield Situation(tier, mode, group, early=number % 3 == 2)
+
+
+def _tiers() -> list[str]:
+    """Those that this machine can keep."""
+    kept = []
+    for tier in ("A", "B"):
+        try:
+            probe(tier)
+        except SandboxUnavailable:
+            continue
+        kept.append(tier)
+    return kept
+
+
+def _lane(home: Path, situations: list[Situation]) -> list[ServerKilled]:
+    return [_kill_one(home, situation) for situation in situations]
+
+
+def _kill_one(home: Path, situation: Situation) -> ServerKilled:
+    server = ServerProcess(home, BEDROCK_SANDBOX=situation.tier)
+    try:
+        with server.client() as client:
+            for kind in situation.kinds:
+                client.create(home, model="demo", mode=situation.mode).send(f"run {TREES[kind][0]}")
+            _grow(server, situation)
+            began = time.perf_counter()
+            server.process.kill()
+            while (orphans := server.running()) and time.perf_counter() < began + PATIENCE:
+                pass
+            took = time.perf_counter() - began
+        return ServerKilled(situation, took * 1000, len(orphans))
+    finally:
+        server.dispose()
+        server.process.wait()
+
+
+def _grow(server: ServerProcess, situation: Situation) -> None:
+    if situation.early:
+        eventually(lambda: len(server.running()) > 1, "the first process of a tool")
+    else:
+        wanted = sum(TREES[kind][1] for kind in situation.kinds)
+        eventually(lambda: len(processes.sleepers(server.marker)) >= wanted, f"{wanted} sleeps")

@@ -1,0 +1,224 @@
+"""Modes over a whole server: what the restricted mode keeps from happening, who may widen it, and what stays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bedrock import ApprovalNeeded, Client, v1
+from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval, UnknownOrDecided
+
+from actors.sandbox.probe import probe
+from actors.tools.mode_upgrade import GRANTED, HOW_TO_ASK
+from tests.e2e.chat import Chat
+from tests.e2e.patience import only, together, within
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Twin, calls, held, says
+from tests.e2e.watcher import Watcher
+
+REPORT = probe(offer=True)
+UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})
+
+OpenChat = Callable[..., Chat]
+Watch = Callable[..., Watcher]
+
+
+def sandboxed(twin: Twin) -> dict[str, str]:
+    """The settings of a server that restricts tools, in the best way that this machine can keep."""
+    if not REPORT.restriction_available:
+        pytest.skip(f"this machine can keep no restricted mode: {REPORT.reason}")
+    return {"BEDROCK_SANDBOX": REPORT.tier, **provider(twin.url)}
+
+
+@pytest.fixture(scope="module")
+def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that restricts tools."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"), **sandboxed(twin))
+    servers.close()
+
+
+def write(target: Path) -> tuple[str, dict[str, str]]:
+    return "bash", {"cmd": f"echo written > {target} && cat {target}"}
+
+
+def outputs(chat: Chat) -> list[str]:
+    """What the tools answered, in order."""
+    return [
+        block.tool_result.output
+        for message in chat.messages()
+        for block in message.content
+        if block.HasField("tool_result")
+    ]
+
+
+def told(chat: Chat) -> list[str]:
+    return [text for role, text in chat.said() if role == "system"]
+
+
+def test_a_conversation_is_restricted_unless_somebody_asks_for_more(client: Client, tmp_path: Path) -> None:
+    assert client.create(tmp_path).get().mode == v1.MODE_RESTRICTED
+    assert client.create(tmp_path, mode="unrestricted").get().mode == v1.MODE_UNRESTRICTED
+
+
+def test_what_the_mode_forbids_fails_and_says_how_to_ask(open_chat: OpenChat, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    patch = ("patch", {"path": str(target), "patches": [{"operation": "overwrite", "newText": "x"}]})
+    chat = open_chat(calls(write(target), patch, ("bash", {"cmd": "cat /nowhere"})), says("I see."))
+    assert chat.ask("Write it.") == "I see."
+    shell, patched, other = outputs(chat)
+    assert HOW_TO_ASK in shell
+    assert HOW_TO_ASK in patched
+    assert HOW_TO_ASK not in other, "a failure that has nothing to do with the mode"
+    assert not target.exists()
+    chat.assert_valid()
+
+
+def test_an_agent_asks_is_allowed_and_does_it(open_chat: OpenChat, watch: Watch, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    chat = open_chat(calls(write(target)), calls(UPGRADE, write(target)), calls(write(target)), says("Done."))
+    run = chat.send("Write it.")
+    with pytest.raises(ApprovalNeeded) as asked:
+        within(run.answer)
+    question = asked.value.approval
+    assert (question.tool, question.input) == ("request_mode_upgrade", {"reason": "to write the file"})
+    late = watch(chat.name)
+    pending = only(late.events[0].snapshot.pending_approvals)
+    assert pending.mode_upgrade.reason == "to write the file"
+    assert chat.conversation.get().mode == v1.MODE_RESTRICTED
+    chat.conversation.approve(question)
+    assert within(run.answer) == "Done."
+    assert [output.split("\n")[0] for output in outputs(chat)[1:]] == [GRANTED, "written", "written"]
+    assert target.read_text() == "written\n"
+    assert chat.conversation.get().mode == v1.MODE_UNRESTRICTED
+    late.until("run_stopped")
+    assert [each.mode for each in late.of("conversation_updated")][-1] == v1.MODE_UNRESTRICTED
+    third = chat.part.exchanges[2]
+    assert [block["type"] for block in third.body["messages"][-1]["content"]] == ["tool_result", "tool_result", "text"]
+    assert "now unrestricted" in third.question
+    chat.assert_valid()
+
+
+def test_a_denial_is_told_and_nothing_widens(open_chat: OpenChat, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    chat = open_chat(calls(UPGRADE, write(target)), calls(write(target)), says("All right."))
+    run = chat.send("Write it.")
+    with pytest.raises(ApprovalNeeded) as asked:
+        within(run.answer)
+    chat.conversation.deny(asked.value.approval, "read only, please")
+    within(run.wait)
+    assert outputs(chat)[0] == "Denied by user: read only, please"
+    assert outputs(chat)[1].startswith("Not executed")
+    assert HOW_TO_ASK in outputs(chat)[2]
+    assert not target.exists()
+    assert told(chat) == []
+
+
+def test_of_two_answers_to_a_request_for_more_one_counts(open_chat: OpenChat) -> None:
+    for _ in range(5):
+        chat = open_chat(calls(UPGRADE), says("All right."))
+        run = chat.send("Ask.")
+        with pytest.raises(ApprovalNeeded) as asked:
+            within(run.answer)
+        question = asked.value.approval
+        answers = together(
+            functools.partial(chat.conversation.approve, question), functools.partial(chat.conversation.deny, question)
+        )
+        refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
+        assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
+        assert within(run.answer) == "All right."
+        approved = isinstance(answers[1], BaseException)
+        wanted = v1.MODE_UNRESTRICTED if approved else v1.MODE_RESTRICTED
+        assert chat.conversation.get().mode == wanted
+
+
+def test_a_mode_holds_from_the_next_tool_on_and_the_agent_hears_of_it_behind_the_round(
+    open_chat: OpenChat, watch: Watch, tmp_path: Path
+) -> None:
+    first, second, go = tmp_path / "first", tmp_path / "second", tmp_path / "go"
+    patient = ("bash", {"cmd": f"echo begun; until [ -e {go} ]; do sleep 0.02; done; echo x > {first}"})
+    chat = open_chat(calls(patient, write(second)), says("Done."), mode="unrestricted")
+    watcher = watch(chat.name)
+    run = chat.send("Two files.")
+    watcher.until("tool_output_delta")
+    answer = chat.conversation.set_mode("restricted")
+    assert (answer.conversation.mode, list(answer.surviving_jobs)) == (v1.MODE_RESTRICTED, [])
+    go.touch()
+    assert within(run.answer) == "Done."
+    assert first.exists(), "it ran already, with the rights it was started with"
+    assert not second.exists()
+    assert HOW_TO_ASK in outputs(chat)[1]
+    last = chat.part.exchanges[1].body["messages"][-1]["content"]
+    assert [block["type"] for block in last] == ["tool_result", "tool_result", "text"]
+    assert "now restricted" in last[-1]["text"]
+    assert [role for role, _ in chat.said()] == ["user", "agent", "tool", "tool", "system", "agent"]
+    chat.assert_valid()
+
+
+def test_a_mode_that_is_set_while_the_model_thinks_is_told_behind_its_answer(open_chat: OpenChat) -> None:
+    chat = open_chat(held(calls(("bash", {"cmd": "echo hi"}))), says("Done."))
+    run = chat.send("Go.")
+    thinking = chat.part.next_reached()
+    chat.conversation.set_mode("unrestricted")
+    chat.conversation.set_mode("restricted")
+    thinking.go.set()
+    assert within(run.answer) == "Done."
+    assert len(told(chat)) == 2, "both were stored at once"
+    turns = chat.part.exchanges[1].body["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+    assert [block["type"] for block in turns[-1]["content"]] == ["tool_result", "text", "text"]
+    chat.assert_valid()
+
+
+def test_a_mode_has_to_be_one(open_chat: OpenChat, server: ServerProcess) -> None:
+    chat = open_chat()
+    with server.channel() as channel, pytest.raises(Exception, match="mode") as refused:
+        v1.ConversationServiceStub(channel).SetMode(v1.SetModeRequest(name=chat.name), metadata=server.metadata)
+    assert refused.value.code().name == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
+    with pytest.raises((InvalidArgument, ValueError)):
+        chat.conversation.set_mode("wide open")
+
+
+def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
+    plain = start_server(tmp_path, BEDROCK_SANDBOX="none", **provider(twin.url))
+    with plain.client() as client:
+        work = tmp_path / "work"
+        work.mkdir()
+        chat = Chat(client, twin.part(calls(UPGRADE), says("Good.")), work)
+        assert chat.conversation.get().mode == v1.MODE_UNRESTRICTED
+        with pytest.raises(ModeUnavailable) as refused:
+            chat.conversation.set_mode("restricted")
+        assert client.server_info().sandbox.reason in refused.value.message
+        run = chat.send("Ask for more.")
+        with pytest.raises(ApprovalNeeded) as asked:
+            within(run.answer)
+        chat.conversation.approve(asked.value.approval)
+        assert within(run.answer) == "Good."
+        assert "already" in outputs(chat)[0]
+
+
+def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
+    start_server: Servers, twin: Twin, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path, **sandboxed(twin))
+    work = tmp_path / "work"
+    work.mkdir()
+    with server.client() as client:
+        widened, narrowed, asking = (Chat(client, twin.part(calls(UPGRADE)), work) for _ in range(3))
+        widened.conversation.set_mode("unrestricted")
+        narrowed.conversation.set_mode("unrestricted")
+        narrowed.conversation.set_mode("restricted")
+        run = asking.send("Ask.")
+        with pytest.raises(ApprovalNeeded):
+            within(run.answer)
+        server.kill()
+    again = start_server(tmp_path, **sandboxed(twin))
+    with again.client() as client:
+        modes = [client.conversation(chat.name).get().mode for chat in (widened, narrowed, asking)]
+        assert modes == [v1.MODE_UNRESTRICTED, v1.MODE_RESTRICTED, v1.MODE_RESTRICTED]
+        after = client.conversation(asking.name).get()
+        assert after.state.kind == v1.STATE_KIND_IDLE
+        results = [message.tool_results for message in client.conversation(asking.name).messages()]
+        assert [result.output for each in results for result in each] == ["Interrupted by server restart"]

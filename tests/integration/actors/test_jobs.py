@@ -1,0 +1,449 @@
+"""Background jobs and the conversation they belong to: who ends them, who is told, and what a deletion waits for."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from actors import conversation
+from actors.core.content import ToolUse
+from actors.core.context import Limits, Mode
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import ToolTreeReaped
+from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
+from actors.core.tool_run import Receipt
+from actors.deletion import LEFT_BEHIND
+from actors.ports import ToolOutput, ToolTransientError
+from actors.requests import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
+from actors.store.memory import MemoryStore
+from tests.integration.actors.conftest import Box, Hold, ShakyStore
+
+World = Any
+
+PATIENCE = 10.0
+BASH = ToolUse("t1", "bash", "{}")
+
+
+class JobBox(Box):
+    """Jobs that a test starts, and lets die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: dict[str, list[str]] = {}
+        self.dying: list[Callable[[], None]] = []
+        self.told = threading.Semaphore(0)
+        """Released when jobs are told to end."""
+        self.forgotten: list[tuple[str, bool]] = []
+        """Conversations, each with whether it was still stored."""
+        self.store: MemoryStore | None = None
+        self.leaked = False
+
+    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+        return tuple(self.running.get(conversation_id, ()))
+
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+        handles = self.running.get(conversation_id, []).copy()
+        for handle in handles:
+            receipt = Receipt(f"call-of-{handle}", 1, (100, 101), 7, self.leaked)
+            self.dying.append(functools.partial(self._die, conversation_id, handle, ended, receipt))
+        self.told.release()
+        return len(handles)
+
+    def _die(self, conversation_id: str, handle: str, ended: Callable[[Receipt], None], receipt: Receipt) -> None:
+        if handle in self.running[conversation_id]:
+            self.running[conversation_id].remove(handle)
+        ended(receipt)
+
+    def forget(self, conversation_id: str) -> None:
+        assert self.store is not None
+        self.forgotten.append((conversation_id, self.store.load(conversation_id) is not None))
+
+    def let_die(self, count: int = 100) -> None:
+        for _ in range(min(count, len(self.dying))):
+            self.dying.pop(0)()
+
+
+@pytest.fixture
+def yard(make_world: Callable[..., World]) -> World:
+    """A world whose actors leave as soon as they may."""
+    return yard_over(make_world, MemoryStore(), idle_seconds=0.0)
+
+
+def yard_over(make_world: Callable[..., World], store: Any, **settings: Any) -> World:
+    box = JobBox()
+    box.store = store
+    return make_world(store, box=box, **settings)
+
+
+def started(world: World, *handles: str) -> Any:
+    """A conversation with these jobs."""
+    talk = world.create()
+    world.box.running[talk.id] = list(handles)
+    return talk
+
+
+def reaped(talk: Any, count: int) -> list[ToolTreeReaped]:
+    talk.until(lambda: len(talk.found(ToolTreeReaped)) >= count)
+    return list(talk.found(ToolTreeReaped))
+
+
+# --- cancel -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancel_leaves_the_jobs_and_names_them(yard: World) -> None:
+    talk = started(yard, "b-1", "b-2")
+    receipt = talk.cancel()
+    assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (True, (), ("b-1", "b-2"))
+    talk.send("go")
+    exchange = talk.exchange()
+    receipt = talk.cancel()
+    assert exchange.cancel.cancelled
+    assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, (), ("b-1", "b-2"))
+
+
+def test_an_idle_conversation_s_jobs_are_ended_on_request_and_each_death_is_told(yard: World) -> None:
+    talk = started(yard, "b-1", "b-2")
+    receipt = talk.cancel(kill_jobs=True)
+    assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, ("b-1", "b-2"), ())
+    assert receipt.run == ""
+    assert talk.found(ToolTreeReaped) == []
+    assert yard.supervisor.live() == 1, "somebody has to be there to record it"
+    yard.box.let_die()
+    assert reaped(talk, 2) == [
+        ToolTreeReaped("call-of-b-1", (100, 101), 7, leaked=False),
+        ToolTreeReaped("call-of-b-2", (100, 101), 7, leaked=False),
+    ]
+    talk.check()
+    assert talk.cancel(kill_jobs=True).no_op
+
+
+def test_a_death_is_told_once_though_it_was_asked_for_twice(yard: World) -> None:
+    talk = started(yard, "b-1")
+    for _ in range(2):
+        assert talk.cancel(kill_jobs=True).ended_jobs == ("b-1",)
+    yard.box.let_die()
+    yard.box.running[talk.id] = ["b-2"]
+    talk.cancel(kill_jobs=True)
+    yard.box.let_die()
+    assert [each.tool_use_id for each in reaped(talk, 2)] == ["call-of-b-1", "call-of-b-2"]
+
+
+def test_a_job_that_dies_while_it_is_told_to_is_told_of_too(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the one who told it knows how many there are."""
+    talk = started(yard, "b-1")
+    end_jobs = yard.box.end_jobs
+
+    def at_once(conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+        count = end_jobs(conversation_id, ended)
+        yard.box.let_die()
+        return int(count)
+
+    monkeypatch.setattr(yard.box, "end_jobs", at_once)
+    assert talk.cancel(kill_jobs=True).ended_jobs == ("b-1",)
+    assert len(reaped(talk, 1)) == 1
+
+
+def test_jobs_die_together_with_what_is_under_way(yard: World) -> None:
+    talk = started(yard, "b-1")
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    receipt = talk.cancel(kill_jobs=True)
+    assert (receipt.tool_use_ids, receipt.ended_jobs) == (("t1",), ("b-1",))
+    run.reap.set()
+    yard.box.let_die()
+    assert {each.tool_use_id for each in reaped(talk, 2)} == {"t1", "call-of-b-1"}
+
+
+def test_a_cancel_of_a_run_that_is_not_under_way_spares_the_jobs(yard: World) -> None:
+    talk = started(yard, "b-1")
+    run = talk.send("go").run
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    receipt = talk.cancel(run_id=run, kill_jobs=True)
+    assert (receipt.no_op, receipt.surviving_jobs) == (True, ("b-1",))
+    second = talk.send("again").run
+    talk.exchange()
+    assert talk.cancel(run_id=run, kill_jobs=True).surviving_jobs == ("b-1",)
+    assert talk.cancel(run_id=second, kill_jobs=True).ended_jobs == ("b-1",)
+    yard.box.let_die()
+    reaped(talk, 1)
+
+
+def test_jobs_are_ended_though_the_store_takes_nothing(make_world: Callable[..., World]) -> None:
+    world = yard_over(make_world, ShakyStore(MemoryStore()))
+    talk = started(world, "b-1")
+    talk.send("go")
+    exchange = talk.exchange()
+    world.store.down = True
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+        talk.cancel(kill_jobs=True)
+    assert exchange.cancel.cancelled
+    world.box.let_die()
+    world.store.down = False
+    assert [each.tool_use_id for each in reaped(talk, 1)] == ["call-of-b-1"]
+    talk.rest(Idle)
+
+
+# --- a tool of which nothing runs ---------------------------------------------------------------------------------
+
+
+def test_a_tool_that_waits_for_its_next_attempt_is_cancelled_at_once(make_world: Callable[..., World]) -> None:
+    world = yard_over(make_world, MemoryStore(), limits=Limits(retry_base_ms=3_600_000))
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(ToolUse("t0", "look", "{}"), BASH)
+    talk.tool("look").finish.put(ToolTransientError("no process", begun=True))
+    talk.until(lambda: isinstance(talk.state, ToolExecuting) and talk.state.phase is ToolPhase.BACKOFF)
+    assert talk.cancel().tool_use_ids == ("t0", "t1")
+    talk.rest(Idle)
+    talk.send("next")
+    talk.exchange().say("fine")
+    talk.rest(Idle)
+    assert [world.box.tools[name].started for name in ("look", "bash")] == [1, 0]
+
+
+def test_a_tool_that_is_held_back_is_cancelled_at_once_and_never_begins(yard: World) -> None:
+    talk = yard.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    dying = talk.tool()
+    talk.cancel()
+    talk.send("next")
+    talk.exchange().call(ToolUse("t2", "look", "{}"))
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    assert talk.cancel().tool_use_ids == ("t2",)
+    talk.rest(Idle)
+    dying.reap.set()
+    assert [each.tool_use_id for each in reaped(talk, 1)] == ["t1"]
+    talk.send("and now")
+    talk.exchange().call(ToolUse("t3", "look", "{}"))
+    talk.tool("look").finish.put(ToolOutput("seen"))
+    talk.exchange().say("fine")
+    talk.rest(Idle)
+    assert yard.box.tools["look"].started == 1
+
+
+# --- others that end jobs, or name them ---------------------------------------------------------------------------
+
+
+def test_archiving_ends_the_jobs(yard: World) -> None:
+    talk = started(yard, "b-1")
+    talk.ask(Archive(archived=True))
+    yard.box.let_die()
+    assert len(reaped(talk, 1)) == 1
+    yard.box.running[talk.id] = ["b-2"]
+    talk.ask(Archive(archived=False))
+    assert yard.box.jobs(talk.id) == ("b-2",)
+
+
+def test_a_change_of_mode_names_the_jobs_that_go_on(yard: World) -> None:
+    talk = started(yard, "b-1", "b-4")
+    assert talk.ask(ChangeMode(Mode.UNRESTRICTED)).surviving_jobs == ("b-1", "b-4")
+    assert yard.box.jobs(talk.id) == ("b-1", "b-4")
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+def deleting(world: World, talk: Any) -> Future[Any]:
+    """A deletion that has told everything to stop, and waits."""
+    delete: Future[Any] = world.supervisor.ask(talk.id, Delete(force=True))
+    assert world.box.told.acquire(timeout=PATIENCE)
+    return delete
+
+
+def test_a_deletion_waits_for_tool_and_jobs_and_lets_nobody_in(yard: World) -> None:
+    talk = started(yard, "b-1")
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    delete = deleting(yard, talk)
+    assert run.context.cancel.wait(PATIENCE)
+    for request in (Send("anybody?"), Update(title="t"), ChangeMode(Mode.RESTRICTED), Archive(archived=True)):
+        with pytest.raises(NotFound):
+            talk.ask(request)
+    assert talk.cancel().no_op
+    run.reap.set()
+    assert {each.tool_use_id for each in reaped(talk, 1)} == {"t1"}
+    assert not delete.done()
+    assert yard.store.load(talk.id) is not None
+    assert yard.box.forgotten == []
+    yard.box.let_die()
+    assert delete.result(PATIENCE) == ()
+    assert yard.store.load(talk.id) is None
+    assert yard.box.forgotten == [(talk.id, False)]
+
+
+def test_a_conversation_at_rest_is_deleted_with_its_jobs(yard: World) -> None:
+    talk = started(yard, "b-1")
+    delete: Future[Any] = yard.supervisor.ask(talk.id, Delete())
+    assert yard.box.told.acquire(timeout=PATIENCE)
+    assert not delete.done()
+    yard.box.let_die()
+    assert delete.result(PATIENCE) == ()
+
+
+def test_a_refused_deletion_ends_nothing(yard: World) -> None:
+    talk = started(yard, "b-1")
+    talk.send("go")
+    exchange = talk.exchange()
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.AGENT_BUSY):
+        talk.ask(Delete())
+    assert yard.box.jobs(talk.id) == ("b-1",)
+    assert not exchange.cancel.cancelled
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_everybody_who_asks_for_the_deletion_is_answered(yard: World) -> None:
+    talk = started(yard, "b-1")
+    deletions = [deleting(yard, talk), deleting(yard, talk)]
+    yard.box.let_die()
+    assert [delete.result(PATIENCE) for delete in deletions] == [(), ()]
+
+
+def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "DELETE_WAIT_MS", 5)
+    talk = started(yard, "b-1")
+    assert deleting(yard, talk).result(PATIENCE) == (LEFT_BEHIND,)
+    assert yard.store.load(talk.id) is None
+    yard.box.let_die()  # nobody listens any more, and nothing comes back
+    with pytest.raises(NotFound):
+        talk.send("anybody?")
+    assert yard.store.load(talk.id) is None
+
+
+def test_what_was_given_up_by_others_is_warned_of_too(yard: World) -> None:
+    yard.box.leaked = True
+    talk = started(yard, "b-1")
+    delete = deleting(yard, talk)
+    yard.box.let_die()
+    assert delete.result(PATIENCE) == (LEFT_BEHIND,)
+
+
+def test_a_deletion_that_the_store_does_not_take_leaves_a_whole_conversation_at_rest(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = MemoryStore()
+    store = ShakyStore(inner)
+    world = yard_over(make_world, store)
+    talk = started(world, "b-1")
+    talk.send("go")
+    talk.exchange()
+    delete = deleting(world, talk)
+    talk.until(lambda: isinstance(talk.state, Idle))
+    store.deaf = True
+    world.box.let_die()
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+        delete.result(PATIENCE)
+    store.deaf = False
+    assert world.box.forgotten == []
+    talk.until(lambda: isinstance(talk.state, Idle))
+    talk.send("still here")
+    talk.exchange().say("yes")
+    talk.rest(Idle)
+    world.box.store = inner
+    assert talk.ask(Delete()) == ()
+
+
+def test_a_stop_of_the_server_finishes_a_deletion_or_says_that_it_did_not(yard: World) -> None:
+    talk = started(yard, "b-1")
+    delete = deleting(yard, talk)
+    stopping = threading.Thread(target=yard.supervisor.stop, args=(PATIENCE,))
+    stopping.start()
+    assert not delete.done()
+    yard.box.let_die()
+    stopping.join(PATIENCE)
+    assert delete.result(PATIENCE) == ()
+    assert yard.store.load(talk.id) is None
+
+
+@pytest.mark.parametrize("busy_with", [LlmRequesting, ToolExecuting])
+def test_a_message_that_races_a_deletion_raises_nothing_from_the_dead(yard: World, hold: Hold, busy_with: type) -> None:
+    """It comes between the end of the run and the end of the rows."""
+    talk = started(yard, "b-1")
+    talk.send("go")
+    exchange = talk.exchange()
+    if busy_with is ToolExecuting:
+        exchange.call(BASH)
+        talk.tool().reap.set()
+    yard.faults.arm("delete.before", hold)
+    delete = deleting(yard, talk)
+    yard.box.let_die()
+    hold.wait()
+    late = [yard.supervisor.ask(talk.id, each) for each in (Send("anybody?"), Cancel(kill_jobs=True), Delete())]
+    hold.release()
+    assert delete.result(PATIENCE) == ()
+    for answer in late:
+        assert isinstance(answer.exception(PATIENCE), NotFound)
+    assert yard.store.load(talk.id) is None
+    assert yard.store.events(talk.id, after=0, limit=10) == ()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing(
+    make_world: Callable[..., World], busy: bool
+) -> None:
+    def prepared() -> tuple[World, Any]:
+        world = yard_over(make_world, MemoryStore(), limits=Limits(retry_base_ms=1))
+        talk = started(world, "b-1")
+        if busy:
+            talk.send("go")
+            talk.exchange().call(BASH)
+            talk.tool().reap.set()
+        return world, talk
+
+    world, talk = prepared()
+    first = len(world.faults.passed)
+    delete = deleting(world, talk)
+    world.box.let_die()
+    delete.result(PATIENCE)
+    points = len(world.faults.passed) - first
+    assert points >= 2
+    outcomes = set()
+    for number in range(points):
+        world, talk = prepared()
+        held = Hold()
+        world.faults.arm_pass(len(world.faults.passed) + number, held)
+        world.supervisor.ask(talk.id, Delete(force=True))
+        for _ in range(2):
+            world.box.told.acquire(timeout=0.2)
+            world.box.let_die()
+        held.wait()  # the process is dead from here on: what is stored now is all there is
+        after = make_world(world.store, box=world.box)
+        after.supervisor.start()
+        record = after.store.load(talk.id)
+        outcomes.add(record is None)
+        again = type(talk)(after, talk.id)
+        if record is None:
+            with pytest.raises(NotFound):
+                again.send("anybody?")
+        else:
+            assert isinstance(record.state, Idle)
+            again.check()
+            again.send("go on")
+            again.exchange().say("yes")
+            again.rest(Idle)
+        held.release()
+    assert outcomes == {True, False}
+
+
+def test_a_tool_that_ends_by_itself_while_its_conversation_is_deleted_changes_nothing(yard: World, hold: Hold) -> None:
+    talk = started(yard, "b-1")
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    yard.faults.arm("tool.after", hold)
+    run.finish.put(ToolOutput("late"))
+    hold.wait()
+    delete = deleting(yard, talk)
+    yard.box.let_die()
+    hold.release()
+    assert delete.result(PATIENCE) == ()
+    assert yard.store.load(talk.id) is None

@@ -1,0 +1,455 @@
+"""Modes through real actors: when a change holds, who hears of it and when, and that nothing ever widens by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import MessageType, SystemKind, Text, ToolOutcome, ToolSuccess, ToolUse
+from actors.core.context import ApprovalPolicy, Mode
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
+from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting
+from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
+from actors.requests import Cancel, ChangeMode, ModeSet, Resolve, Trigger, Update
+from actors.store.memory import MemoryStore
+from actors.tools.mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
+from tests.integration.actors.conftest import Box, NoSandbox
+
+World = Any
+
+PATIENCE = 10.0
+BASH = ToolUse("t1", "bash", "{}")
+LOOK = ToolUse("t2", "look", "{}")
+UPGRADE = ToolUse("t3", "request_mode_upgrade", '{"reason": "to fix it"}')
+RESTRICTED, UNRESTRICTED = Mode.RESTRICTED, Mode.UNRESTRICTED
+
+
+class Cell(NoSandbox):
+    """A machine that can restrict tools."""
+
+    report = SandboxReport("A", 7, pid_namespace=True)
+
+
+class UpgradeBox(Box):
+    """The scripted tools, and the real one that asks for more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tools["request_mode_upgrade"] = ModeUpgradeTool()  # type: ignore[assignment]
+
+
+@pytest.fixture
+def cell(make_world: Callable[..., World]) -> World:
+    return make_world(box=UpgradeBox(), sandbox=Cell())
+
+
+def refused(reason: Reason) -> Any:
+    return pytest.raises(Rejected, check=lambda error: error.reason is reason)
+
+
+def asked(talk: Any) -> None:
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+
+
+def notices(talk: Any) -> list[str]:
+    """What the agent was told of modes: the word behind "now"."""
+    told = [added.message for added in talk.found(MessageAdded) if added.message.kind is SystemKind.MODE]
+    assert all(message.type is MessageType.SYSTEM for message in told)
+    return [message.content[0].text.split(" is now ")[1].split(":")[0] for message in told]
+
+
+def seen_by_model(exchange: Any) -> list[list[str]]:
+    """The last request, turn by turn: "use", "result", or the words of a text."""
+
+    def word(block: Any) -> str:
+        if isinstance(block, ToolUse):
+            return "use"
+        if not isinstance(block, Text):
+            return "result"
+        return "notice" if "The mode is now" in block.text else block.text
+
+    return [[word(block) for block in turn.content] for turn in exchange.request.turns]
+
+
+def test_new_conversations_are_restricted_where_that_can_be_kept(cell: World, world: World) -> None:
+    assert cell.create().record.mode is RESTRICTED
+    assert world.create().record.mode is UNRESTRICTED
+
+
+def test_a_change_at_rest_holds_at_once_and_is_told(cell: World) -> None:
+    talk = cell.create()
+    answer = talk.ask(ChangeMode(UNRESTRICTED))
+    assert isinstance(answer, ModeSet)
+    assert (answer.record.mode, answer.surviving_jobs) == (UNRESTRICTED, ())
+    assert talk.record.mode is UNRESTRICTED
+    assert [changed.mode for changed in talk.found(ModeChanged)] == [UNRESTRICTED]
+    assert notices(talk) == ["unrestricted"]
+    talk.send("go")
+    exchange = talk.exchange()
+    assert seen_by_model(exchange) == [["notice", "go"]]
+    exchange.call(BASH)
+    run = talk.tool()
+    assert run.context.mode is UNRESTRICTED
+    run.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_the_mode_that_is_set_already_changes_nothing(cell: World) -> None:
+    talk = cell.create()
+    before = talk.record
+    assert talk.ask(ChangeMode(RESTRICTED)).record.mode is RESTRICTED
+    assert talk.record == before
+
+
+def test_a_change_while_a_request_is_in_flight_never_splits_a_tool_round(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    first = talk.exchange()
+    talk.ask(ChangeMode(UNRESTRICTED))
+    assert notices(talk) == ["unrestricted"], "it is stored at once"
+    first.call(BASH)
+    run = talk.tool()
+    assert run.context.mode is UNRESTRICTED, "a tool that starts afterwards"
+    run.finish.put(ToolOutput("ok"))
+    second = talk.exchange()
+    assert seen_by_model(second) == [["go"], ["use"], ["result", "notice"]]
+    second.say("done")
+    talk.rest(Idle)
+
+
+def test_a_change_within_a_tool_round_is_told_behind_it_and_holds_for_its_next_tool(cell: World) -> None:
+    talk = cell.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    first = talk.tool()
+    talk.ask(ChangeMode(RESTRICTED))
+    assert isinstance(talk.state, ToolExecuting)
+    assert talk.record.mode is RESTRICTED
+    assert [changed.mode for changed in talk.found(ModeChanged)] == [RESTRICTED]
+    assert notices(talk) == []
+    first.finish.put(ToolOutput("ok"))
+    second = talk.tool("look")
+    assert (first.context.mode, second.context.mode) == (UNRESTRICTED, RESTRICTED)
+    second.finish.put(ToolOutput("ok"))
+    exchange = talk.exchange()
+    assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_of_changes_within_a_round_the_agent_hears_the_last(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    for mode in (UNRESTRICTED, RESTRICTED, UNRESTRICTED):
+        talk.ask(ChangeMode(mode))
+    run.finish.put(ToolOutput("ok"))
+    exchange = talk.exchange()
+    assert seen_by_model(exchange)[-1] == ["result", "notice"]
+    assert notices(talk) == ["unrestricted"]
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_a_notice_survives_a_cancel(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    talk.ask(ChangeMode(UNRESTRICTED))
+    run.reap.set()
+    talk.cancel()
+    assert notices(talk) == []
+    talk.send("again")
+    exchange = talk.exchange()
+    assert seen_by_model(exchange)[-1] == ["result", "again", "notice"]
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_a_change_goes_before_everything_that_waits(cell: World, hold: Any) -> None:
+    """An approval that came earlier still starts its tool in the narrower mode."""
+    talk = cell.create(mode=UNRESTRICTED, approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    asked(talk)
+    cell.faults.arm("commit.before", hold)
+    waiting: list[Future[Any]] = [cell.supervisor.ask(talk.id, Update(title="busy"))]
+    hold.wait()
+    waiting += [cell.supervisor.ask(talk.id, each) for each in (Resolve("t1", True), ChangeMode(RESTRICTED))]
+    hold.release()
+    for answer in waiting:
+        answer.result(PATIENCE)
+    run = talk.tool()
+    assert run.context.mode is RESTRICTED
+    told = [event.notification for event in talk.events()]
+    assert told.index(ModeChanged(RESTRICTED)) < told.index(talk.found(ApprovalResolved)[0])
+    run.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World) -> None:
+    talk = cell.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(BASH)
+    dying = talk.tool()
+    talk.cancel()
+    talk.send("again")
+    talk.exchange().call(LOOK)
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    talk.ask(ChangeMode(RESTRICTED))
+    assert cell.box.tools["look"].runs.empty()
+    dying.reap.set()
+    run = talk.tool("look")
+    assert run.context.mode is RESTRICTED
+    run.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_a_change_that_nobody_waits_for_any_more_is_dropped(cell: World, hold: Any) -> None:
+    talk = cell.create()
+    cell.faults.arm("commit.before", hold)
+    busy = cell.supervisor.ask(talk.id, Update(title="busy"))
+    hold.wait()
+    given_up = cell.supervisor.ask(talk.id, ChangeMode(UNRESTRICTED))
+    assert given_up.cancel()
+    hold.release()
+    busy.result(PATIENCE)
+    talk.ask(Update(title="later"))
+    assert talk.record.mode is RESTRICTED
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> None:
+    talk = world.create()
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        talk.ask(ChangeMode(RESTRICTED))
+    assert str(refusal.value) == "restricted mode cannot be kept here: tests run no processes"
+    assert talk.record.mode is UNRESTRICTED
+
+
+def test_a_terminal_conversation_keeps_its_mode(cell: World) -> None:
+    talk = cell.create()
+    talk.ask(Trigger())
+    talk.exchange().say("summary")
+    talk.rest(ContextExhausted)
+    with refused(Reason.TERMINAL):
+        talk.ask(ChangeMode(UNRESTRICTED))
+
+
+def test_a_sub_agent_keeps_its_mode(make_world: Callable[..., World]) -> None:
+    store = MemoryStore()
+    parent = make_world(store, sandbox=Cell()).create()
+    child = _sub_agent_of(parent)
+    world = make_world(store, sandbox=Cell())
+    with refused(Reason.TERMINAL):  # an interrupted one has failed; none can be met alive yet
+        world.supervisor.ask(child, ChangeMode(UNRESTRICTED)).result(PATIENCE)
+    assert store.load(child).mode is RESTRICTED  # type: ignore[union-attr]
+
+
+def _sub_agent_of(parent: Any) -> str:
+    """Stored as if it had not started yet."""
+    record = replace(
+        parent.record, id="child", slug="child", parent_conversation_id=parent.id, user_initiated=False,
+        state=Idle(Ledger()), step=1, last_seq=0, epoch=1, log_hash="",
+    )  # fmt: skip
+    commit = Commit(record=record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True)
+    parent.world.store.commit(commit)
+    return "child"
+
+
+# --- the agent asks -----------------------------------------------------------------------------------------------
+
+
+def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(UPGRADE, BASH)
+    asked(talk)
+    (question,) = talk.found(ApprovalRequested)
+    assert question.call == UPGRADE
+    assert talk.record.mode is RESTRICTED
+    talk.ask(Resolve("t3", True))
+    run = talk.tool()
+    assert run.context.mode is UNRESTRICTED, "the next tool of the same response"
+    run.finish.put(ToolOutput("written"))
+    exchange = talk.exchange()
+    assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
+    (granted, _) = (block for block in exchange.request.turns[-1].content if isinstance(block, ToolSuccess))
+    assert granted.output == GRANTED
+    exchange.say("done")
+    talk.rest(Idle)
+    assert talk.record.mode is UNRESTRICTED
+    assert notices(talk) == ["unrestricted"]
+
+
+def test_a_denied_request_is_told_and_changes_nothing(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(UPGRADE, BASH)
+    asked(talk)
+    talk.ask(Resolve("t3", False, note="not on this machine"))
+    exchange = talk.exchange()
+    denied, other = exchange.request.turns[-1].content
+    assert (denied.outcome, denied.output) == (ToolOutcome.DENIED, "Denied by user: not on this machine")
+    assert other.output.startswith("Not executed: ")
+    exchange.say("I see")
+    talk.rest(Idle)
+    assert talk.record.mode is RESTRICTED
+    assert talk.found(ModeChanged) == []
+    assert cell.box.tools["bash"].started == 0
+
+
+@pytest.mark.parametrize("policy", list(ApprovalPolicy))
+def test_it_asks_under_every_policy_and_after_an_always_too(cell: World, policy: ApprovalPolicy) -> None:
+    talk = cell.create(approval_policy=policy)
+    talk.send("go")
+    for number in range(2):
+        call = ToolUse(f"u{number}", UPGRADE.name, UPGRADE.input)
+        talk.exchange().call(call)
+        asked(talk)
+        talk.ask(Resolve(call.id, True, always=True))
+        if not number:
+            talk.until(lambda: talk.record.mode is UNRESTRICTED)
+            talk.ask(ChangeMode(RESTRICTED))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert len(talk.found(ApprovalRequested)) == 2
+
+
+@pytest.mark.parametrize("restrictable", [True, False])
+def test_a_request_for_what_it_has_is_answered_in_plain_words(
+    make_world: Callable[..., World], restrictable: bool
+) -> None:
+    world = make_world(box=UpgradeBox(), sandbox=Cell() if restrictable else NoSandbox())
+    talk = world.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(UPGRADE)
+    asked(talk)
+    talk.ask(Resolve("t3", True))
+    exchange = talk.exchange()
+    (answer,) = exchange.request.turns[-1].content
+    assert answer.output == NOT_NEEDED
+    exchange.say("done")
+    talk.rest(Idle)
+    assert talk.found(ModeChanged) == []
+
+
+def test_a_mode_set_by_a_person_while_the_question_is_open_makes_the_answer_moot(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(UPGRADE)
+    asked(talk)
+    talk.ask(ChangeMode(UNRESTRICTED))
+    assert isinstance(talk.state, AwaitingToolApproval), "the question stays open"
+    talk.ask(Resolve("t3", True))
+    exchange = talk.exchange()
+    answer, notice = exchange.request.turns[-1].content
+    assert answer.output == NOT_NEEDED
+    assert "unrestricted" in notice.text
+    exchange.say("done")
+    talk.rest(Idle)
+    assert [changed.mode for changed in talk.found(ModeChanged)] == [UNRESTRICTED]
+
+
+def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World, hold: Any) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(UPGRADE)
+    asked(talk)
+    cell.faults.arm("tool.before", hold)
+    talk.ask(Resolve("t3", True))
+    hold.wait()
+    talk.cancel()
+    hold.release()
+    talk.rest(Idle)
+    assert talk.record.mode is RESTRICTED
+    assert talk.found(ModeChanged) == []
+
+
+# --- over a restart -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mode) -> None:
+    store = MemoryStore()
+    talk = make_world(store, sandbox=Cell()).create()
+    talk.ask(ChangeMode(mode))
+    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
+    world.supervisor.start()
+    again = type(talk)(world, talk.id)
+    again.send("go")
+    again.exchange().call(BASH)
+    run = again.tool()
+    assert run.context.mode is mode
+    run.finish.put(ToolOutput("ok"))
+    again.exchange().say("done")
+    again.rest(Idle)
+
+
+def test_an_open_request_for_more_is_withdrawn_by_a_restart(make_world: Callable[..., World]) -> None:
+    store = MemoryStore()
+    talk = make_world(store, box=UpgradeBox(), sandbox=Cell()).create()
+    talk.send("go")
+    talk.exchange().call(UPGRADE)
+    asked(talk)
+    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
+    world.supervisor.start()
+    again = type(talk)(world, talk.id)
+    again.rest(Idle)
+    with refused(Reason.NOT_AWAITING_APPROVAL):
+        again.ask(Resolve("t3", True))
+    assert again.record.mode is RESTRICTED
+
+
+def _one_life(talk: Any) -> None:
+    """Widened and narrowed by a person, widened by an approval, narrowed again."""
+    talk.ask(ChangeMode(UNRESTRICTED))
+    talk.ask(ChangeMode(RESTRICTED))
+    talk.send("go")
+    talk.exchange().call(UPGRADE)
+    asked(talk)
+    talk.ask(Resolve("t3", True))
+    talk.until(lambda: talk.record.mode is UNRESTRICTED)
+    talk.ask(ChangeMode(RESTRICTED))
+    talk.ask(Cancel())
+
+
+def test_whatever_the_moment_of_the_end_the_mode_is_one_that_people_had_set(make_world: Callable[..., World]) -> None:
+    """For every fault point that this life passes: what is stored then is what was committed, never more."""
+    rehearsal = make_world(MemoryStore(), box=UpgradeBox(), sandbox=Cell())
+    _one_life(rehearsal.create())
+    stored: list[tuple[Mode, list[Mode]]] = []
+    store = MemoryStore()
+    world = make_world(store, box=UpgradeBox(), sandbox=Cell())
+    talk = world.create()
+    lock = threading.Lock()
+
+    def look() -> None:
+        with lock:
+            record = store.load(talk.id)
+            assert record is not None
+            events = store.events(talk.id, after=0, limit=1000)
+            said = [each.notification.mode for each in events if isinstance(each.notification, ModeChanged)]
+            stored.append((record.mode, said))
+
+    for number in range(len(world.faults.passed), len(rehearsal.faults.passed) + 20):
+        world.faults.arm_pass(number, look)
+    _one_life(talk)
+    assert len(stored) > 10
+    for mode, said in stored:
+        assert mode is (said[-1] if said else RESTRICTED)
+    assert UNRESTRICTED in [mode for mode, _ in stored], "some moments lie in the wide mode"
+    assert talk.record.mode is RESTRICTED
