@@ -100,6 +100,8 @@ def _sandbox(config: Config) -> ToolHostSandbox:
     except (SandboxUnavailable, OSError) as error:
         raise CannotStart(str(error)) from None
     log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
+    if not report.hides_protected:
+        log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
     return sandbox
 
 

@@ -121,6 +121,7 @@ def _sandbox(report: SandboxReport) -> v1.GetServerInfoResponse.Sandbox:
         restricted_available=report.restriction_available,
         reason=report.reason,
         landlock_abi=report.landlock_abi,
+        hides_server_files=report.hides_protected,
     )
 
 

@@ -17,7 +17,7 @@ from actors.llm.answer import AnswerReader, Asked
 from actors.llm.connections import TransportFailed
 from actors.llm.http import Reply, Transport
 from actors.llm.keys import Keys
-from actors.llm.provider import ProviderConfig
+from actors.llm.provider import ProviderConfig, Secret
 from actors.llm.sse import SseParser, SseTooLarge
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
 
@@ -29,6 +29,10 @@ TAIL_SECONDS = 5.0
 
 class KeyRefused(ModelFailed):
     """The provider took no key, or not this one; nothing was answered."""
+
+    def __init__(self, failure: LlmFailure, key: Secret) -> None:
+        super().__init__(failure)
+        self.key = key
 
 
 class Wire(Struct, frozen=True):
@@ -53,17 +57,16 @@ class Exchange:
     def ask(self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """POST `body` and read the answer.
 
-        A key that was refused and came from a command is asked for once more. Raises ModelFailed or ModelAborted and
-        nothing else. Whether it was aborted is told by the token alone: what a shut socket raises looks like a network
-        error. No exception is chained, since the chain would hold the request with its credentials.
+        If a key was refused and the command that printed it prints another one, that is tried, once. Raises
+        ModelFailed or ModelAborted and nothing else. Whether it was aborted is told by the token alone: what a shut
+        socket raises looks like a network error. No exception is chained, since the chain would hold the request with
+        its credentials.
         """
-        answer, failure = None, None
-        for last in (False, True):
-            if cancel.cancelled:
-                raise ModelAborted
-            answer, failure, again = self._attempt(wire, asked, body, sink, cancel)
-            if last or not again:
-                break
+        if cancel.cancelled:
+            raise ModelAborted
+        answer, failure = self._attempt(wire, asked, body, sink, cancel)
+        if isinstance(failure, KeyRefused) and self.keys.renewed(failure.key, cancel):
+            answer, failure = self._attempt(wire, asked, body, sink, cancel)
         if cancel.cancelled:
             raise ModelAborted
         if answer is None:
@@ -72,31 +75,28 @@ class Exchange:
 
     def _attempt(
         self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken
-    ) -> tuple[ModelAnswer | None, ModelFailed | None, bool]:
-        """The answer or the failure, and whether another key may help."""
+    ) -> tuple[ModelAnswer | None, ModelFailed | None]:
         reader = None
         try:
             provider = self.keys.armed(cancel)
             reader = wire.reader(replace(asked, provider=provider), sink)
             with self.transport.post(provider.url(wire.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, sink, cancel)
-            return reader.answer(), None, False
-        except KeyRefused as refused:
-            return None, refused, self.keys.forget(provider.api_key)
+            return reader.answer(), None
         except ModelFailed as failed:
-            return None, failed, False
+            return None, failed
         except TransportFailed as failed:
             failure = LlmFailure(failed.kind, f"{self.provider.name}: {failed.text}")
-            return None, ModelFailed(failure, usage=reader.usage if reader else None), False
+            return None, ModelFailed(failure, usage=reader.usage if reader else None)
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
-            return None, _unexpected(fault), False
+            return None, _unexpected(fault)
 
     def _read(
         self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
     ) -> None:
         if not 200 <= reply.status < 300:
             refusal = failures.refusal_of(provider, reply.status, reply.headers, _error_body(reply), time.time())
-            raise KeyRefused(refusal.failure) if reply.status == 401 else refusal
+            raise KeyRefused(refusal.failure, provider.api_key) if reply.status == 401 else refusal
         if "json" in reply.headers.get("content-type", "").lower():
             reader.whole(reply.read_all())
             return
@@ -108,6 +108,8 @@ class Exchange:
                 if not chunk:
                     return
                 for event in parser.feed(chunk):
+                    if reader.finished:
+                        return
                     if not begun:
                         begun = True
                         sink.started()

@@ -45,12 +45,17 @@ class Keys:
         finally:
             cancel.forget(self._wake)
 
-    def forget(self, refused: Secret) -> bool:
-        """Drop a key that was refused; whether another one may be had."""
+    def renewed(self, refused: Secret, cancel: CancelToken) -> bool:
+        """Whether there is another key than the one that was refused; may run the command, as `armed` does."""
+        if not self._provider.api_key_command:
+            return False
         with self._changed:
             if self._key == refused:
                 self._key = None
-        return bool(self._provider.api_key_command)
+        try:
+            return self.armed(cancel).api_key != refused
+        except (ModelFailed, ModelAborted):
+            return False  # the refusal says more
 
     def _wake(self) -> None:
         with self._changed:

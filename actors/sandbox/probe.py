@@ -19,7 +19,7 @@ from actors.sandbox.spawn import ToolHostSandbox
 
 log = logging.getLogger(__name__)
 
-OFFERED = False
+OFFERED = True
 """Whether `auto` offers the restricted mode. A tier that is asked for by its name is offered anyway."""
 
 SETTINGS = ("auto", "A", "B", "none")

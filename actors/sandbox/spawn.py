@@ -46,6 +46,7 @@ class ToolHostSandbox:
         self._live: set[HostedTree] = set()
         self._lingering: list[subprocess.Popen[bytes]] = []
         self._closed = False
+        _program()  # now, not in the first call
 
     @property
     def report(self) -> SandboxReport:

@@ -11,10 +11,11 @@ from jsonschema.exceptions import ValidationError
 
 from actors.core.tool_run import Receipt
 from actors.ports import Tool, ToolInputInvalid, ToolSpec
-from actors.tools import bash, keyword_search, read_file, search
-from actors.tools.bash import BashTool
+from actors.tools import keyword_search, read_file, search
+from actors.tools.bash import tool as bash
+from actors.tools.bash.job_book import JobBook
+from actors.tools.bash.tool import BashTool
 from actors.tools.clipboards import Clipboards
-from actors.tools.job_book import JobBook
 from actors.tools.keyword_search import KeywordSearchTool
 from actors.tools.mode_upgrade import ModeUpgradeTool
 from actors.tools.patch import PatchTool

@@ -18,11 +18,13 @@ from bedrock import Client, Conversation, RunFailed, v1
 from tests.e2e.patience import PATIENCE, eventually, only, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
 from tests.e2e.watcher import Watcher
+from tests.unit.llm.strict_checker import CHECKS, check_growth
 
 IDLE_SECONDS = 0.5
 """How long the server lets a stream be silent."""
 
-MODELS = {"anthropic": "claude-sonnet-4-6", "openai": "gpt-4o"}
+MODELS = {"anthropic": "claude-sonnet-4-6", "openai-chat": "gpt-4o", "openai-responses": "gpt-6.1-sol"}
+ENDS = {"anthropic": "/messages", "openai-chat": "/chat/completions", "openai-responses": "/responses"}
 
 
 class Llmock:
@@ -42,11 +44,22 @@ class Llmock:
         return int(self._call("GET", "requests")["count"])
 
     def assert_resilient(self, *, warnings: tuple[str, ...] = ()) -> None:
-        """Its verdict on the client: no errors, and no warnings but these."""
+        """Its verdict on the client: no errors, no warnings but these; and every body is as its provider wants it."""
+        former: dict[str, bytes] = {}
+        for path, body in self._bodies():
+            protocol = next(name for name, end in ENDS.items() if path.endswith(end))
+            CHECKS[protocol](body)
+            check_growth(protocol, former.get(protocol, body), body)
+            former[protocol] = body
         verdict = self._call("GET", "verdict")
         assert verdict["passed"], verdict
         assert verdict["errors"] == 0, verdict
         assert {finding["code"] for finding in verdict["findings"]} <= set(warnings), verdict
+
+    def _bodies(self) -> list[tuple[str, bytes]]:
+        """What it was asked since its reset, oldest first: path and body."""
+        requests = sorted(self._call("GET", "requests")["requests"], key=lambda each: each["seq"])
+        return [(each["path"], json.dumps(each["body"], separators=(",", ":")).encode()) for each in requests]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -87,14 +100,16 @@ def _listening_url(served: subprocess.Popen[bytes], log: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server(process: Llmock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with both protocols: one provider from the file, the other from the environment."""
+    """A server with one provider per protocol."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "config.toml"
     config.write_text(
         f'[providers.anthropic]\nprotocol = "anthropic"\nbase_url = "{process.url}/anthropic"\napi_key = "{API_KEY}"\n'
         f'models = ["claude-*"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
-        f'[providers.openai]\nprotocol = "openai-chat"\nbase_url = "{process.url}/v1"\napi_key = "{API_KEY}"\n'
-        f'models = ["gpt-*"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
+        f'[providers.chat]\nprotocol = "openai-chat"\nbase_url = "{process.url}/v1"\napi_key = "{API_KEY}"\n'
+        f'models = ["gpt-4*"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
+        f'[providers.openai]\npreset = "openai"\nbase_url = "{process.url}/v1"\n'
+        f'api_key_command = ["echo", "{API_KEY}"]\ntimeouts = {{ idle = {IDLE_SECONDS} }}\n'
     )
     servers = Servers()
     yield servers(folder, "--config", str(config))

@@ -168,7 +168,7 @@ class KeywordSearch:
         if self._walk.stopped:
             remarks.append(f"stopped after {self._max_entries:,} entries: not all was searched")
         if unreadable := self._unreadable + self._walk.unreadable:
-            remarks.append(f"{unreadable} files or directories could not be read")
+            remarks.append(f"files and directories that could not be read: {unreadable}")
         return remarks
 
 

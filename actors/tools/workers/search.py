@@ -23,6 +23,8 @@ from actors.tools.workers.wildmatch import TooManyAlternatives
 MAX_TEXT = 120 * 1024
 #: Bytes of all lines shown.
 
+IGNORE_CASE = "(?i)"
+
 
 class Unsearchable(Exception):
     """The search cannot be done; the text says why."""
@@ -69,7 +71,7 @@ class Search:
 
     def _found(self) -> Iterator[str | None]:
         """Line by line what is shown; None for a file that cannot be read."""
-        wanted = Candidates(literals.required(self._pattern.pattern), ripgrep=self._ripgrep)
+        wanted = candidates(self._pattern.pattern, self._ripgrep)
         for file, data in wanted.contents(self._files()):
             if data is None:
                 yield None
@@ -88,12 +90,18 @@ class Search:
         if self._walk.stopped:
             remarks.append(f"stopped after {self._max_entries:,} entries: not all was searched; name a narrower path")
         if self._walk.too_large:
-            remarks.append(f"{self._walk.too_large} files larger than 10 MiB were skipped")
+            remarks.append(f"files larger than 10 MiB, which were skipped: {self._walk.too_large}")
         if unreadable:
-            remarks.append(f"{unreadable} files or directories could not be read")
+            remarks.append(f"files and directories that could not be read: {unreadable}")
         if not found and re.search(r"\n|(?<!\\)(?:\\\\)*\\n", self._pattern.pattern):
             remarks.append("lines are searched one by one, so a pattern with a line break matches nothing")
         return [f"[{remark}]" for remark in remarks]
+
+
+def candidates(pattern: str, ripgrep: str) -> Candidates:
+    ignore_case = pattern.startswith(IGNORE_CASE)
+    required = literals.required(pattern.removeprefix(IGNORE_CASE), ignore_case=ignore_case)
+    return Candidates(required, ripgrep=ripgrep, ignore_case=ignore_case)
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

@@ -105,6 +105,9 @@ def _server(client: Client) -> Iterator[Finding]:
     yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
     yield Finding("ok", "auth", "the server accepts this token")
     yield _sandbox(info.sandbox)
+    if not info.sandbox.hides_server_files:
+        advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
+        yield Finding("warn", "sandbox", "unrestricted tools can read the server's token, keys and data", advice)
     yield _models(client.models())
 
 

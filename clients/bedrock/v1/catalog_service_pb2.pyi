@@ -446,6 +446,7 @@ class GetServerInfoResponse(_message.Message):
         RESTRICTED_AVAILABLE_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
         LANDLOCK_ABI_FIELD_NUMBER: _builtins.int
+        HIDES_SERVER_FILES_FIELD_NUMBER: _builtins.int
         tier: Global___GetServerInfoResponse.Sandbox.Tier.ValueType
         """What keeps MODE_RESTRICTED."""
         restricted_available: _builtins.bool
@@ -458,6 +459,10 @@ class GetServerInfoResponse(_message.Message):
         """
         landlock_abi: _builtins.int
         """The version of the Landlock interface of the kernel. Zero if it has none."""
+        hides_server_files: _builtins.bool
+        """Whether tools are kept from the server's own files, its data, token, keys
+        and settings, in MODE_UNRESTRICTED, too. In MODE_RESTRICTED they always are.
+        """
         def __init__(
             self,
             *,
@@ -465,10 +470,11 @@ class GetServerInfoResponse(_message.Message):
             restricted_available: _builtins.bool = ...,
             reason: _builtins.str = ...,
             landlock_abi: _builtins.int = ...,
+            hides_server_files: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["hides_server_files", b"hides_server_files", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Both protocols against llmock, a mock provider that injects faults and judges how its client took them.
+"""All protocols against llmock, a mock provider that injects faults and judges how its client took them.
 
 The driver below follows Bedrock's rule (SEMANTICS C9, C10: three attempts, base and twice the base in between, or
 Retry-After) on top of `Model.respond`, with a base of 100 ms instead of 1 s.
@@ -27,11 +27,13 @@ from actors.core.history import Turn
 from actors.llm.catalog import Catalog
 from actors.llm.provider import provider_from_mapping
 from actors.ports import CancelToken, Model, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
+from tests.unit.llm.strict_checker import CHECKS
 
+ENDS = {"anthropic": "/messages", "openai-chat": "/chat/completions", "openai-responses": "/responses"}
 BASE_SECONDS = 0.1
 IDLE_SECONDS = 0.4
-PATHS = {"anthropic": "/anthropic", "openai-chat": "/v1"}
-MODELS = {"anthropic": "claude-sonnet-4-6", "openai-chat": "gpt-4o"}
+PATHS = {"anthropic": "/anthropic", "openai-chat": "/v1", "openai-responses": "/v1"}
+MODELS = {"anthropic": "claude-sonnet-4-6", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
 
 WEATHER = ToolSpec(
     "get_weather",
@@ -59,8 +61,15 @@ class Server:
     def attempts(self) -> int:
         return int(self.call("GET", "requests")["count"])
 
+    def bodies(self) -> list[tuple[str, bytes]]:
+        """What it was asked, oldest first: path and body."""
+        requests = sorted(self.call("GET", "requests")["requests"], key=lambda each: each["seq"])
+        return [(each["path"], json.dumps(each["body"]).encode()) for each in requests]
+
     def assert_resilient(self, *, warnings: tuple[str, ...] = ()) -> None:
-        """llmock's verdict: no errors, and no warnings but these."""
+        """llmock's verdict: no errors, and no warnings but these; and every body is as its provider wants it."""
+        for path, body in self.bodies():
+            CHECKS[next(name for name, end in ENDS.items() if path.endswith(end))](body)
         verdict = self.call("GET", "verdict")
         assert verdict["passed"], verdict
         assert verdict["errors"] == 0, verdict

@@ -93,7 +93,8 @@ class NoSandbox:
     protected: tuple[str, ...] = ()
 
     def __init__(self, tier: str) -> None:
-        self.report = SandboxReport(tier, 7, pid_namespace=True, reason="" if tier == "A" else "because")
+        reason = "" if tier == "A" else "because"
+        self.report = SandboxReport(tier, 7, pid_namespace=True, reason=reason, hides_protected=tier == "A")
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
         raise AssertionError("no tool is started here")

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import pytest
 
 from actors.core.context import Mode
 from actors.core.tool_run import Receipt
-from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
+from actors.ports import CancelToken, RunningProcess, SandboxUnavailable, ToolContext, ToolOutput
 from actors.sandbox import toolhost
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
@@ -58,6 +59,12 @@ class Desk:
         seen = ""
         while text not in seen:
             seen += self.shown.get(timeout=BOUND)
+
+    def await_line(self, handle: str, line: str) -> None:
+        """Look again until a job has written this."""
+        until = time.monotonic() + BOUND
+        while line not in self.call(peek=handle).text.splitlines():
+            assert time.monotonic() < until
 
     def _context(self) -> ToolContext:
         return ToolContext(
@@ -131,16 +138,12 @@ def test_cancel_ends_the_command_of_the_call_under_way_and_no_other(desk: Desk) 
 
 
 def test_a_job_is_asked_to_end_and_may_clean_up(desk: Desk) -> None:
-    desk.call(
-        cmd="trap 'echo bye; exit 0' TERM; echo ready; while :; do read -t 1000 < <(sleep 1000); done", wait_seconds=0
-    )
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    if "ready" not in desk.call(peek="b-1").text:
-        desk.see("ready\n")
+    waiting = "while :; do read -t 1000 < <(sleep 1000); done"
+    desk.call(cmd=f"trap 'echo bye; exit 0' TERM; echo ready; {waiting}", wait_seconds=0)
+    desk.await_line("b-1", "ready")
     output = desk.call(kill="b-1")
     assert "bye\n" in output.text
     assert display(output)["exit_code"] == 0
-    answer.result(BOUND)
 
 
 def test_a_signal_goes_to_the_whole_pipeline(desk: Desk) -> None:
@@ -151,10 +154,9 @@ def test_a_signal_goes_to_the_whole_pipeline(desk: Desk) -> None:
 
 
 def test_what_ignores_term_is_ended_by_kill(desk: Desk) -> None:
-    desk.begin(cmd="trap '' TERM; echo ready; setsid sleep 1000 & while :; do sleep 1000; done", wait_seconds=1).result(
-        BOUND
-    )
-    desk.see("ready\n")
+    command = "trap '' TERM; setsid sleep 1000 & echo ready; while :; do sleep 1000; done"
+    desk.call(cmd=command, wait_seconds=0)
+    desk.await_line("b-1", "ready")
     output = desk.call(kill="b-1", signal="KILL")
     assert "[b-1 has ended: killed, with all it started]" in output.text
     assert desk.sandbox.live == 0
@@ -214,6 +216,27 @@ def test_the_jobs_end_with_the_sandbox(desk: Desk) -> None:
     desk.sandbox.close()
     assert "killed, with all it started" in answer.result(BOUND).text
     join_jobs()
+
+
+def test_a_job_stays_as_restricted_as_it_was_started(desk: Desk) -> None:
+    """On a machine that cannot restrict, it is not started."""
+    desk.mode = Mode.RESTRICTED
+    command = "echo $HOME; touch $HOME/kept && echo written; exec < gate; touch changed || echo refused"
+    os.mkfifo(desk.directory / "gate")
+    if not desk.sandbox.report.restriction_available:
+        with pytest.raises(SandboxUnavailable):
+            desk.call(cmd=command, wait_seconds=0)
+        assert desk.toolbox.jobs("c-1") == ()
+        return
+    desk.call(cmd=command, wait_seconds=0)
+    desk.mode = Mode.UNRESTRICTED
+    answer = desk.begin(wait="b-1", wait_seconds=900)
+    (desk.directory / "gate").write_text("")
+    home, written, *rest = answer.result(BOUND).text.splitlines()
+    assert written == "written"
+    assert "refused" in rest
+    assert not (desk.directory / "changed").exists()
+    assert not (Path(home) / "kept").exists()
 
 
 def test_a_syntax_error_is_told_by_bash_itself(desk: Desk) -> None:

@@ -78,7 +78,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    sandbox = ToolHostSandbox(probe())
+    sandbox = ToolHostSandbox(probe("none"))
     yield Desk(sandbox, tmp_path.resolve())
     sandbox.close()
 

@@ -22,7 +22,7 @@ def with_files(*files: Instructions, unnamed: int = 0) -> str:
     return system_prompt(Surroundings("/srv/work", None, files, unnamed), Mode.RESTRICTED, 0)
 
 
-def test_it_tells_the_directory_and_the_mode() -> None:
+def test_the_prompt_names_the_directory_and_the_mode() -> None:
     for mode in Mode:
         prompt = system_prompt(PLACE, mode, 0)
         assert "- working directory: /srv/work\n" in prompt

@@ -454,14 +454,17 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         with self._changed:
             state_now = self.conversation.state
             ended, self.jobs = (self.jobs, []) if request.kill_jobs else ([], self.jobs)
-            jobs = {"ended_jobs": ended, "surviving_jobs": self.jobs}
+            answer = v1.CancelConversationResponse(state=state_now, ended_jobs=ended, surviving_jobs=self.jobs)
             if not state_now.busy:
-                return v1.CancelConversationResponse(no_op=not ended, state=state_now, **jobs)
+                answer.no_op = not ended
+                return answer
             run = state_now.run
             self._pending.clear()
             self._append(state("idle"))
             self._append(stopped(run, "interrupted"))
-            return v1.CancelConversationResponse(run=run, state=self.conversation.state, revision=self.revision, **jobs)
+            answer.run, answer.revision = run, self.revision
+            answer.state.CopyFrom(self.conversation.state)
+            return answer
 
     def ResolveApproval(
         self, request: v1.ResolveApprovalRequest, context: grpc.ServicerContext

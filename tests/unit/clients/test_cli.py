@@ -325,6 +325,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     assert "warn  sandbox: tier TIER_B" not in result.stdout
     assert "warn  sandbox: tier B, Landlock 4" in result.stdout
     assert "namespaces are forbidden" in result.stdout
+    assert "warn  sandbox: unrestricted tools can read the server's token" in result.stdout
     assert "ok    models: 2, by default demo" in result.stdout
     assert "ANTHROPIC_API_KEY is set" in result.stdout
     assert "very-secret" not in result.output

@@ -229,12 +229,7 @@ def test_an_empty_stream_is_retryable_and_never_began() -> None:
 
 
 def test_counts_never_cost_an_answer() -> None:
-    odd = {
-        "input_tokens": "100",
-        "output_tokens": "many",
-        "cache_read_input_tokens": 60.0,
-        "cache_creation_input_tokens": None,
-    }
+    odd = {"input_tokens": "100", "output_tokens": "many", "cache_read_input_tokens": 60.0}
     for usage, wanted in ((odd, Usage(100, 0, 60)), ({"output_tokens": 7.5}, Usage()), (7, None), (None, None)):
         message = {"content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": usage}
         with ScriptedServer(answer(200, json.dumps(message).encode())) as server:

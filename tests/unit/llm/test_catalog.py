@@ -150,7 +150,7 @@ def test_what_an_operator_says_about_a_model_goes_before_everything() -> None:
     [5, {"window": "big"}, {"window": 0}, {"colour": 1}, {"price": {"input": 1}}, {"output": -1}, {"price": 5}],
 )
 def test_what_cannot_be_said_about_a_model_is_named(table: object) -> None:
-    with pytest.raises(ValueError, match='^models."mine": '):
+    with pytest.raises(ValueError, match=r'^models\."mine": '):
         Catalog((local(),), models={"mine": table})
 
 

@@ -73,6 +73,21 @@ def test_a_key_that_is_refused_again_ends_the_attempt(tmp_path: Path) -> None:
     assert "key-of-mine" not in told.failure.message
 
 
+def test_the_same_key_is_not_tried_twice(tmp_path: Path) -> None:
+    command = shell(f"echo x >> {tmp_path}/runs; echo same")
+    with ScriptedServer(answer(401, b"{}")) as server:
+        failure(model("openai-chat", server.url, "gpt-4o", api_key=Secret(), api_key_command=command))
+    assert len(server.received) == 1
+    assert (tmp_path / "runs").read_text() == "x\nx\n"
+
+
+def test_a_command_that_fails_later_leaves_the_refusal(tmp_path: Path) -> None:
+    command = shell(f"mkdir {tmp_path}/once && echo key")
+    with ScriptedServer(answer(401, b'{"error":{"message":"expired"}}')) as server:
+        told = failure(model("openai-chat", server.url, "gpt-4o", api_key=Secret(), api_key_command=command))
+    assert "expired" in told.failure.message
+
+
 def test_a_key_that_is_no_commands_is_not_tried_twice() -> None:
     with ScriptedServer(answer(401, b"{}")) as server:
         failure(model("openai-chat", server.url, "gpt-4o"))

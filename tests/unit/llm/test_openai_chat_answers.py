@@ -114,10 +114,8 @@ def test_no_counts_are_no_usage(usage: Any) -> None:
     ("cost", "micros"), [(0.0123, 12_300), (0, 0), ("0.1", 245), (-1, 245), (None, 245), (float("1e300"), 245)]
 )
 def test_a_cost_that_the_server_tells_counts_where_it_is_in_dollars(cost: Any, micros: int) -> None:
-    usage = {**USAGE["usage"], "cost": cost}
-    with ScriptedServer(
-        stream(plain(delta(content="x"), finish("stop"), {"choices": [], "usage": usage}, DONE))
-    ) as server:
+    usage = {"choices": [], "usage": {**USAGE["usage"], "cost": cost}}
+    with ScriptedServer(stream(plain(delta(content="x"), finish("stop"), usage, DONE))) as server:
         told = ask(model("openai-chat", server.url, "gpt-4o", cost_in_usage=True)).usage
         silent = ask(model("openai-chat", server.url, "gpt-4o")).usage
     assert told is not None

@@ -48,7 +48,7 @@ def test_the_best_tier_that_holds_is_taken(
     assert bool(report.reason) == (tier != "A")
 
 
-def test_what_is_not_offered_is_not_claimed(machine: dict[str, Any]) -> None:
+def test_no_tier_is_claimed_and_the_reason_names_what_the_kernel_offers(machine: dict[str, Any]) -> None:
     report = probe.probe(offer=False)
     assert (report.tier, report.landlock_abi, report.pid_namespace) == ("none", 7, True)
     assert "Landlock ABI 7" in report.reason

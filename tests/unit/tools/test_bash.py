@@ -9,10 +9,10 @@ import pytest
 
 from actors.core.context import Mode
 from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientError
-from actors.tools.bash import BashTool
-from actors.tools.bash_answers import shown_command
-from actors.tools.bash_request import MAX_COMMAND_BYTES
-from actors.tools.job_book import JobBook
+from actors.tools.bash.answers import shown_command
+from actors.tools.bash.job_book import JobBook
+from actors.tools.bash.request import MAX_COMMAND_BYTES
+from actors.tools.bash.tool import BashTool
 
 
 def run(call: Any, **arguments: Any) -> Any:

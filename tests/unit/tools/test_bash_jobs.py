@@ -28,7 +28,8 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
-from actors.tools import bash, job, job_book
+from actors.tools.bash import job, job_book
+from actors.tools.bash import tool as bash
 from actors.tools.registry import StandardToolbox
 
 BOUND = 30.0
@@ -426,6 +427,7 @@ def test_a_kill_wakes_whoever_waits(desk: Desk) -> None:
     desk.watched(process)
     desk.call(kill="b-1", signal="KILL")
     assert "killed, with all it started" in answer.result(BOUND).text
+    assert not answer.result().is_error
 
 
 # --- handles ----------------------------------------------------------------------------------------------------------

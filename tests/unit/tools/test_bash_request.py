@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.tools.bash_request import Kill, Peek, Request, Spawn, Wait, request
+from actors.tools.bash.request import Kill, Peek, Request, Spawn, Wait, request
 from actors.tools.refusal import Refused
 
 

@@ -186,7 +186,7 @@ def test_what_was_left_out_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) 
     content = texts.content
     monkeypatch.setattr(texts, "content", lambda file: None if file.name == "closed" else content(file))
     assert find("x") == (
-        "a:1: x\n[1 files larger than 10 MiB were skipped]\n[1 files or directories could not be read]"
+        "a:1: x\n[files larger than 10 MiB, which were skipped: 1]\n[files and directories that could not be read: 1]"
     )
 
 

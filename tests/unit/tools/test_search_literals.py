@@ -90,7 +90,7 @@ def expression(pattern: str, flags: int) -> re.Pattern[str] | None:
 
 
 @pytest.mark.filterwarnings("ignore:Possible (nested set|set):FutureWarning")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(PATTERNS, st.booleans(), st.data())
 def test_a_line_that_matches_has_one_of_the_texts(pattern: str, ignore_case: bool, data: st.DataObject) -> None:
     compiled = expression(pattern, re.IGNORECASE if ignore_case else 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from actors.tools.bash.shell_guard import PIECE_BYTES, _pieces, check_command
 from actors.tools.refusal import Refused
-from actors.tools.shell_guard import PIECE_BYTES, _pieces, check_command
 
 REFUSED_ADD = ["-A", "--all", ".", "*", "-vA", "./", "-- .", "'*'", "-v ."]
 REFUSED_PUSH = ["--force", "-f", "-uf origin main", "origin main --force"]
@@ -115,7 +115,7 @@ def test_it_is_refused_however_it_is_written(command: str) -> None:
         "git push --force-with-lease",
         "git push --force-with-lease=main origin",
         "git push --follow-tags",
-        "git push -o feature",
+        "git push -o feature -ofast",
         "git commit -am 'rm -rf /'",
         "git log --all -f .",
         "git rm -rf .",

@@ -11,8 +11,10 @@ from typing import Any
 
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
-from actors.tools import bash_answers as answers
-from actors.tools.bash_request import (
+from actors.tools.bash import answers
+from actors.tools.bash.job import Job
+from actors.tools.bash.job_book import MAX_LIVE, JobBook
+from actors.tools.bash.request import (
     DEFAULT_WAIT_SECONDS,
     DEPRECATED_MODES,
     MAX_WAIT_SECONDS,
@@ -23,13 +25,11 @@ from actors.tools.bash_request import (
     Wait,
     request,
 )
+from actors.tools.bash.shell_guard import check_command
 from actors.tools.environment import tool_environment
-from actors.tools.job import Job
-from actors.tools.job_book import MAX_LIVE, JobBook
 from actors.tools.launching import WorkingDirectoryGone, start_program
 from actors.tools.mode_upgrade import hint
 from actors.tools.refusal import Refused
-from actors.tools.shell_guard import check_command
 
 KILL_SECONDS = 30
 """How long a kill waits for the end."""
@@ -161,14 +161,14 @@ class BashTool:
             )
         end = end or job.wait_out()
         context.reaped(end.reaped)
-        cancelled = end.killed and context.cancel.cancelled
         return answers.exited(
             job,
             end,
             context.working_directory,
-            cancelled=cancelled,
+            cancelled=end.killed and context.cancel.cancelled,
             notice=spawn.notice,
             hint=hint(context.mode, end),
+            is_error=end.killed,
         )
 
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from actors.tools.bash.shell_words import plain, script, unquoted, unwrapped
 from actors.tools.refusal import Refused
-from actors.tools.shell_words import plain, script, unquoted, unwrapped
 
 PARSE_SECONDS = 0.5
 """Of CPU, for one call."""

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from actors.core.tool_run import Receipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
-from actors.tools.live_text import LiveText
-from actors.tools.scrollback import Scrollback, Window
+from actors.tools.bash.live_text import LiveText
+from actors.tools.bash.scrollback import Scrollback, Window
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actors.core.tool_run import Receipt
 from actors.ports import Clock
-from actors.tools.job import Job
+from actors.tools.bash.job import Job
 from actors.tools.refusal import Refused
 
 MAX_LIVE = 8

@@ -9,14 +9,21 @@ import signal
 from typing import Any
 
 from actors.ports import ProcessEnd, ToolOutput
-from actors.tools.job import Job
-from actors.tools.scrollback import Window
+from actors.tools.bash.job import Job
+from actors.tools.bash.scrollback import Window
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 
 
 def exited(
-    job: Job, end: ProcessEnd, cwd: str, *, cancelled: bool = False, notice: str = "", hint: str = ""
+    job: Job,
+    end: ProcessEnd,
+    cwd: str,
+    *,
+    cancelled: bool = False,
+    notice: str = "",
+    hint: str = "",
+    is_error: bool = False,
 ) -> ToolOutput:
     """The answer of the call that saw the end: all output, how it ended, and a hint at why."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
@@ -25,7 +32,7 @@ def exited(
     if end.leaked:
         lines.append("not all of its processes could be confirmed dead")
     display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
-    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=end.killed)
+    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error)
 
 
 def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:

@@ -1,0 +1,76 @@
+"""How an agent asks for more, and how other tools tell it that it can."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.core.context import Mode
+from actors.core.rules.rounds import REQUEST_MODE_UPGRADE
+from actors.ports import ProcessEnd, ToolInputInvalid
+from actors.tools.mode_upgrade import GRANTED, HOW_TO_ASK, NOT_NEEDED, SPEC, ModeUpgradeTool, hint
+from actors.tools.registry import StandardToolbox
+
+
+def end(output: str, exit_code: int | None = 1, tail: str = "") -> ProcessEnd:
+    return ProcessEnd(exit_code, None, output.encode(), tail.encode(), 9 if tail else 0, 5, ())
+
+
+@pytest.mark.parametrize(("mode", "said"), [(Mode.RESTRICTED, GRANTED), (Mode.UNRESTRICTED, NOT_NEEDED)])
+def test_what_an_approval_leads_to(mode: Mode, said: str) -> None:
+    context: Any = SimpleNamespace(mode=mode)
+    output = ModeUpgradeTool().run({"reason": "r"}, context)
+    assert (output.text, output.is_error) == (said, False)
+
+
+def test_it_is_the_tool_that_the_machine_knows_and_always_asks() -> None:
+    assert SPEC.name == SPEC.traits.name == REQUEST_MODE_UPGRADE
+    assert SPEC.traits.always_asks
+    assert not SPEC.traits.retry_safe
+    assert SPEC.name in HOW_TO_ASK
+
+
+def test_people_s_conversations_are_offered_it_as_the_last_and_sub_agents_are_not() -> None:
+    toolbox = StandardToolbox()
+    assert [spec.name for spec in toolbox.specs(sub_agent=False)][-1] == SPEC.name
+    assert SPEC.name not in [spec.name for spec in toolbox.specs(sub_agent=True)]
+
+
+@pytest.mark.parametrize("raw", ["{}", '{"reason": ""}', '{"reason": 1}', '{"reason": "x", "mode": "y"}'])
+def test_a_reason_is_needed(raw: str) -> None:
+    with pytest.raises(ToolInputInvalid):
+        StandardToolbox().parse(SPEC.name, raw)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "touch: cannot touch 'x': Read-only file system\n",
+        "bash: x: Permission denied",
+        "cp: setting attributes: Operation not permitted",
+        "curl: (6) Could not resolve host: example.org",
+        "OSError: [Errno 101] Network is unreachable",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "Error: EROFS: read-only file system, open 'x'",
+    ],
+)
+def test_a_command_that_the_mode_stopped_is_told_how_to_ask(output: str) -> None:
+    assert hint(Mode.RESTRICTED, end(output)) == HOW_TO_ASK
+    assert hint(Mode.RESTRICTED, end("", tail=output)) == HOW_TO_ASK
+    assert hint(Mode.RESTRICTED, end(output, exit_code=None)) == HOW_TO_ASK
+    assert hint(Mode.UNRESTRICTED, end(output)) == ""
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        end("cat: x: No such file or directory"),
+        end("1 failed, 2 passed"),
+        end("Permission denied, but it went well", exit_code=0),
+        end("Permission denied " + "x" * 50_000),
+    ],
+)
+def test_other_failures_are_left_alone(ended: ProcessEnd) -> None:
+    assert hint(Mode.RESTRICTED, ended) == ""
