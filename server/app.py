@@ -99,7 +99,6 @@ def _sandbox(config: Config) -> ToolHostSandbox:
         sandbox = ToolHostSandbox(report, protected=[str(path) for path in own if path is not None])
     except (SandboxUnavailable, OSError) as error:
         raise CannotStart(str(error)) from None
-    log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
     return sandbox
@@ -148,6 +147,8 @@ async def _serve(
     try:
         where = endpoint.listen(config.listen, _credentials(config))
         await endpoint.start()
+        report = wired.runtime.sandbox.report
+        log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
         announce(_publish_address(config, where))
         await stop.wait()
         log.info("stopping")

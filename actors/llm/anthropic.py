@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from actors.llm.rendering import failed, is_result, joined, result_text, shown, 
 
 PATH = "/v1/messages"
 
+_ROLE = operator.itemgetter(0)
+_OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("user", "assistant")}
+
 
 def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
     """The request as JSON. The same turns always give the same bytes, so the provider's cache and its check of
@@ -49,8 +53,8 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
         head["cache_control"] = {"type": "ephemeral"}
     spoken_turns = (turn for turn in turns if turn[1])
     messages = (
-        b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(blocks for _, blocks in neighbours))
-        for role, neighbours in itertools.groupby(spoken_turns, key=lambda turn: turn[0])
+        (_OPENINGS[role], b",".join(blocks for _, blocks in neighbours), b"]}")
+        for role, neighbours in itertools.groupby(spoken_turns, key=_ROLE)
     )
     return with_last(head | dict(provider.extra_body), "messages", messages)
 

@@ -39,8 +39,8 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
-    messages = [ENCODER.encode(system)] if request.system else []
-    return with_last(head | dict(provider.extra_body), "messages", [*messages, *(text for _, text in turns)])
+    texts = [ENCODER.encode(system) if request.system else b"", *(text for _, text in turns)]
+    return with_last(head | dict(provider.extra_body), "messages", ((text,) for text in texts if text))
 
 
 def turn_of(turn: Turn, asked: Asked) -> bytes:

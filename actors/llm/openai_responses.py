@@ -60,7 +60,7 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
         ]
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
-    return with_last(head | dict(provider.extra_body), "input", (items for _, items in turns))
+    return with_last(head | dict(provider.extra_body), "input", ((items,) for _, items in turns if items))
 
 
 def turn_of(turn: Turn, asked: Asked) -> bytes:

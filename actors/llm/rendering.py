@@ -62,10 +62,19 @@ def joined(parts: Iterable[Any]) -> bytes:
     return b",".join(map(ENCODER.encode, parts))
 
 
-def with_last(head: Mapping[str, Any], key: str, elements: Iterable[bytes]) -> bytes:
-    """The object `head` with the array of `elements` that are not empty as its last member."""
-    array = b",".join(filter(None, elements))
-    return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', array, b"]}"))
+def with_last(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes, ...]]) -> bytes:
+    """The object `head` with an array as its last member; each element is given in pieces.
+
+    Put together in one step, since a body may have megabytes.
+    """
+    pieces = [ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[']
+    for element in elements:
+        pieces += element
+        pieces.append(b",")
+    if pieces[-1] == b",":
+        pieces.pop()
+    pieces.append(b"]}")
+    return b"".join(pieces)
 
 
 class TurnCache:

@@ -9,6 +9,9 @@ _BOM = b"\xef\xbb\xbf"
 #: Bytes that one event may take before its blank line arrives.
 MAX_EVENT_BYTES = 16 << 20
 
+#: Bytes of an unfinished event that are kept as they are. One that is longer is taken line by line, once.
+_MAX_TAIL = 64 << 10
+
 
 class SseEvent(NamedTuple):
     """One dispatched event."""
@@ -32,6 +35,8 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
+        self._tail = b""
+        """The beginning of an event, looked at when there is more of it; b"" while one is taken line by line."""
         self._line = bytearray()
         self._after_cr = False
         self._at_start = True
@@ -48,21 +53,23 @@ class SseParser:
         if self._at_start and not self._size and len(chunk) >= len(_BOM):
             self._at_start = False
             chunk = chunk.removeprefix(_BOM)
-        if b"\r" in chunk or self._after_cr or self._at_start:
-            self._feed_lines(chunk, events)
+        if self._after_cr or self._at_start or b"\r" in chunk:
+            self._feed_lines(self._tail + chunk, events)
+            self._tail = b""
             return events
-        # What nearly all servers send: whole events, lines that end with LF.
+        # What nearly all servers send: lines that end with LF.
         if self._size:
             end = chunk.find(b"\n\n") + 2
             self._feed_lines(chunk[:end] if end > 1 else chunk, events)
             if end == 1:
                 return events
             chunk = chunk[end:]
-        *whole, rest = chunk.split(b"\n\n")
+        *whole, self._tail = (self._tail + chunk).split(b"\n\n")
         for text in whole:
             self._feed_event(text, events)
-        if rest:
-            self._feed_lines(rest, events)
+        if len(self._tail) > min(_MAX_TAIL, self._max):
+            self._feed_lines(self._tail, events)
+            self._tail = b""
         return events
 
     def _feed_event(self, text: bytes, events: list[SseEvent]) -> None:

@@ -19,9 +19,6 @@ from actors.sandbox.spawn import ToolHostSandbox
 
 log = logging.getLogger(__name__)
 
-OFFERED = True
-"""Whether `auto` offers the restricted mode. A tier that is asked for by its name is offered anyway."""
-
 SETTINGS = ("auto", "A", "B", "none")
 """What an operator can ask for."""
 
@@ -34,18 +31,14 @@ SIGNALS_ABI = 6
 """From this version on Landlock keeps signals in."""
 
 
-def probe(setting: str = "auto", *, offer: bool | None = None) -> SandboxReport:
+def probe(setting: str = "auto") -> SandboxReport:
     """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
 
     Raises SandboxUnavailable if `setting` asks for a tier that cannot be kept.
     """
-    offered = OFFERED if offer is None else offer
     nothing = _namespaces(landlock_abi())
     if setting == "none":
         return replace(nothing, reason="the setting sandbox = none switches it off; auto offers what can be kept")
-    if setting == "auto" and not offered:
-        offers = f"the kernel offers {_landlock(nothing.landlock_abi)}"
-        return replace(nothing, reason=f"this version applies no restriction to tools; {offers}")
     return _best(nothing) if setting == "auto" else _forced(nothing, setting)
 
 

@@ -356,7 +356,6 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int) 
     stage = "session"
     try:
         os.setsid()
-        os.umask(0o077)
         restore_signals()
         stage = "cwd"
         os.chdir(launch["cwd"])

@@ -9,7 +9,7 @@ from typing import Any
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
 from actors.tools.launching import run_worker
-from actors.tools.search import ripgrep
+from actors.tools.search import LIBRARIES, ripgrep
 from actors.tools.workers import keyword_search
 
 MAX_TERMS = 30
@@ -57,4 +57,4 @@ class KeywordSearchTool:
         """Show what is around the terms; raises ToolTransientError if the worker is lost, or SandboxUnavailable."""
         asked = {"search_terms": arguments["search_terms"], "ripgrep": ripgrep()}
         stdin = json.dumps(asked).encode()
-        return run_worker(keyword_search, (), context, what="The search", stdin=stdin, hint=HINT)
+        return run_worker(keyword_search, (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)

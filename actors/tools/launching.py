@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +24,10 @@ WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
 """More than a worker writes that does not say otherwise."""
 
-WORKER_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {package} import {name}; {name}.main(sys.argv[1:])"
+WORKER_PROGRAM = (
+    "import sys; sys.path.insert(0, {root!r}); sys.path += {behind!r}; "
+    "from {package} import {name}; {name}.main(sys.argv[1:])"
+)
 
 
 class WorkingDirectoryGone(Exception):
@@ -66,15 +70,17 @@ def run_worker(
     stdin: bytes = b"",
     hint: str = "",
     output_bytes: int = WORKER_OUTPUT_BYTES,
+    libraries: tuple[str, ...] = (),
 ) -> ToolOutput:
     """Run a module of actors.tools.workers to its end; `what` says for people what it does ("Reading a.txt"), `hint`
-    what to change if that takes too long.
+    what to change if that takes too long, `libraries` which packages it imports beside the standard library.
 
     Raises ToolTransientError or SandboxUnavailable.
     """
     root = Path(__file__).parents[2]
     package, _, name = worker.__name__.rpartition(".")
-    program = WORKER_PROGRAM.format(root=str(root), package=package, name=name)
+    behind = list(dict.fromkeys(directory_of(library) for library in libraries))
+    program = WORKER_PROGRAM.format(root=str(root), behind=behind, package=package, name=name)
     launch = Launch(
         argv=(sys.executable, "-I", "-S", "-c", program, *arguments),
         cwd=context.working_directory,
@@ -89,6 +95,14 @@ def run_worker(
     except WorkingDirectoryGone as gone:
         return ToolOutput(str(gone), is_error=True)
     return _answer(end, what, hint)
+
+
+def directory_of(library: str) -> str:
+    """Where a package that is installed is imported from; it is not imported."""
+    found = find_spec(library)
+    if found is None or found.origin is None:
+        raise ToolTransientError(f"The package {library} is not installed with the server.", begun=False)
+    return str(Path(found.origin).parents[1])
 
 
 def _answer(end: ProcessEnd, what: str, hint: str) -> ToolOutput:

@@ -62,6 +62,9 @@ SPEC = ToolSpec(
     traits=ToolTraits("search", ToolGroup.READ, retry_safe=True),
 )
 
+LIBRARIES = ("pathspec",)
+"""What walks through a directory needs."""
+
 HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
 
@@ -82,7 +85,8 @@ class SearchTool:
             "max_results": int(arguments.get("max_results", DEFAULT_RESULTS)),
             "ripgrep": ripgrep(),
         }
-        return run_worker(search, (), context, what="The search", stdin=json.dumps(asked).encode(), hint=HINT)
+        stdin = json.dumps(asked).encode()
+        return run_worker(search, (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)
 
 
 def ripgrep() -> str:

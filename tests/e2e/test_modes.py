@@ -18,7 +18,7 @@ from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, calls, held, says
 from tests.e2e.watcher import Watcher
 
-REPORT = probe(offer=True)
+REPORT = probe()
 UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})
 
 OpenChat = Callable[..., Chat]
@@ -222,3 +222,15 @@ def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
         assert after.state.kind == v1.STATE_KIND_IDLE
         results = [message.tool_results for message in client.conversation(asking.name).messages()]
         assert [result.output for each in results for result in each] == ["Interrupted by server restart"]
+
+
+def test_the_demo_model_writes_by_asking_first(client: Client, tmp_path: Path) -> None:
+    conversation = client.create(tmp_path, model="demo")
+    run = conversation.send("write note.txt")
+    with pytest.raises(ApprovalNeeded) as asked:
+        within(run.answer)
+    assert asked.value.approval.tool == "request_mode_upgrade"
+    assert "note.txt" in str(asked.value.approval.input["reason"])
+    conversation.approve(asked.value.approval)
+    assert "written by the demo model" in within(run.answer)
+    assert (tmp_path / "note.txt").read_text() == "written by the demo model\n"

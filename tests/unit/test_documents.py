@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import fields as struct_fields
 
 from actors.llm.catalog import Catalog
-from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.llm.limits import Stated
+from actors.llm.provider import ProviderConfig, presets, provider_from_mapping, providers_from_env
 from actors.tools.registry import StandardToolbox
 from server import cli
 from server.config import SETTINGS, Config, Listen, load
@@ -122,12 +123,25 @@ def test_the_table_of_a_providers_settings_is_that_of_the_code() -> None:
             assert default == f"`{built_in}`"
 
 
+def test_the_presets_and_what_can_be_said_about_a_model_are_named() -> None:
+    providers = section(OPERATIONS, "## Model providers")
+    named = re.search(r"presets\.toml\): (.*?)\.\s", providers, re.DOTALL)
+    assert named
+    assert re.findall(r"`([\w.]+)`", named[1]) == list(presets())
+    rows = table(section(OPERATIONS, "## Limits and prices of models"))
+    assert [name.strip("`") for name, *_ in rows] == [field.name for field in struct_fields(Stated)]
+
+
 def test_the_example_of_providers_can_be_used(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(fenced(OPERATIONS, "providers"), encoding="utf-8")
     config = load({}, {"HOME": "/h"}, file)
     providers = [provider_from_mapping(name, settings) for name, settings in config.providers.items()]
-    assert Catalog(providers, default=config.default_model).default == "qwen3"
+    catalog = Catalog(providers, default=config.default_model, models=config.models)
+    assert catalog.default == "qwen3"
+    served = catalog.get("qwen3")
+    assert served is not None
+    assert served.info.context_window == 32_768
 
 
 def test_the_exit_codes_of_the_server_are_named() -> None:

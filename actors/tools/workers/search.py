@@ -17,8 +17,8 @@ from typing import Any
 
 from actors.tools.workers import literals, texts, walking
 from actors.tools.workers.candidates import Candidates
+from actors.tools.workers.patterns import TooManyAlternatives
 from actors.tools.workers.walking import File, Walk
-from actors.tools.workers.wildmatch import TooManyAlternatives
 
 MAX_TEXT = 120 * 1024
 #: Bytes of all lines shown.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from actors.tools.workers import ignoring, wildmatch
+from actors.tools.workers import ignoring
 from actors.tools.workers.ignoring import Ignores
+from actors.tools.workers.patterns import selector
 
 MAX_ENTRIES = 100_000
 #: Names listed in all, of files and directories, searched or not.
@@ -115,28 +115,13 @@ def nothing(path: str) -> bool:
     return False
 
 
-def selector(pattern: str) -> Callable[[str], bool]:
-    """Whether a path relative to the root fits a glob; raises TooManyAlternatives.
-
-    Without a slash the glob is for the name, with one for the whole path; what ends in a slash is all beneath.
-    """
-    by_path = "/" in pattern
-    pattern = pattern.removeprefix("./").removeprefix("/")
-    if pattern.endswith("/"):
-        pattern += "**"
-    expression = re.compile(wildmatch.glob(pattern), re.DOTALL)
-    if by_path:
-        return lambda path: expression.fullmatch(path) is not None
-    return lambda path: expression.fullmatch(path.rpartition("/")[2]) is not None
-
-
 def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
     """What the innermost .gitignore says that speaks of the entry."""
     if not rules:
         return False
-    text, short = path.decode("latin-1"), name.decode("latin-1")
+    short = os.fsdecode(name)
     for ignores, start in rules:
-        verdict = ignores.verdict(text[start:], short, directory)
+        verdict = ignores.verdict(os.fsdecode(path[start:]), short, directory)
         if verdict is not None:
             return verdict
     return False

@@ -187,10 +187,21 @@ def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
         ("mode", enum_name(v1.Mode, conversation.mode)),
         ("approval", enum_name(v1.ApprovalPolicy, conversation.approval_policy)),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
+        ("used", _used(conversation.total_usage)),
         ("goes on in", conversation.continued_by.removeprefix("conversations/")),
         ("comes from", conversation.continued_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _used(usage: v1.Usage) -> str:
+    """Tokens of all answers together, and what they cost where that is known; "" before the first answer."""
+    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    if not (read or usage.output_tokens):
+        return ""
+    cached = f" ({usage.cache_read_tokens:,} from cache)" if usage.cache_read_tokens else ""
+    cost = f", ${usage.cost_micros / 1_000_000:,.4f}" if usage.cost_micros else ""
+    return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"
 
 
 def _cycle(cycle: v1.RequestCycle) -> tuple[str, str, str, str]:

@@ -55,10 +55,20 @@ def test_only_the_standard_streams_are_open_and_none_is_a_terminal(sandbox: Tool
     inherited = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(inherited, True)
     try:
-        found = run(sandbox, "ls -1 /proc/$$/fd; tty; test -t 1 || echo none; umask")
+        found = run(sandbox, "ls -1 /proc/$$/fd; tty; test -t 1 || echo none")
     finally:
         os.close(inherited)
-    assert [line for line in lines(found) if line != "255"] == ["0", "1", "2", "not a tty", "none", "0077"]
+    assert [line for line in lines(found) if line != "255"] == ["0", "1", "2", "not a tty", "none"]
+
+
+def test_files_that_tools_make_have_the_rights_that_the_server_s_user_gives_new_files(
+    sandbox: ToolHostSandbox,
+) -> None:
+    before = os.umask(0o027)
+    try:
+        assert lines(run(sandbox, "umask")) == ["0027"]
+    finally:
+        os.umask(before)
 
 
 def test_nothing_is_blocked_or_ignored(sandbox: ToolHostSandbox) -> None:

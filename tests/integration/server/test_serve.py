@@ -57,7 +57,7 @@ class Server:
 
     def conversation(self) -> tuple[v1.ConversationServiceStub, str]:
         stub = v1.ConversationServiceStub(self.channel())
-        request = v1.CreateConversationRequest(working_directory=str(self.data), mode=v1.MODE_UNRESTRICTED)
+        request = v1.CreateConversationRequest(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
         return stub, stub.CreateConversation(request, metadata=self.metadata, timeout=SECONDS).conversation.name
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, Any]]]:

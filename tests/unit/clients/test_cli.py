@@ -217,6 +217,18 @@ def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
     assert [message["role"] for message in as_json["messages"]] == ["ROLE_USER", "ROLE_AGENT"]
 
 
+def test_what_a_conversation_used_and_cost_is_shown(program: Program, fake: FakeBedrock) -> None:
+    program("ask", "Hi")
+    assert "used" not in program("show", SLUG).stdout
+    fake.conversation.total_usage.CopyFrom(v1.Usage(input_tokens=200, output_tokens=34))
+    assert "200 tokens in, 34 out\n" in program("show", SLUG).stdout
+    total = v1.Usage(
+        input_tokens=200, output_tokens=34, cache_read_tokens=1000, cache_write_tokens=10, cost_micros=12_345
+    )
+    fake.conversation.total_usage.CopyFrom(total)
+    assert "1,210 tokens in (1,000 from cache), 34 out, $0.0123\n" in program("show", SLUG).stdout
+
+
 def test_cycles_are_listed(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello"))
     program("ask", "Hi")

@@ -109,7 +109,7 @@ def test_an_anthropic_body() -> None:
     }
 
 
-def test_an_chat_body() -> None:
+def test_a_chat_body() -> None:
     body = chat_body(*ROUND)
     assert body == {
         "model": "gpt-4o",

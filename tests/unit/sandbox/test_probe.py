@@ -42,23 +42,15 @@ def test_the_best_tier_that_holds_is_taken(
     machine: dict[str, Any], fails: Mapping[str, Any], tier: str, said: str
 ) -> None:
     machine.update(fails)
-    report = probe.probe(offer=True)
+    report = probe.probe()
     assert (report.tier, report.restriction_available) == (tier, tier != "none")
     assert said in report.reason
     assert bool(report.reason) == (tier != "A")
 
 
-def test_no_tier_is_claimed_and_the_reason_names_what_the_kernel_offers(machine: dict[str, Any]) -> None:
-    report = probe.probe(offer=False)
-    assert (report.tier, report.landlock_abi, report.pid_namespace) == ("none", 7, True)
-    assert "Landlock ABI 7" in report.reason
-    machine["abi"] = 0
-    assert "no Landlock" in probe.probe(offer=False).reason
-
-
 @pytest.mark.parametrize("tier", ["A", "B"])
 def test_a_tier_that_is_asked_for_is_kept_or_refused(machine: dict[str, Any], tier: str) -> None:
-    assert probe.probe(tier, offer=False).tier == tier
+    assert probe.probe(tier).tier == tier
     machine[tier] = "modes can be changed anywhere"
     with pytest.raises(SandboxUnavailable, match=f"sandbox = {tier} cannot be kept.*modes can be changed"):
         probe.probe(tier)
@@ -68,7 +60,7 @@ def test_a_tier_that_is_asked_for_is_kept_or_refused(machine: dict[str, Any], ti
 
 
 def test_none_switches_it_off_and_says_so(machine: dict[str, Any]) -> None:
-    report = probe.probe("none", offer=True)
+    report = probe.probe("none")
     assert report.tier == "none"
     assert "sandbox = none" in report.reason
 
@@ -76,7 +68,7 @@ def test_none_switches_it_off_and_says_so(machine: dict[str, Any]) -> None:
 @pytest.mark.parametrize("hides", [True, False])
 def test_hiding_is_claimed_only_where_it_holds(machine: dict[str, Any], hides: bool) -> None:
     machine["none"] = "" if hides else "the server's own files could not be hidden"
-    report = probe.probe(offer=True)
+    report = probe.probe()
     assert (report.hides_protected, report.pid_namespace) == (hides, True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.tools.workers import ignoring, walking, wildmatch
+from actors.tools.workers import ignoring, patterns, walking
 from actors.tools.workers.walking import Walk
 
 
@@ -131,32 +131,32 @@ def escaped(text: str) -> str:
 
 @given(PATH, PATH)
 def test_a_plain_glob_fits_itself_alone(path: str, other: str) -> None:
-    assert walking.selector("/" + escaped(path))(path)
-    assert walking.selector("/" + escaped(path))(other) == (path == other)
+    assert patterns.selector("/" + escaped(path))(path)
+    assert patterns.selector("/" + escaped(path))(other) == (path == other)
     name = other.rpartition("/")[2]
-    assert walking.selector(escaped(path.rpartition("/")[2]))(other) == (name == path.rpartition("/")[2])
+    assert patterns.selector(escaped(path.rpartition("/")[2]))(other) == (name == path.rpartition("/")[2])
 
 
 @given(PATH, PATH)
 def test_stars_between_slashes_stand_for_any_depth(above: str, below: str) -> None:
     end = below.rpartition("/")[2]
-    assert walking.selector(f"**/{escaped(end)}")(below)
-    assert walking.selector(f"{escaped(above)}/**/{escaped(end)}")(f"{above}/{below}")
-    assert walking.selector(f"{escaped(above)}/")(f"{above}/{below}")
-    assert walking.selector(f"{escaped(above)}/*")(f"{above}/{below}") == ("/" not in below)
+    assert patterns.selector(f"**/{escaped(end)}")(below)
+    assert patterns.selector(f"{escaped(above)}/**/{escaped(end)}")(f"{above}/{below}")
+    assert patterns.selector(f"{escaped(above)}/")(f"{above}/{below}")
+    assert patterns.selector(f"{escaped(above)}/*")(f"{above}/{below}") == ("/" not in below)
 
 
 @given(st.lists(st.text("ab,{}", max_size=6), max_size=6).map("".join))
 def test_braces_without_end_are_refused_or_expanded(pattern: str) -> None:
     try:
-        assert wildmatch.alternatives(pattern)
-    except wildmatch.TooManyAlternatives:
+        assert patterns.alternatives(pattern)
+    except patterns.TooManyAlternatives:
         assert pattern.count("{") > 2
 
 
 def test_braces_that_stand_for_too_much_are_refused() -> None:
-    with pytest.raises(wildmatch.TooManyAlternatives):
-        walking.selector("{a,b}" * 30)
+    with pytest.raises(patterns.TooManyAlternatives):
+        patterns.selector("{a,b}" * 30)
 
 
 def test_the_rules_of_directories_above_hold_up_to_the_repository(tmp_path: Path) -> None:
