@@ -22,7 +22,7 @@ import grpc
 from actors.event_hub import EventHub
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.ports import DataDirectoryBusy, NoFaults, SandboxUnavailable, StoreError, StoreUnusable
+from actors.ports import DataDirectoryBusy, NoFaults, SandboxReport, SandboxUnavailable, StoreError, StoreUnusable
 from actors.runtime import Runtime
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
@@ -99,9 +99,14 @@ def _sandbox(config: Config) -> ToolHostSandbox:
         sandbox = ToolHostSandbox(report, protected=[str(path) for path in own if path is not None])
     except (SandboxUnavailable, OSError) as error:
         raise CannotStart(str(error)) from None
+    return sandbox
+
+
+def _tell_of(report: SandboxReport) -> None:
+    """For the operator, once the server runs: one that does not start says only why."""
+    log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
-    return sandbox
 
 
 def _providers(config: Config) -> tuple[ProviderConfig, ...]:
@@ -147,8 +152,7 @@ async def _serve(
     try:
         where = endpoint.listen(config.listen, _credentials(config))
         await endpoint.start()
-        report = wired.runtime.sandbox.report
-        log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
+        _tell_of(wired.runtime.sandbox.report)
         announce(_publish_address(config, where))
         await stop.wait()
         log.info("stopping")

@@ -53,7 +53,7 @@ def server(
     config = folder / "config.toml"
     config.write_text(
         f'[providers.secure]\nprotocol = "anthropic"\nbase_url = "{secure_twin.url}"\napi_key = "{API_KEY}"\n'
-        f'models = ["secure-model"]\nca_bundle = "{certificate}"\n'
+        f'models = ["secure-model"]\ndiscover = "never"\nca_bundle = "{certificate}"\n'
     )
     servers = Servers()
     yield servers(folder, "--config", str(config), **provider(twin.url))

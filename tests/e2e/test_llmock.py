@@ -134,6 +134,9 @@ def test_a_tool_round(conversation: Conversation, llmock: Llmock) -> None:
     call = only([call for message in messages for call in message.tool_calls])
     result = only([result for message in messages for result in message.tool_results])
     assert call.id == result.id
+    used = conversation.get().total_usage
+    assert used.input_tokens > 0
+    assert used.cost_micros > 0
     llmock.assert_resilient()
 
 

@@ -163,7 +163,9 @@ def test_a_signal_stops_the_server_well(start: Callable[..., Server], number: in
     server = start()
     code, logged = server.end(number)
     assert code == 0
-    assert [line["message"] for line in logged if line["logger"] == "server.app"] == ["stopping", "stopped"]
+    told = [line["message"] for line in logged if line["logger"] == "server.app"]
+    assert told[0].startswith("sandbox: tier ")
+    assert told[-2:] == ["stopping", "stopped"]
     assert not (server.data / "address").exists()
     assert not list(server.data.glob("*-wal"))
 

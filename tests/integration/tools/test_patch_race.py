@@ -15,7 +15,7 @@ import pytest
 from actors.tools.workers import beneath, patch_write
 from actors.tools.workers.patch_plan import Refused
 
-RACES = int(os.environ.get("BEDROCK_RACES", "20000"))
+RACES = int(os.environ.get("BEDROCK_RACES", "5000"))
 """Attempts by openat2, and as many without."""
 
 EXPECTED = ("leads out", "somebody else", "not a regular file")

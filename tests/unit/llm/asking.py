@@ -35,8 +35,8 @@ class Sink:
 
 
 def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:
-    settings = {"api_key": Secret(KEY), "timeouts": QUICK, "discover": "never", **settings}
-    return ProviderConfig(name="twin", protocol=protocol, base_url=url, **settings)
+    settings = {"name": "twin", "api_key": Secret(KEY), "timeouts": QUICK, "discover": "never", **settings}
+    return ProviderConfig(protocol=protocol, base_url=url, **settings)
 
 
 def model(protocol: str, url: str, name: str = "claude-sonnet-4-5", **settings: Any) -> Model:

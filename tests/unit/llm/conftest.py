@@ -15,7 +15,11 @@ import pytest
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for 127.0.0.1 with its key, in one PEM file."""
-    folder = tmp_path_factory.mktemp("tls")
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def make_certificate(folder: Path) -> Path:
+    """Likewise, in `folder`."""
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
         " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"

@@ -124,14 +124,16 @@ def test_a_cancel_ends_a_request_that_has_been_sent(
         assert asking.cancelled(), asking.outcome
 
 
+def handshaking(connection: Connection) -> None:
+    """A server that does not answer to the first bytes of a TLS handshake."""
+    assert connection.sock.recv(1)
+    connection.reached.set()
+    connection.wait_for_close()
+
+
 @PROTOCOLS
 def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None:
-    def mute(connection: Connection) -> None:
-        assert connection.sock.recv(1)
-        connection.reached.set()
-        connection.wait_for_close()
-
-    with ScriptedServer(mute) as server:
+    with ScriptedServer(handshaking) as server:
         url = server.url.replace("http:", "https:")
         asking = Asking(model(protocol, url, timeouts=PATIENT, ca_bundle=str(certificate)))
         assert server.reached.wait(10)
@@ -141,9 +143,9 @@ def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None
 @PROTOCOLS
 def test_a_cancel_ends_a_connect_that_nobody_accepts(protocol: str) -> None:
     with ExitStack() as stack:
-        port, waiting = _full_backlog(stack)
+        port, waiting = full_backlog(stack)
         asking = Asking(model(protocol, f"http://127.0.0.1:{port}", timeouts=PATIENT))
-        assert _until(lambda: _connecting_to(port) > waiting)
+        assert until(lambda: connecting_to(port) > waiting)
         assert asking.cancelled(), asking.outcome
 
 
@@ -151,7 +153,7 @@ def test_a_cancel_ends_a_connect_that_nobody_accepts(protocol: str) -> None:
 def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moments in which there is no socket to shut yet, or one that is not connecting."""
     with ExitStack() as stack:
-        port, _ = _full_backlog(stack)
+        port, _ = full_backlog(stack)
         cancel = CancelToken()
         if step != "connect":
             # Linux happens to remember a shutdown that came before the connect; nobody promises that.
@@ -217,7 +219,7 @@ def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None
     monkeypatch.setattr(owner, name, stepped)
 
 
-def _full_backlog(stack: ExitStack) -> tuple[int, int]:
+def full_backlog(stack: ExitStack) -> tuple[int, int]:
     """A port where the kernel drops further connections, and how many wait for it already."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
     address = listener.getsockname()
@@ -225,18 +227,18 @@ def _full_backlog(stack: ExitStack) -> tuple[int, int]:
         sock = stack.enter_context(socket.socket())
         sock.setblocking(False)
         sock.connect_ex(address)
-    assert _until(lambda: _connecting_to(address[1]) > 0)
-    return address[1], _connecting_to(address[1])
+    assert until(lambda: connecting_to(address[1]) > 0)
+    return address[1], connecting_to(address[1])
 
 
-def _connecting_to(port: int) -> int:
+def connecting_to(port: int) -> int:
     """How many sockets of this machine are in SYN_SENT towards `port`."""
     with open("/proc/net/tcp") as table:
         rows = [line.split() for line in table][1:]
     return sum(row[3] == "02" and row[2].endswith(f":{port:04X}") for row in rows)
 
 
-def _until(condition: Callable[[], bool]) -> bool:
+def until(condition: Callable[[], bool]) -> bool:
     pause = threading.Event()
     for _ in range(1000):
         if condition():

@@ -24,6 +24,7 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
+from actors.llm.catalog import Catalog
 from actors.llm.http_model import HttpModel
 from actors.llm.rendering import TurnCache
 from actors.ports import ModelRequest
@@ -400,6 +401,24 @@ def test_what_is_kept_of_former_requests_changes_no_body(
     for conversation, turns, length in asked:
         wanted = replace(request(*turns[:length]), conversation_id=conversation)
         assert used.body_of(wanted) == sent(protocol, wanted)
+
+
+def test_models_do_not_share_what_is_kept_of_a_conversation() -> None:
+    served = {
+        "anthropic": (MINE, "claude-opus-5"),
+        "openai-chat": ("gpt-4o",),
+        "openai-responses": ("gpt-5.2", "gpt-5"),
+    }
+    catalog = Catalog([
+        provider(protocol, "http://127.0.0.1:9", models=names, name=protocol) for protocol, names in served.items()
+    ])  # fmt: skip
+    thoughts = [Reasoning("", protocol, names[0], RAW[protocol]) for protocol, names in served.items()]
+    asked = request(user("a"), assistant(*thoughts, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x")))
+    for protocol, names in [*served.items()] * 2:
+        for name in names:
+            used = catalog.get(name)
+            assert isinstance(used, HttpModel)
+            assert used.body_of(asked) == sent(protocol, asked, name)
 
 
 def test_turns_are_rendered_once_and_forgotten_when_there_are_too_many() -> None:

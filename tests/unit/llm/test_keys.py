@@ -128,6 +128,13 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(monkeypatch: pytest.M
     assert _is_gone(int(fifo.read_text()))
 
 
+def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    armed = keys_of(*shell(f"sleep 600 >/dev/null & echo $! > {left}; echo key")).armed(CancelToken())
+    assert armed.api_key == Secret("key")
+    assert _is_gone(int(left.read_text()))
+
+
 def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     command = shell(f"mkfifo {pipe}; echo $$ > {pipe}; exec sleep 600")

@@ -52,6 +52,16 @@ def test_an_event_that_outgrows_the_cap_is_refused(event: bytes) -> None:
         list(map(parser.feed, pieces))
 
 
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 999, 4096, 70_000, 10**6])
+def test_long_events_among_short_ones(ending: bytes, size: int) -> None:
+    """Longer than what is kept as it is, in pieces that end anywhere, also inside of a blank line."""
+    lengths = [1, 65_530, 65_536, 3, 200_000, 0, 7] if size > 1 else [1, 300, 0, 7]
+    wanted = [("delta", b"x" * length) for length in lengths]
+    whole = b"".join(b"event: delta" + ending + b"data: " + data + ending * 2 for _, data in wanted)
+    assert parsed(*(whole[i : i + size] for i in range(0, len(whole), size))) == wanted
+
+
 def test_the_cap_is_per_event() -> None:
     parser = SseParser(max_event_bytes=100)
     assert sum(len(parser.feed(b"data: " + b"x" * 50 + b"\n\n")) for _ in range(50)) == 50

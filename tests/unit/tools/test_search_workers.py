@@ -1,14 +1,19 @@
-"""Workers are programs of their own: they start fast, and need nothing that is installed."""
+"""Workers are programs of their own: they start fast, and need nothing that is installed, but for what is named."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from actors.tools import workers
+from actors.tools import search, workers
+from actors.tools.launching import directory_of
+
+LIBRARIES = {"patterns": search.LIBRARIES}
+"""What a worker imports of what is installed; its tools hand it over."""
 
 PACKAGE = "actors.tools.workers"
 
@@ -16,7 +21,7 @@ MODULES = sorted(Path(workers.__path__[0]).glob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_worker_imports_the_standard_library_and_its_neighbours_only(path: Path) -> None:
+def test_a_worker_imports_the_standard_library_its_neighbours_and_what_is_named(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -24,5 +29,28 @@ def test_a_worker_imports_the_standard_library_and_its_neighbours_only(path: Pat
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
             assert not node.level
-    foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    known = {*sys.stdlib_module_names, *LIBRARIES.get(path.stem, ())}
+    foreign = {name for name in imported if name.partition(".")[0] not in known}
     assert {name for name in foreign if name != PACKAGE and not name.startswith(f"{PACKAGE}.")} == set()
+
+
+@pytest.mark.parametrize("name", ["search", "keyword_search", "read_file", "patch"])
+def test_a_program_starts_without_what_is_installed(name: str) -> None:
+    loaded = python(f"from {PACKAGE} import {name}")
+    assert {each for each in loaded if each.partition(".")[0] not in sys.stdlib_module_names} <= {
+        *("actors", "actors.tools", PACKAGE),
+        *(f"{PACKAGE}.{path.stem}" for path in MODULES),
+    }
+
+
+def test_a_pattern_finds_its_library_behind_the_project() -> None:
+    behind = [directory_of(library) for library in search.LIBRARIES]
+    assert "pathspec" in python(f"sys.path += {behind!r}; from {PACKAGE} import patterns; patterns.pattern('a')")
+
+
+def python(program: str) -> set[str]:
+    """What is loaded when a process of its own has run it as a worker is."""
+    root = str(Path(__file__).parents[3])
+    text = f"import sys; sys.path.insert(0, {root!r}); {program}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) - {"__main__"}
