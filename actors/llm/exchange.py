@@ -85,6 +85,8 @@ class Exchange:
             return reader.answer(), None
         except ModelFailed as failed:
             return None, failed
+        except ModelAborted:
+            return None, None  # while it waited for a key
         except TransportFailed as failed:
             failure = LlmFailure(failed.kind, f"{self.provider.name}: {failed.text}")
             return None, ModelFailed(failure, usage=reader.usage if reader else None)

@@ -135,7 +135,7 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert _is_gone(int(left.read_text()))
 
 
-def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path) -> None:
+def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pipe = tmp_path / "pipe"
     command = shell(f"mkfifo {pipe}; echo $$ > {pipe}; exec sleep 600")
     asking = Asking(model("openai-chat", "http://127.0.0.1:9", "gpt-4o", api_key=Secret(), api_key_command=command))
@@ -143,6 +143,7 @@ def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path) -> None
     pid = int(pipe.read_text())
     assert asking.cancelled(), asking.outcome
     assert _is_gone(pid)
+    assert not caplog.records
 
 
 def test_those_who_wait_for_a_command_share_its_key_or_its_failure(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_any_chunking_gives_the_same_answer_told_in_the_same_words(protocol: str
 @given(st.data())
 def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: st.DataObject) -> None:
     """sseclient-py in place of our parser."""
-    whole = b"".join(data.draw(streams(protocol)))
+    whole = b"".join(data.draw(streams(protocol))).replace(b"\xff", b"?")  # it takes nothing but UTF-8
     result, said = outcome(protocol, [whole])
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)

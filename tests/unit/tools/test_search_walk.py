@@ -121,6 +121,20 @@ def test_a_question_mark_in_a_glob_is_a_character(tmp_path: Path) -> None:
     assert names(tmp_path, include="?.py") == ["ä.py"]
 
 
+@pytest.mark.parametrize("glob", ["[b-a]", "[a", "a\\", "/", "x/[a"])
+def test_a_malformed_glob_fits_nothing(tmp_path: Path, glob: str) -> None:
+    grow(tmp_path, "a", "x/a", "x/[a")
+    assert names(tmp_path, include=glob) == []
+    (tmp_path / ".gitignore").write_text(f"{glob}\n")
+    assert names(tmp_path) == [".gitignore", "a", "x/[a", "x/a"]
+
+
+def test_what_is_special_in_a_gitignore_only_is_a_letter_in_a_glob(tmp_path: Path) -> None:
+    grow(tmp_path, "!a", "#a", "a")
+    assert names(tmp_path, include="!a") == ["!a"]
+    assert names(tmp_path, include="#a") == ["#a"]
+
+
 NAME = st.text(st.sampled_from("ab.ä-*?["), min_size=1, max_size=4).filter(lambda name: name not in {".", ".."})
 PATH = st.lists(NAME, min_size=1, max_size=3).map("/".join)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.ports import ToolTransientError
 from actors.tools import search, workers
 from actors.tools.launching import directory_of
 
@@ -46,6 +47,12 @@ def test_a_program_starts_without_what_is_installed(name: str) -> None:
 def test_a_pattern_finds_its_library_behind_the_project() -> None:
     behind = [directory_of(library) for library in search.LIBRARIES]
     assert "pathspec" in python(f"sys.path += {behind!r}; from {PACKAGE} import patterns; patterns.pattern('a')")
+
+
+def test_a_library_that_is_missing_is_told() -> None:
+    with pytest.raises(ToolTransientError, match="no_such_package is not installed") as failed:
+        directory_of("no_such_package")
+    assert not failed.value.begun
 
 
 def python(program: str) -> set[str]:
