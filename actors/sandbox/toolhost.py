@@ -509,6 +509,7 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Read anywhere but in what is protected, write in the private directory only, reach no one outside.
 
+    Of devices only the harmless ones can be opened: a disk would show what is protected, a terminal what is typed.
     Tier A has masked what is protected, so it needs no search for what is around it.
     """
     abi = min(section["abi"], LANDLOCK_ABI)
@@ -518,13 +519,11 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     attributes = (ctypes.c_uint64 * len(numbers))(*numbers)
     ruleset = checked(libc.syscall(NR_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.sizeof(attributes), 0))
     rights = file_rights(abi)
+    grant(ruleset, b"/", READ_DIR)
+    for path in around(b"/", [b"/dev"] if section["tier"] == "A" else [b"/dev", *section["protected"]]):
+        grant(ruleset, path, READ)
     if section["tier"] == "A":
-        grant(ruleset, b"/", READ)
         grant(ruleset, b"/dev/shm", rights)
-    else:
-        grant(ruleset, b"/", READ_DIR)
-        for path in around(b"/", section["protected"]):
-            grant(ruleset, path, READ)
     for device in DEVICES:
         grant(ruleset, device, rights & FILE_RIGHTS & ~EXECUTE)
     if not grant(ruleset, section["private"], rights):

@@ -201,6 +201,11 @@ def write_terminal() -> None:
 
 
 @attack
+def read_terminal() -> None:
+    os.open(T["terminal"], os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+
+
+@attack
 def type_on_terminal() -> None:
     file = os.open(T["terminal"], os.O_RDONLY | os.O_NOCTTY)
     os.setsid()
