@@ -56,7 +56,7 @@ class ProcessEnd(Struct, frozen=True):
     leaked: bool = False
     """True: the tree could not be confirmed dead within the bound."""
     limit: str = ""
-    """The limit that ended it: "wall", "" if none."""
+    """The limit that ended it: "wall" or "processes", "" if none."""
 
 
 class ProcessStartFailed(Exception):

@@ -34,6 +34,9 @@ WALL_GRACE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5
 """How long the server looks for itself whether a tree is dead whose host did not tell."""
 
+LIMITS = ("", "wall", "processes")
+"""As the tool host numbers them."""
+
 STAGES = {
     "fork": "no process could be created",
     "session": "its session could not be made",
@@ -239,7 +242,11 @@ class HostedTree:
         return None if due is None else due - time.monotonic()
 
     def _clear(self) -> bool:
-        """Do the work of a host that is dead or does not report; whether the tree is known to be dead."""
+        """Do the work of a host that is dead or does not report; whether the tree is known to be dead.
+
+        Without a namespace init is not killed before the tree is known to be dead: once its host is gone it is the
+        one that goes on killing what is left.
+        """
         confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
         if self._host.poll() is None:
             with suppress(OSError):
@@ -247,7 +254,8 @@ class HostedTree:
         init = self._init
         if init is None:
             return True
-        init.kill()
+        if init.namespace or confirmed:
+            init.kill()
         return init.gone(CONFIRM_SECONDS) and (init.namespace or confirmed)
 
     def _sweep(self) -> bool:
@@ -268,7 +276,7 @@ class HostedTree:
 
     def _result(self, leaked: bool) -> ProcessEnd:
         lost = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
-        code, number, killed, wall, _, milliseconds, *pids = self._report or lost
+        code, number, killed, limit, _, milliseconds, *pids = self._report or lost
         head, tail, cut = self._capture.parts()
         infrastructure = {self._host.pid, self._init.pid if self._init else 0}
         return ProcessEnd(
@@ -281,7 +289,7 @@ class HostedTree:
             reaped=tuple(sorted(self._reaped.union(pids) - infrastructure)),
             killed=bool(killed) or (self._killed_at is not None and code < 0),
             leaked=leaked,
-            limit="wall" if wall or (self._wall_passed and code < 0) else "",
+            limit="wall" if self._wall_passed and code < 0 else LIMITS[limit],
         )
 
     # --- the reader's thread --------------------------------------------------------------------------------------

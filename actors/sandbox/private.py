@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,17 +24,20 @@ class PrivateRoot:
 
     def __init__(self, protected: tuple[str, ...] = ()) -> None:
         """Raises OSError if there is no place for it outside of what is protected."""
-        parent = _parent(protected)
-        _sweep(parent)
-        self._path, self._lock = _create(parent)
+        self._parent = _parent(protected)
+        _sweep(self._parent)
+        self._guard = threading.Lock()
+        self._path, self._lock = _create(self._parent)
 
     @property
     def path(self) -> str:
-        """Raises OSError if somebody has removed it."""
-        here, held = os.lstat(self._path), os.fstat(self._lock)
-        if (here.st_dev, here.st_ino) != (held.st_dev, held.st_ino):
-            raise FileNotFoundError(self._path)
-        return self._path
+        """Where it is now: made anew if somebody has removed it, or put something in its place. Raises OSError."""
+        with self._guard:
+            if self._lock >= 0 and not self._in_place():
+                os.close(self._lock)
+                self._lock = -1
+                self._path, self._lock = _create(self._parent)
+            return self._path
 
     def make(self) -> str:
         """A new directory for one call. Raises OSError."""
@@ -41,10 +45,21 @@ class PrivateRoot:
 
     def close(self) -> None:
         """Remove it with all that is in it; idempotent."""
-        if self._lock >= 0:
-            remove(self._path)
-            os.close(self._lock)
-            self._lock = -1
+        with self._guard:
+            if self._lock >= 0:
+                if self._in_place():
+                    remove(self._path)
+                os.close(self._lock)
+                self._lock = -1
+
+    def _in_place(self) -> bool:
+        """Whether the directory at its path is the one that is locked."""
+        held = os.fstat(self._lock)
+        try:
+            here = os.lstat(self._path)
+        except OSError:
+            return False
+        return (here.st_dev, here.st_ino) == (held.st_dev, held.st_ino)
 
 
 def remove(path: str) -> None:

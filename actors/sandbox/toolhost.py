@@ -14,7 +14,7 @@ In a namespace the death of init is the death of everything, by the kernel. With
 inherit all orphans, and `clear` kills and reaps until the kernel says that no child is left. Either way the host is
 done only when waitpid answers ECHILD. Who dies, and what follows:
 
-    told to kill, out of time    the host kills init and clears
+    told to kill, out of time    the host kills init and clears; so it does with too many processes
     main ended                   its output is drained, then what it left behind is killed likewise
     the server                   the control socket ends or fails: the host clears
     init                         the status pipe ends: the host clears
@@ -29,7 +29,7 @@ Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if i
     server → host   the length of the launch in 4 bytes, then the launch (marshal of a dict: both ends are the same
                     interpreter) in packets; later KILL, or SIGNAL and a number for main's process group
     host → server   one byte of kind, then: INIT "pid namespace", STARTED, FAILED "stage errno", OUTPUT bytes,
-                    END "exit signal killed wall leaked milliseconds pid…", CLEARED "pid…" (by init, host dead)
+                    END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host dead)
 
 Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {name: number, 0 none}, namespace bool,
 hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
@@ -69,11 +69,17 @@ else:
 KILL, SIGNAL = b"K", b"N"
 INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"I", b"S", b"X", b"O", b"E", b"C"
 
+WALL, PROCESSES = 1, 2
+#: The limits that END can name; 0: none.
+
 CHUNK = 1 << 16
 #: Bytes read from the program at once; the largest frame is one more.
 
 DRAIN_SECONDS = 0.2
 #: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
+
+CENSUS_SECONDS = 0.05
+#: How often processes are counted that the kernel does not bound.
 
 CLEAR_SECONDS = 3.0
 #: How long what a call left behind may take to die before the host reports a leak (and goes on killing).
@@ -211,9 +217,7 @@ def clear(killed: "set[int]", seconds: float) -> bool:
     """
     deadline = time.monotonic() + seconds
     while True:
-        for pid in walk(os.getpid()):
-            killed.add(pid)
-            send_signal(pid, signal.SIGKILL)
+        kill_all(walk(os.getpid()), killed)
         for _ in reap():
             pass
         if childless():
@@ -221,6 +225,21 @@ def clear(killed: "set[int]", seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         signal.sigtimedwait({signal.SIGCHLD}, 0.005)
+
+
+def kill_all(pids: "Iterator[int]", killed: "set[int]") -> None:
+    """Kill each with its whole process group: a group dies at once, however fast its members multiply."""
+    groups = {os.getpgrp()}
+    for pid in pids:
+        killed.add(pid)
+        try:
+            group = os.getpgid(pid)
+            if group not in groups:
+                groups.add(group)
+                os.killpg(group, signal.SIGKILL)
+        except OSError:
+            pass  # gone
+        send_signal(pid, signal.SIGKILL)
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
@@ -389,6 +408,29 @@ def set_limits(limits: "dict[str, float]", namespace: bool) -> None:
     if processes:
         counted_per_namespace = namespace and os.geteuid() != 0 and kernel_at_least(5, 14)
         lower(resource.RLIMIT_NPROC, processes if counted_per_namespace else processes + running_threads())
+
+
+class Census:
+    """Counts the processes of a tree where the kernel does not bound them: root's, without a namespace that does.
+
+    The number of all threads of the machine is cheap to have; the tree itself is counted only when that has grown.
+    """
+
+    def __init__(self, limit: int, namespace: bool) -> None:
+        bounded = os.geteuid() != 0 or (namespace and kernel_at_least(6, 14))
+        self.limit = 0 if bounded else limit
+        self.quiet = running_threads() + self.limit
+
+    def exceeded(self, root: int) -> bool:
+        """Whether there are more processes below `root` than the limit allows."""
+        threads = running_threads() if self.limit else 0
+        if threads <= self.quiet:
+            return False
+        for seen, _ in enumerate(walk(root), 1):
+            if seen > self.limit:
+                return True
+        self.quiet = threads + self.limit // 2
+        return False
 
 
 def lower(limit: int, value: int) -> None:
@@ -911,7 +953,8 @@ class Host:
         self.drain_until = 0.0
         self.unsent = b""
         self.output_open = True
-        self.begun = self.told = self.out_of_time = False
+        self.begun = self.told = False
+        self.limit = 0
         self.killed: set[int] = set()
 
     def run(self) -> None:
@@ -931,6 +974,7 @@ class Host:
         try:
             restricted = self.launch["restrict"] is not None
             self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace(restricted)
+            self.census = Census(int(self.launch["limits"]["processes"]), self.namespace)
             self.init = os.fork()
         except OSError as error:
             self.fail(f"fork {error.errno}".encode())
@@ -965,13 +1009,19 @@ class Host:
     def over(self) -> bool:
         if self.drain_until:
             return time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
-        self.out_of_time = self.wall > 0 and time.monotonic() >= self.began + self.wall
-        return self.out_of_time
+        if self.wall > 0 and time.monotonic() >= self.began + self.wall:
+            self.limit = WALL
+        elif self.census.exceeded(self.init):
+            self.limit = PROCESSES
+        return self.limit > 0
 
     def patience(self) -> float | None:
         """Milliseconds until something is due."""
-        due = self.drain_until or (self.began + self.wall if self.wall else 0)
-        return max(0.0, due - time.monotonic()) * 1000 + 1 if due else None
+        now = time.monotonic()
+        dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
+        if self.census.limit:
+            dues.append(now + CENSUS_SECONDS)
+        return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
         """Take what the server says, and send it what it did not take before; True if it wants the kill."""
@@ -1091,7 +1141,7 @@ class Host:
         status = int(signal.SIGKILL) if self.status is None else self.status
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)
-        flags = [int(self.told or self.out_of_time), int(self.out_of_time), int(not cleared), milliseconds]
+        flags = [int(self.told or self.limit > 0), self.limit, int(not cleared), milliseconds]
         return [max(code, -1), max(-code, 0), *flags, *sorted(self.killed)]
 
 

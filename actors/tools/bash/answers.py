@@ -152,6 +152,8 @@ def _text(output: bytes) -> str:
 
 
 def _verdict(end: ProcessEnd) -> str:
+    if end.limit == "processes":
+        return "killed, with all it started: it had more processes than a call may have"
     if end.killed:
         return "killed, with all it started"
     if end.exit_code is None:

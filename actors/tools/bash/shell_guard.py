@@ -37,7 +37,7 @@ _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
 GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
 """Options of git itself whose value is the next word."""
 
-EVERYTHING = frozenset([".", "*", "--all", "./"])
+EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
@@ -148,7 +148,10 @@ def _check_git_add(words: list[str]) -> None:
     if subcommand not in {"add", "stage"}:
         return
     options, operands = _sorted(arguments)
-    if any(word in EVERYTHING for word in [*options, *operands]) or "A" in _letters(options):
+    if "--dry-run" in options or "n" in _letters(options):
+        return
+    all_of_it = not operands and ("--all" in options or "A" in _letters(options))
+    if all_of_it or any(word in EVERYTHING for word in operands):
         raise _refused(
             "`git add` of everything also stages what was never meant to be committed. "
             "Name the files: look at `git status --short`, then `git add -- path/one path/two`."

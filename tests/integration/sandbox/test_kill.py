@@ -50,6 +50,16 @@ def waited(tree: HostedTree) -> ProcessEnd:
     return ends[0]
 
 
+def test_a_tree_that_multiplies_is_killed_as_a_whole(sandbox: ToolHostSandbox, mark: str) -> None:
+    command = "f() { if [ $1 -gt 0 ]; then for i in {1..10}; do f $(($1 - 1)) & done; fi; sleep 1000; true; }; f 2"
+    tree = sandbox.start(launch(command, mark), ignore)
+    eventually(lambda: len(marked(mark)) >= 200, "it multiplied")
+    tree.kill()
+    end = waited(tree)
+    assert marked(mark) == set()
+    assert (end.killed, end.leaked) == (True, False)
+
+
 @pytest.mark.parametrize("kind", TREES)
 def test_a_killed_tree_has_no_survivors(sandbox: ToolHostSandbox, mark: str, kind: str) -> None:
     tree, before = grow(sandbox, mark, kind)

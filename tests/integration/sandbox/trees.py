@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from actors.core.context import Mode
-from actors.ports import Launch, SandboxReport
+from actors.ports import Launch, ProcessEnd, SandboxReport
+from actors.sandbox.hosted import HostedTree
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
 
@@ -72,6 +74,25 @@ def marked(mark: str) -> set[int]:
             except OSError:
                 continue
     return found
+
+
+def bounded(tree: HostedTree, refused: threading.Event) -> bool:
+    """Whether the kernel refused the tree more processes, or its host ended it for having too many. It is killed."""
+
+    def end() -> None:
+        ends.append(tree.wait())
+        over.set()
+
+    ends: list[ProcessEnd] = []
+    over = threading.Event()
+    waiting = threading.Thread(target=end)
+    waiting.start()
+    eventually(lambda: refused.is_set() or over.is_set(), "it was bounded")
+    tree.kill()
+    waiting.join(BOUND)
+    assert ends
+    assert not ends[0].leaked
+    return refused.is_set() or ends[0].limit == "processes"
 
 
 def sleepers(mark: str) -> set[int]:

@@ -77,13 +77,22 @@ def test_what_belongs_to_somebody_else_is_left_alone(place: Path) -> None:
 
 def test_another_directory_in_its_place_is_not_used(place: Path) -> None:
     root = PrivateRoot()
-    path = Path(root.path)
-    path.rename(place / "away")
-    path.mkdir()
-    with pytest.raises(FileNotFoundError):
-        root.make()
-    (place / "away").rmdir()
-    path.rmdir()
+    planted = Path(root.path)
+    planted.rename(place / "away")
+    planted.mkdir()
+    assert Path(root.make()).parent != planted
+    root.close()
+    assert {entry.name for entry in place.iterdir()} == {"away", planted.name}
+
+
+def test_one_that_is_planted_before_the_end_is_left(place: Path) -> None:
+    root = PrivateRoot()
+    planted = Path(root.path)
+    planted.rename(place / "away")
+    planted.mkdir()
+    (planted / "file").touch()
+    root.close()
+    assert (planted / "file").exists()
 
 
 def test_it_is_never_where_tools_may_not_look(place: Path) -> None:

@@ -109,6 +109,10 @@ def test_it_is_refused_however_it_is_written(command: str) -> None:
     "command",
     [
         "git add README.md src",
+        "git add -A src/",
+        "git add --all -- src",
+        "git add . --dry-run",
+        "git add -nA",
         "git add -p",
         "git add ./a",
         "git push",
