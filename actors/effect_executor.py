@@ -47,6 +47,7 @@ from actors.core.tool_run import Receipt
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
 from actors.runtime import Runtime
+from actors.shown_images import within_limits
 from actors.stored_history import StoredHistory
 from actors.tool_runner import Retire, Run, ToolRunner
 
@@ -200,8 +201,10 @@ class EffectExecutor:
             text = f"{self._admission.limit} model requests are in flight on this server."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
             return
-        build = functools.partial(_model_request, self._runtime, self._history_of(record), record, model, effect)
-        self._llm = LlmRequest(effect.request_id, effect.attempt, model, build, self._begin(record))
+        token = self._begin(record)
+        history = self._history_of(record)
+        build = functools.partial(_model_request, self._runtime, history, record, model, effect, cancel=token)
+        self._llm = LlmRequest(effect.request_id, effect.attempt, model, build, token)
         runner = LlmRunner(self._llm, self._owner, self._runtime.clock, self._admission.leave)
         try:
             runner.launch()
@@ -268,8 +271,10 @@ def _model_request(
     record: ConversationRecord,
     model: Model,
     effect: RequestLlm | RequestContinuation,
+    *,
+    cancel: CancelToken,
 ) -> ModelRequest:
-    """The request as the model sees it (runner's thread). Raises StoreError."""
+    """The request as the model sees it (runner's thread). Raises StoreError or ImagesUnavailable."""
     messages = history.through(effect.through_sequence)
     tools: tuple[ToolSpec, ...] = ()
     if isinstance(effect, RequestContinuation):
@@ -278,6 +283,8 @@ def _model_request(
         protocol, name = model.info.protocol, model.info.name
         tools = runtime.toolbox.specs(sub_agent=not record.user_initiated)
         turns = provider_view(messages, effect.through_sequence, protocol=protocol, model=name)
+    if model.info.images:
+        turns = within_limits(turns, lambda image: runtime.images.view_bytes(record.id, image, cancel))
     return ModelRequest(
         conversation_id=record.id,
         request_id=effect.request_id,
@@ -285,4 +292,5 @@ def _model_request(
         system=record.system_prompt,
         tools=tools,
         turns=turns,
+        view_of=lambda image: runtime.images.view(record.id, image, cancel),
     )

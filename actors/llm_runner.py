@@ -14,7 +14,17 @@ from actors.actor import Actor, tell
 from actors.core.content import Text
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, LlmStreamChunk, LlmStreamStarted
-from actors.ports import CancelToken, Clock, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, StoreError
+from actors.ports import (
+    CancelToken,
+    Clock,
+    ImagesUnavailable,
+    Model,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelRequest,
+    StoreError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +52,7 @@ class LlmRequest:
     attempt: int
     model: Model
     build: Callable[[], ModelRequest]
-    """Reads the history; called on the runner's thread. Raises StoreError."""
+    """Reads the history; called on the runner's thread. Raises StoreError or ImagesUnavailable."""
     cancel: CancelToken
 
 
@@ -130,6 +140,10 @@ class LlmRunner(Actor):
             return self._error(failed.failure, failed.retry_after_ms, failed)
         except StoreError:
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, "The stored history could not be read."))
+        except ImagesUnavailable as unavailable:
+            if request.cancel.cancelled:
+                return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
+            return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
         except BaseException:
             log.exception("fault in a model request of %s", request.request_id)
             return self._error(LlmFailure(ErrorKind.UNKNOWN, "Bedrock itself failed while asking the model."))

@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 
 from actors.core.context import ConvContext, Limits, ToolTraits
 from actors.event_hub import EventHub
-from actors.ports import Clock, ConversationRecord, Faults, Ids, ModelCatalog, Sandbox, Store, Toolbox, Workspace
+from actors.ports import (
+    Clock,
+    ConversationRecord,
+    Faults,
+    Ids,
+    Images,
+    ModelCatalog,
+    NoImages,
+    Sandbox,
+    Store,
+    Toolbox,
+    Workspace,
+)
 from actors.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
@@ -27,6 +39,7 @@ class Runtime:
     faults: Faults
     workspace: Workspace
     timers: Timers
+    images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
     idle_seconds: float = 30.0
     """A conversation without work keeps its thread this long."""

@@ -258,6 +258,7 @@ class ToolRunner(Actor):
             on_output=show,
             track=track,
             reaped=reaped,
+            keep_image=lambda data: self._runtime.images.ingest(context.conversation_id, data, run.cancel),
         )
 
 

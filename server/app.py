@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import grpc
 
 from actors.event_hub import EventHub
+from actors.images.sandboxed_images import SandboxedImages
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.ports import DataDirectoryBusy, NoFaults, SandboxReport, SandboxUnavailable, StoreError, StoreUnusable
@@ -86,6 +87,7 @@ def wire(config: Config) -> Iterator[Wired]:
             faults=NoFaults(),
             workspace=LocalWorkspace(sandbox.protected),
             timers=timers,
+            images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
         )
         yield Wired(runtime, Supervisor(runtime), token, sqlite3.sqlite_version)

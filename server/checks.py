@@ -30,6 +30,8 @@ def check(request: Message) -> None:
     ]
     if isinstance(request, v1.UpdateConversationRequest):
         violations.extend(_update(request))
+    if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
+        violations.append(("text", "must not be empty, unless there is an image"))
     if violations:
         raise Malformed(*violations)
 
@@ -102,15 +104,15 @@ def slug(value: str) -> str | None:
 
 
 def message_text(value: str) -> str | None:
-    if not value.strip():
-        return "must not be empty"
     if len(value) > limits.MAX_TEXT_BYTES or len(value.encode()) > limits.MAX_TEXT_BYTES:
         return f"must have at most {limits.MAX_TEXT_BYTES} bytes in UTF-8"
     return None
 
 
-def no_images(value: Any) -> str | None:
-    return "images are not taken by this version of the server" if len(value) else None
+def images(value: Any) -> str | None:
+    """How many; each of them is looked at later."""
+    most = limits.MAX_IMAGES_PER_MESSAGE
+    return f"must be at most {most}" if len(value) > most else None
 
 
 def uuid(value: str) -> str | None:
@@ -193,7 +195,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.DeleteConversationRequest: (("name", conversation_name),),
     v1.SendMessageRequest: (
         ("name", conversation_name),
-        ("images", no_images),
+        ("images", images),
         ("text", message_text),
         ("delivery", known(v1.Delivery)),
         ("request_id", optional(uuid)),
@@ -212,6 +214,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
     v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),
+    v1.DownloadAttachmentRequest: (("name", child_name("attachments")),),
     v1.ListMessagesRequest: (("parent", conversation_name), *_PAGE, ("after_sequence", not_negative)),
     v1.ListRequestCyclesRequest: (
         ("parent", conversation_name),

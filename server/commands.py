@@ -9,7 +9,7 @@ from bedrock import v1
 from google.protobuf.message import Message
 
 from actors import requests
-from actors.core.content import Delivery
+from actors.core.content import Delivery, Image
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from server import names
 from server.wire import enums, messages, states
@@ -77,9 +77,11 @@ def update(request: v1.UpdateConversationRequest) -> requests.Update:
     )
 
 
-def send(request: v1.SendMessageRequest) -> requests.Send:
+def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.Send:
+    """`images` are those of the request, taken in: it names them, and no longer holds their bytes."""
     return requests.Send(
         text=request.text,
+        images=images,
         delivery=_DELIVERY[request.delivery].value,
         expected_run=run_in(request.expected_run),
         request_id=request.request_id.lower(),

@@ -19,9 +19,11 @@ from server.auth import TokenAuth
 from server.catalog import CatalogService
 from server.config import Listen
 from server.directory import Directory
+from server.downloads import Downloads
 from server.frames import Frames
 from server.interceptors import Gate
 from server.listings import Listings
+from server.pictures import Pictures
 from server.reads import Reads
 from server.service import Conversations, ConversationService
 from server.wakeups import Wakeups
@@ -67,6 +69,7 @@ class Endpoint:
         watching = watching or WatchSettings()
         facts = facts_of(runtime)
         self._reads = Reads()
+        self._pictures = Pictures(runtime.images)
         self.watchers = _watchers(runtime, self._reads, facts, watching)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
@@ -75,6 +78,8 @@ class Endpoint:
             directory=Directory(runtime.store, self._reads),
             listings=Listings(runtime.store, facts),
             watchers=self.watchers,
+            pictures=self._pictures,
+            downloads=Downloads(runtime.store, self._reads),
             reads=self._reads,
             facts=facts,
             clock=runtime.clock,
@@ -124,6 +129,7 @@ class Endpoint:
         self.watchers.shut_down()
         await self.watchers.ended(STREAM_END_SECONDS)
         await self._server.stop(GRACE_SECONDS)
+        await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
 
 

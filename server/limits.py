@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from actors.ports import images
+
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Of a request message; the transport refuses a larger one."""
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 """Of a response message: what clients accept unless told otherwise."""
 PAGE_BYTES = 3 * 1024 * 1024
 """Of the items of a page, if it has more than one."""
+ATTACHMENT_PIECE_BYTES = 256 * 1024
+"""Of an image that is read, at a time."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 """Of the recent messages in a snapshot, which also holds the queue and the open questions."""
 BATCH_BYTES = 256 * 1024
@@ -31,8 +35,8 @@ MAX_LABEL_VALUE_CHARS = 256
 MAX_TOOL_NAMES = 256
 MAX_PAGE_TOKEN_CHARS = 1_024
 
-MAX_IMAGE_BYTES = 20 * 1024 * 1024
-MAX_IMAGE_PIXELS = 24_000_000
+MAX_IMAGE_BYTES = images.MAX_IMAGE_BYTES
+MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS
 MAX_IMAGES_PER_MESSAGE = 20
 
 CONVERSATIONS_PAGE = (50, 1_000)

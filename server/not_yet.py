@@ -30,9 +30,6 @@ class ConversationsNotYet(v1.ConversationServiceServicer):
     def ExportConversation(self, request: Any, context: Any) -> NoReturn:
         raise Unimplemented("ExportConversation")
 
-    def DownloadAttachment(self, request: Any, context: Any) -> NoReturn:
-        raise Unimplemented("DownloadAttachment")
-
     def WatchConversations(self, request: Any, context: Any) -> NoReturn:
         raise Unimplemented("WatchConversations")
 

@@ -16,8 +16,8 @@ THREADS = 8
 class Reads:
     """Runs blocking reads. Called on the event loop; closed once, after the server has stopped."""
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="bedrock-read")
+    def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `read` on a thread of the pool and wait for it without blocking the loop."""

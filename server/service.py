@@ -19,9 +19,11 @@ from actors.ports import Clock, ConversationRecord
 from server import commands, limits
 from server.auth import caller
 from server.directory import Directory
+from server.downloads import Downloads
 from server.listings import Listings
 from server.names import parse_child
 from server.not_yet import ConversationsNotYet
+from server.pictures import Pictures
 from server.reads import Reads
 from server.status import Missing, Unanswered, Within
 from server.watch import Watchers
@@ -50,6 +52,8 @@ class ConversationService(ConversationsNotYet):
         directory: Directory,
         listings: Listings,
         watchers: Watchers,
+        pictures: Pictures,
+        downloads: Downloads,
         reads: Reads,
         facts: Facts,
         clock: Clock,
@@ -58,6 +62,8 @@ class ConversationService(ConversationsNotYet):
         self._directory = directory
         self._listings = listings
         self._watchers = watchers
+        self._pictures = pictures
+        self._downloads = downloads
         self._reads = reads
         self._facts = facts
         self._clock = clock
@@ -107,7 +113,8 @@ class ConversationService(ConversationsNotYet):
 
     async def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
         conversation_id = await self._directory.identify(request.name)
-        answer = await self._ask_id(context, request.name, conversation_id, commands.send(request))
+        images = await self._pictures.taken(conversation_id, request, _seconds(context))
+        answer = await self._ask_id(context, request.name, conversation_id, commands.send(request, images))
         return commands.sent(self._facts, conversation_id, answer)
 
     async def CancelConversation(
@@ -176,6 +183,15 @@ class ConversationService(ConversationsNotYet):
     ) -> v1.ListRequestCyclesResponse:
         record = await self._directory.record(request.parent)
         return await self._reads(self._listings.cycles, request, record.id)
+
+    async def DownloadAttachment(  # type: ignore[override]
+        self, request: v1.DownloadAttachmentRequest, context: Context
+    ) -> None:
+        parsed = parse_child(request.name, "attachments")
+        if parsed is None:
+            raise Missing(request.name)
+        conversation_id = await self._directory.identify(f"conversations/{parsed[0]}")
+        await self._downloads.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
         """Writes its responses itself: they are bytes already, made once for all watchers."""

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.ports import RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
+from actors.ports import ImagesUnavailable, RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
 from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ FIELDS = {
 class Malformed(Exception):
     """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
 
+    reason = "INVALID_ARGUMENT"
+
     def __init__(self, *violations: tuple[str, str]) -> None:
         super().__init__("; ".join(f"{field}: {text}" if field else text for field, text in violations))
         self.violations = violations
@@ -90,6 +92,15 @@ class Within(Exception):
         super().__init__(str(refusal))
         self.field = field
         self.refusal = refusal
+
+
+class ImageRefused(Malformed):
+    """An image of a message cannot be used; `text` goes on where "the image" begins."""
+
+    reason = Reason.IMAGE_INVALID.value
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__((f"images[{index}]", f"the image {text}"))
 
 
 class Unauthenticated(Exception):
@@ -114,10 +125,12 @@ class Unanswered(Exception):
 
 
 class Stalled(Exception):
-    """A watcher read nothing for too long."""
+    """A reader took nothing for too long."""
 
-    def __init__(self) -> None:
-        super().__init__("this watcher read nothing for too long; resume after the last revision seen")
+    def __init__(
+        self, text: str = "this watcher read nothing for too long; resume after the last revision seen"
+    ) -> None:
+        super().__init__(text)
 
 
 class Lost(Exception):
@@ -136,8 +149,8 @@ def status_of(error: BaseException) -> Status:
             return _refusal(reason, str(error), f"{field}.")
         case Within(field=field, refusal=Invalid(field=inner)):
             return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
-        case Malformed(violations=violations):
-            return _malformed(violations, str(error))
+        case Malformed(violations=violations, reason=reason):
+            return _malformed(violations, str(error), reason)
         case Invalid(field=field):
             return _malformed(((field, str(error)),), f"{field}: {error}")
         case Missing(name=name):
@@ -174,6 +187,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     NotExhausted: _Code.FAILED_PRECONDITION,
     Expired: _Code.DEADLINE_EXCEEDED,
     Unanswered: _Code.DEADLINE_EXCEEDED,
+    ImagesUnavailable: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,
     asyncio.CancelledError: _Code.CANCELLED,
 }
@@ -212,8 +226,8 @@ def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
     return make(CODES[reason], text, reason.value, None, *more)
 
 
-def _malformed(violations: Sequence[tuple[str, str]], text: str) -> Status:
-    return make(_Code.INVALID_ARGUMENT, text, "INVALID_ARGUMENT", None, _bad_request(violations))
+def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = Malformed.reason) -> Status:
+    return make(_Code.INVALID_ARGUMENT, text, reason, None, _bad_request(violations))
 
 
 def _missing(name: str, text: str) -> Status:

@@ -25,7 +25,19 @@ from actors.core.history import Turn
 from actors.llm import tool_calls
 from actors.llm.answer import Asked
 from actors.llm.provider import ANTHROPIC
-from actors.llm.rendering import failed, is_result, joined, result_text, shown, spoken, with_last
+from actors.llm.rendering import (
+    failed,
+    in_base64,
+    is_result,
+    joined,
+    pictured,
+    result_text,
+    shown,
+    spoken,
+    view_of,
+    with_last,
+)
+from actors.ports import ImageView
 
 PATH = "/v1/messages"
 
@@ -64,30 +76,40 @@ def turn_of(turn: Turn, asked: Asked) -> bytes:
     if turn.role == "assistant" and not spoken(turn.content):
         return b""  # reasoning alone is refused
     content = sorted(turn.content, key=lambda block: not is_result(block)) if turn.role == "user" else turn.content
-    return joined(encoded for block in content if (encoded := _block(block, asked.info.name)) is not None)
+    return joined(encoded for block in content if (encoded := _block(block, asked)) is not None)
 
 
-def _block(block: Content, model: str) -> Any:
+def _block(block: Content, asked: Asked) -> Any:
     match block:
         case Text():
             return {"type": "text", "text": block.text} if block.text.strip() else None
         case Reasoning():
-            own = block.raw and block.protocol == ANTHROPIC and block.model == model
+            own = block.raw and block.protocol == ANTHROPIC and block.model == asked.info.name
             return Raw(block.raw.encode()) if own else None
         case ToolUse():
             arguments = Raw(tool_calls.arguments_of(block))
             return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
         case Image():
-            return {"type": "text", "text": shown(block)}
+            view = view_of(block, asked)
+            return {"type": "text", "text": shown(block)} if view is None else _image(view)
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
-            return _result(block)
+            return _result(block, asked)
 
 
-def _result(block: ToolResult) -> dict[str, Any]:
+def _image(view: ImageView) -> dict[str, Any]:
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": view.media_type, "data": in_base64(view)},
+    }
+
+
+def _result(block: ToolResult, asked: Asked) -> dict[str, Any]:
+    told, views = pictured(block, asked)
+    text = result_text(told)
     result: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": block.tool_use_id,
-        "content": result_text(block),
+        "content": [{"type": "text", "text": text}, *map(_image, views)] if views else text,
     }
     if failed(block):
         result["is_error"] = True

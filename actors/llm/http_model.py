@@ -56,7 +56,7 @@ class HttpModel:
         return Asked(self._exchange.provider, info, limits, request)
 
     def _body(self, asked: Asked) -> bytes:
-        key = (self._exchange.provider.name, self._name, asked.request.conversation_id)
+        key = (self._exchange.provider.name, self._name, asked.info.images, asked.request.conversation_id)
         turns = self._turns.rendered(key, asked.request.turns, lambda turn: self._wire.turn_of(turn, asked))
         return self._wire.body_of(asked, turns)
 

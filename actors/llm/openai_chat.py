@@ -7,12 +7,25 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from actors.core.content import Content, Image, Reasoning, Text, ToolUse
+from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.history import Turn
 from actors.llm import tool_calls
 from actors.llm.answer import Asked
 from actors.llm.provider import OPENAI_CHAT
-from actors.llm.rendering import ENCODER, failed, is_result, joined, result_text, shown, spoken, with_last
+from actors.llm.rendering import (
+    ENCODER,
+    data_url,
+    failed,
+    follow_up_of,
+    is_result,
+    joined,
+    pictured,
+    result_text,
+    said,
+    spoken,
+    with_last,
+)
+from actors.ports import ImageView
 
 PATH = "/chat/completions"
 
@@ -53,19 +66,31 @@ def _messages(turn: Turn, asked: Asked) -> Iterator[dict[str, Any]]:
         if spoken(turn.content):
             yield _assistant(turn.content, asked)
         return
+    parts: list[str | ImageView] = []
     for block in turn.content:
         if is_result(block):
+            told, views = pictured(block, asked)
             # There is no flag for a failure, so the text says it.
-            text = ("Error: " if failed(block) else "") + result_text(block)
+            text = ("Error: " if failed(block) else "") + result_text(told)
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-    texts = [_text(block) for block in turn.content if isinstance(block, Text | Image)]
-    said = "\n\n".join(text for text in texts if text.strip())
-    if said:
-        yield {"role": "user", "content": said}
+            # Servers differ in whether a tool's message may hold images; what a person says may.
+            parts += [follow_up_of(block), *views] if views else []
+    parts += said(turn.content, asked)
+    if parts:
+        yield {"role": "user", "content": _content(parts)}
 
 
-def _text(block: Text | Image) -> str:
-    return shown(block) if isinstance(block, Image) else block.text
+def _content(parts: list[str | ImageView]) -> Any:
+    """One text, unless there are images: not every server takes parts."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts)
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part), "detail": "auto"}}
+        for part in parts
+    ]
 
 
 def _assistant(content: tuple[Content, ...], asked: Asked) -> dict[str, Any]:

@@ -12,12 +12,24 @@ from typing import Any
 
 import msgspec
 
-from actors.core.content import Content, Image, Reasoning, Text, ToolUse
+from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.history import Turn
 from actors.llm import tool_calls
 from actors.llm.answer import Asked
 from actors.llm.provider import OPENAI_RESPONSES
-from actors.llm.rendering import failed, is_result, joined, result_text, shown, spoken, with_last
+from actors.llm.rendering import (
+    data_url,
+    failed,
+    follow_up_of,
+    is_result,
+    joined,
+    pictured,
+    result_text,
+    said,
+    spoken,
+    with_last,
+)
+from actors.ports import ImageView
 
 PATH = "/responses"
 
@@ -67,7 +79,7 @@ def turn_of(turn: Turn, asked: Asked) -> bytes:
     """A turn's items; b"" if nothing of it can be sent."""
     if turn.role == "assistant":
         return joined(_answered(turn.content, asked.info.name)) if spoken(turn.content) else b""
-    return joined(_told(turn.content))
+    return joined(_told(turn.content, asked))
 
 
 def _answered(content: tuple[Content, ...], model: str) -> Iterator[Any]:
@@ -103,14 +115,22 @@ def _phase_of(raw: str) -> str:
         return ""
 
 
-def _told(content: tuple[Content, ...]) -> Iterator[Any]:
+def _told(content: tuple[Content, ...], asked: Asked) -> Iterator[Any]:
+    parts: list[str | ImageView] = []
     for block in content:
         if is_result(block):
+            told, views = pictured(block, asked)
             # There is no flag for a failure, so the text says it.
-            text = ("Error: " if failed(block) else "") + result_text(block)
+            text = ("Error: " if failed(block) else "") + result_text(told)
             yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
-    texts = [shown(block) if isinstance(block, Image) else block.text for block in content if not is_result(block)
-             if isinstance(block, Text | Image)]  # fmt: skip
-    parts = [{"type": "input_text", "text": text} for text in texts if text.strip()]
+            # Servers differ in whether an output may hold images; what a person says may.
+            parts += [follow_up_of(block), *views] if views else []
+    parts += said(content, asked)
     if parts:
-        yield {"type": "message", "role": "user", "content": parts}
+        yield {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
+
+
+def _part(part: str | ImageView) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.core.content import (
     Content,
@@ -21,6 +23,8 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
+from actors.llm.answer import Asked
+from actors.ports import ImageView
 
 ENCODER = msgspec.json.Encoder()
 
@@ -50,6 +54,44 @@ def result_text(result: ToolResult) -> str:
 def shown(image: Image) -> str:
     """An image as text."""
     return f"[image {image.media_type} {image.width}x{image.height}]"
+
+
+def view_of(image: Image, asked: Asked) -> ImageView | None:
+    """What the model sees of an image; None if `shown` has to stand in for it."""
+    return asked.request.view_of(image) if asked.info.images else None
+
+
+def pictured(result: ToolResult, asked: Asked) -> tuple[ToolResult, tuple[ImageView, ...]]:
+    """A result without the images that the model sees, and what it sees of them."""
+    if not isinstance(result, ToolSuccess) or not result.images:
+        return result, ()
+    views = [(image, view_of(image, asked)) for image in result.images]
+    hidden = tuple(image for image, view in views if view is None)
+    return replace(result, images=hidden), tuple(view for _, view in views if view is not None)
+
+
+def said(content: Iterable[Content], asked: Asked) -> list[str | ImageView]:
+    """What a user turn holds beside results: texts that are not blank, and images, in order."""
+    parts: list[str | ImageView] = []
+    for block in content:
+        if isinstance(block, Image):
+            parts.append(view_of(block, asked) or shown(block))
+        elif isinstance(block, Text) and block.text.strip():
+            parts.append(block.text)
+    return parts
+
+
+def in_base64(view: ImageView) -> str:
+    return base64.b64encode(view.data).decode()
+
+
+def data_url(view: ImageView) -> str:
+    return f"data:{view.media_type};base64,{in_base64(view)}"
+
+
+def follow_up_of(result: ToolResult) -> str:
+    """What stands before a result's images where they cannot be part of it."""
+    return f"What tool call {result.tool_use_id} shows:"
 
 
 def spoken(content: Iterable[Content]) -> bool:

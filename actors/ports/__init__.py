@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock, Faults, Ids, NoFaults
+from actors.ports.images import ImageInvalid, Images, ImagesUnavailable, ImageView, NoImages
 from actors.ports.models import (
     Model,
     ModelAborted,
@@ -68,6 +69,10 @@ __all__ = [
     "Fenced",
     "GitState",
     "Ids",
+    "ImageInvalid",
+    "ImageView",
+    "Images",
+    "ImagesUnavailable",
     "Instructions",
     "JournalRow",
     "Launch",
@@ -81,6 +86,7 @@ __all__ = [
     "ModelRequest",
     "ModelSink",
     "NoFaults",
+    "NoImages",
     "ProcessEnd",
     "ProcessLimits",
     "ProcessStartFailed",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from actors.core.content import Content, Usage
+from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
 from actors.core.errors import LlmFailure
 from actors.core.history import Turn
 from actors.ports.cancellation import CancelToken
+from actors.ports.images import ImageView
 
 
 class ModelInfo(Struct, frozen=True):
@@ -40,6 +42,11 @@ class ToolSpec(Struct, frozen=True):
     traits: ToolTraits
 
 
+def no_view(image: Image) -> ImageView | None:
+    """Show no image."""
+    return None
+
+
 class ModelRequest(Struct, frozen=True):
     """One attempt of one request."""
 
@@ -51,6 +58,9 @@ class ModelRequest(Struct, frozen=True):
     """Empty for the tool-less summary request."""
     turns: tuple[Turn, ...]
     """From core.history.provider_view: alternating roles, complete tool rounds."""
+    view_of: Callable[[Image], ImageView | None] = no_view
+    """What a model that takes images sees of one in `turns`, the same bytes each time; None: a text stands in for it.
+    Reads the store (runner thread). Raises StoreError or ImagesUnavailable."""
 
 
 class ModelAnswer(Struct, frozen=True):
@@ -101,8 +111,8 @@ class Model(Protocol):
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Ask, and block until the whole answer is there (runner thread).
 
-        Raises ModelFailed or ModelAborted and nothing else. Once `cancel` is pulled its socket is shut at once
-        and the call returns soon, in whatever phase it is; nobody waits for it.
+        Raises ModelFailed or ModelAborted, what the request's `view_of` raises, and nothing else. Once `cancel` is
+        pulled its socket is shut at once and the call returns soon, in whatever phase it is; nobody waits for it.
         """
         ...
 

@@ -12,8 +12,14 @@ from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
+from actors.ports.images import ImagesUnavailable
 from actors.ports.models import ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
+
+
+def no_image(data: bytes) -> Image:
+    """Keep nothing, where there is nothing that could."""
+    raise ImagesUnavailable("this server takes no images")
 
 
 class ToolContext(Struct, frozen=True):
@@ -34,6 +40,9 @@ class ToolContext(Struct, frozen=True):
     already struck."""
     reaped: Callable[[tuple[int, ...]], None]
     """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
+    keep_image: Callable[[bytes], Image] = no_image
+    """Take an image into the conversation, so that the result can refer to it. Blocks; ends early when cancelled.
+    Raises ImageInvalid, ImagesUnavailable or StoreError."""
 
 
 class ToolOutput(Struct, frozen=True):

@@ -77,6 +77,24 @@ def run_worker(
 
     Raises ToolTransientError or SandboxUnavailable.
     """
+    answer = worker_answer(
+        worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries
+    )
+    return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
+
+
+def worker_answer(
+    worker: ModuleType,
+    arguments: tuple[str, ...],
+    context: ToolContext,
+    *,
+    what: str,
+    stdin: bytes = b"",
+    hint: str = "",
+    output_bytes: int = WORKER_OUTPUT_BYTES,
+    libraries: tuple[str, ...] = (),
+) -> bytes | ToolOutput:
+    """Run it likewise; returns what it wrote as bytes, or the error that the model is to read."""
     root = Path(__file__).parents[2]
     package, _, name = worker.__name__.rpartition(".")
     behind = list(dict.fromkeys(directory_of(library) for library in libraries))
@@ -105,7 +123,7 @@ def directory_of(library: str) -> str:
     return str(Path(found.origin).parents[1])
 
 
-def _answer(end: ProcessEnd, what: str, hint: str) -> ToolOutput:
+def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
     if end.limit == "wall":
         said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
         return ToolOutput(said.rstrip(), is_error=True)
@@ -114,4 +132,4 @@ def _answer(end: ProcessEnd, what: str, hint: str) -> ToolOutput:
     verdict, _, text = end.head.partition(b"\n")
     if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
         raise ToolTransientError(f"{what} failed: its process was lost.", begun=True)
-    return ToolOutput(text.decode(errors="replace"), is_error=verdict == b"error")
+    return ToolOutput(text.decode(errors="replace"), is_error=True) if verdict == b"error" else text

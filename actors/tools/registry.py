@@ -11,7 +11,7 @@ from jsonschema.exceptions import ValidationError
 
 from actors.core.tool_run import Receipt
 from actors.ports import Tool, ToolInputInvalid, ToolSpec
-from actors.tools import keyword_search, read_file, search
+from actors.tools import keyword_search, read_file, read_image, search
 from actors.tools.bash import tool as bash
 from actors.tools.bash.job_book import JobBook
 from actors.tools.bash.tool import BashTool
@@ -20,6 +20,7 @@ from actors.tools.keyword_search import KeywordSearchTool
 from actors.tools.mode_upgrade import ModeUpgradeTool
 from actors.tools.patch import PatchTool
 from actors.tools.read_file import ReadFileTool
+from actors.tools.read_image import ReadImageTool
 from actors.tools.search import SearchTool
 from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
 from actors.tools.think import ThinkTool
@@ -30,7 +31,7 @@ MAX_FAULTS = 3
 MAX_FAULT_CHARACTERS = 300
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
-    module.SPEC.name: module.ALIASES for module in (bash, read_file, search, keyword_search)
+    module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
 }
 """Per tool: argument names that are taken for others."""
 
@@ -44,6 +45,7 @@ class StandardToolbox:
         tools: tuple[Tool, ...] = (
             BashTool(self._jobs),
             ReadFileTool(),
+            ReadImageTool(),
             SearchTool(),
             KeywordSearchTool(),
             PatchTool(self._clipboards),

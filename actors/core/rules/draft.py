@@ -73,7 +73,7 @@ class Draft:
     def say_user(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
         """Persist what a person or the parent said."""
         words: tuple[Content, ...] = (Text(text),) if text or not images else ()
-        self.say(MessageType.USER, *words, *images, message_id=message_id, delivery=delivery)
+        self.say(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
 
     def say_system(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
         """Persist what Bedrock tells the agent."""

@@ -12,7 +12,8 @@ from typing import Any
 import click
 from google.protobuf import json_format
 
-from bedrock import Conversation, Event, Run
+from bedrock import Conversation, Event, Run, v1
+from bedrock._requests import image
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.opening import open_conversation, opening_options
@@ -46,9 +47,18 @@ class Outcome:
     default="none",
     help="Approve every tool call that asks, or end with exit code 3 at the first one (the default).",
 )
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="An image file for the model to see; several times for several.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
 @opening_options
-def ask(prompt: tuple[str, ...], output: str, approve: str, quiet: bool, **opening: Any) -> None:
+def ask(
+    prompt: tuple[str, ...], output: str, approve: str, images: tuple[str, ...], quiet: bool, **opening: Any
+) -> None:
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
@@ -56,9 +66,10 @@ def ask(prompt: tuple[str, ...], output: str, approve: str, quiet: bool, **openi
     """
     ctx = click.get_current_context()
     text = _prompt(prompt)
+    pictures = [_picture(path) for path in images]
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
-    run = conversation.send(text)
+    run = conversation.send(text, images=pictures)
     try:
         outcome = _follow(conversation, run, approve=approve == "all", stream=output == "stream-json", quiet=quiet)
     except KeyboardInterrupt:
@@ -77,6 +88,13 @@ def _prompt(arguments: tuple[str, ...]) -> str:
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
     return text
+
+
+def _picture(path: str) -> v1.Image:
+    try:
+        return image(path)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--image") from None
 
 
 def _is_piped() -> bool:

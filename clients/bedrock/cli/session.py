@@ -7,9 +7,11 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
-from bedrock import AsyncConversation, Event
+from bedrock import AsyncConversation, Event, v1
+from bedrock._requests import image
 from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
@@ -24,6 +26,7 @@ Tab            queue: starts a run of its own when this one has ended (follow-up
 Esc, Ctrl-C    cancel what is under way, and drop what is queued
 Ctrl-C again   leave; the run goes on
 /queue TEXT    the same as Tab
+/image PATH    show an image file with what you say next
 /cancel        the same as Esc
 /kill          the same, and end the background jobs too
 /withdraw      take back what was queued last
@@ -73,6 +76,8 @@ class ChatSession:
         self._disconnected = False
         self._armed = False
         self._asked: set[str] = set()
+        self._pictures: list[v1.Image] = []
+        """To be sent with what is said next."""
 
     @property
     def question(self) -> Approval | None:
@@ -182,7 +187,8 @@ class ChatSession:
 
     async def _send(self, text: str, delivery: str) -> None:
         try:
-            await self._conversation.send(text, delivery=delivery)
+            await self._conversation.send(text, delivery=delivery, images=self._pictures)
+            self._pictures = []
         except BedrockError as error:
             self._write(self._paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
             self._complain(error)
@@ -195,6 +201,8 @@ class ChatSession:
                 self._write(HELP)
             case "quit" | "exit" | "q":
                 self.over.set()
+            case "image" if argument:
+                await self._add_picture(argument)
             case "cancel":
                 await self.cancel()
             case "kill":
@@ -211,6 +219,16 @@ class ChatSession:
                 await self._continue()
             case _:
                 self._write(self._paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
+
+    async def _add_picture(self, path: str) -> None:
+        try:
+            self._pictures.append(await asyncio.to_thread(image, Path(path).expanduser()))
+        except (OSError, ValueError) as error:
+            self._write(self._paint.bad(f"✗ {one_line(path, 60)}: {getattr(error, 'strerror', None) or error}"))
+        else:
+            count = len(self._pictures)
+            what = "an image" if count == 1 else f"{count} images"
+            self._write(self._paint.dim(f"· {what} to go with what you say next"))
 
     async def _continue(self) -> None:
         successor = await self._attempt(self._conversation.continue_())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import grpc
 import pytest
@@ -371,3 +372,22 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
         assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 
     play(address, story)
+
+
+def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, tmp_path: Path) -> None:
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    fake.answers += [says("A cat."), says("Yes.")]
+
+    async def story(chat: Chat) -> None:
+        for line in (f"/image {tmp_path}/a.txt", "/image /nowhere", f"/image {tmp_path}/a.gif", "Look.", "And?"):
+            chat.session.enter(line)
+        await chat.until(lambda: len(sent(fake)) == 2)
+
+        assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
+        assert "No such file" in chat.screen
+        assert "an image to go with what you say next" in chat.screen
+
+    play(address, story)
+    requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
+    assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]

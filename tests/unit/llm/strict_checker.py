@@ -88,9 +88,18 @@ def check_chat(raw: bytes) -> dict[str, Any]:
             case role:
                 assert role == "user"
                 assert not waiting, "text between a call and its result"
-                assert message["content"].strip(), "an empty message"
+                _check_said(message["content"])
     assert not waiting
     return body
+
+
+def _check_said(content: str | list[dict[str, Any]]) -> None:
+    """What a person says is a text, or parts of which at least one is no text."""
+    if isinstance(content, str):
+        assert content.strip(), "an empty message"
+        return
+    assert any(part["type"] != "text" for part in content), "parts that could be a text"
+    assert all(part["type"] != "text" or part["text"].strip() for part in content), "a blank part"
 
 
 def check_responses(raw: bytes) -> dict[str, Any]:

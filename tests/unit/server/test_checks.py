@@ -35,6 +35,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
+    v1.DownloadAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.ListMessagesRequest: {"parent": NAME},
     v1.ListRequestCyclesRequest: {"parent": NAME},
     v1.SubscribeRequest: {"name": NAME},
@@ -77,7 +78,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.SendMessageRequest: {
         "name": BAD_NAMES,
         "text": ("", " \n", "x" * (limits.MAX_TEXT_BYTES + 1), "é" * (limits.MAX_TEXT_BYTES // 2 + 1)),
-        "images": ([v1.Image(media_type="image/png", data=b"x")],),
+        "images": ([v1.Image(media_type="image/png", data=b"x")] * (limits.MAX_IMAGES_PER_MESSAGE + 1),),
         "delivery": (99,),
         "request_id": ("x",),
         "expected_run": ("c:1", NAME, f"{NAME}/requestCycles/"),
@@ -92,9 +93,10 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "decision": (v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN, 99),
         "note": ("x" * 1_025, "a\0"),
     },
-    v1.SetModeRequest: {"name": BAD_NAMES, "mode": [v1.MODE_UNSPECIFIED, 9]},
+    v1.SetModeRequest: {"name": BAD_NAMES, "mode": (v1.MODE_UNSPECIFIED, 9)},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
     v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
+    v1.DownloadAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/x")},
     v1.ListMessagesRequest: {
         "parent": BAD_NAMES,
         "page_size": (-1,),
@@ -130,6 +132,10 @@ def test_a_plain_request_passes(kind: type[Message]) -> None:
 )
 def test_a_wrong_field_is_named_and_nothing_else(kind: type[Message], field: str, value: Any) -> None:
     assert violated(kind(**{**GOOD[kind], field: value})) == [field]
+
+
+def test_a_message_may_be_an_image_alone() -> None:
+    check(v1.SendMessageRequest(name=NAME, images=[v1.Image(media_type="image/png", data=b"x")]))
 
 
 def test_all_wrong_fields_are_named_at_once() -> None:

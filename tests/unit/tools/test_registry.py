@@ -14,7 +14,7 @@ from actors.tools.registry import StandardToolbox
 
 toolbox = StandardToolbox()
 
-BOTH = ["bash", "read_file", "search", "keyword_search", "patch", "think"]
+BOTH = ["bash", "read_file", "read_image", "search", "keyword_search", "patch", "think"]
 """What people's conversations and sub-agents are both offered."""
 
 
@@ -59,6 +59,7 @@ def test_traits_say_what_the_machine_must_know() -> None:
     assert told == {
         "bash": (ToolGroup.BASH, False, True, False),
         "read_file": (ToolGroup.READ, True, False, False),
+        "read_image": (ToolGroup.READ, True, False, False),
         "search": (ToolGroup.READ, True, False, False),
         "keyword_search": (ToolGroup.READ, True, False, False),
         "patch": (ToolGroup.WRITE, False, True, False),
@@ -89,7 +90,7 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
 @pytest.mark.parametrize(
     ("name", "raw", "hint"),
     [
-        ("nope", "{}", "There is no tool 'nope'. The tools are: bash, read_file, search, keyword_search, "),
+        ("nope", "{}", "There is no tool 'nope'. The tools are: bash, read_file, read_image, search, keyword_search, "),
         ("n" * 9999, "{}", "…"),
         ("bash", "{", "not valid JSON"),
         ("bash", "[]", "must be a JSON object"),

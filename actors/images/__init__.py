@@ -1,0 +1,1 @@
+"""Images: originals by content hash, and what models see of them. Decoding happens in a process of its own."""

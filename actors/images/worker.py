@@ -1,0 +1,158 @@
+"""Decode one image and derive what models see of it: reads it from standard input, MAX_PIXELS is the argument.
+
+Runs as a process of its own with limits, since decoders are large, and images hostile. It knows the standard library
+and Pillow only. Prints "error", a newline and what is wrong with the image; or "ok", a newline, an object with what
+the image is, as JSON on one line, and the bytes of the view.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import warnings
+from contextlib import suppress
+from typing import Any
+
+# Imported by name: Pillow knows more formats, some of which run other programs; these four are all it may try.
+from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
+
+LONG_EDGE = 1568
+#: Of a view, in pixels: what is larger is scaled down by the providers themselves.
+
+MAX_VIEW_BYTES = 3_500_000
+#: Its base64 stays below 5 MB, the least that a provider takes.
+
+QUALITIES = (90, 75, 50, 25)
+#: Of a JPEG, tried in this order until it is small enough.
+
+DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
+#: Modes that can be scaled as they are; others are converted before.
+
+ORIENTATION = 0x0112
+#: The EXIF tag that says how a camera was held.
+
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+#: What undoes each orientation.
+
+SIDEWAYS = (5, 6, 7, 8)
+#: Orientations that swap width and height.
+
+
+class Unusable(Exception):
+    """The image cannot be used; the text goes behind "the image"."""
+
+
+def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
+    """What the image is, and its view. Raises Unusable."""
+    image = opened(data, max_pixels)
+    name, size = image.format, image.size
+    turn = orientation(image)
+    try:
+        view = scaled(image)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 -- decoders raise whatever they like
+        raise Unusable("is damaged or cut off") from None
+    if turn in TURNS:
+        view = view.transpose(TURNS[turn])
+    media_type, written = encoded(view)
+    facts = {
+        "media_type": f"image/{str(name).lower()}",
+        "size": size[::-1] if turn in SIDEWAYS else size,
+        "view_type": media_type,
+        "view_size": view.size,
+    }
+    return facts, written
+
+
+def opened(data: bytes, max_pixels: int) -> Image.Image:
+    """The image with its header read and nothing else. Raises Unusable."""
+    Image.MAX_IMAGE_PIXELS = max_pixels
+    too_many = f"has too many pixels: at most {max_pixels} are taken"
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unusable(too_many) from None
+    except UnidentifiedImageError:
+        raise Unusable("is not a PNG, JPEG, GIF or WebP image, or is damaged") from None
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 -- decoders raise whatever they like
+        raise Unusable("is damaged") from None
+    if image.width * image.height > max_pixels:
+        raise Unusable(too_many)
+    return image
+
+
+def orientation(image: Image.Image) -> int:
+    """How it has to be turned, 1 if not at all; what cannot be read says nothing."""
+    with suppress(Exception):
+        return int(image.getexif().get(ORIENTATION, 1))
+    return 1
+
+
+def scaled(image: Image.Image) -> Image.Image:
+    """Its first frame, decoded as a whole, at most LONG_EDGE pixels long, as L, RGB or RGBA, without metadata."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    elif image.mode not in DIRECT or "transparency" in image.info:
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    image.thumbnail((LONG_EDGE, LONG_EDGE), Image.Resampling.LANCZOS)
+    image.load()
+    if image.mode not in {"L", "RGB", "RGBA"}:
+        image = image.convert("RGB")
+    view = image.copy()
+    view.info = {}
+    return view
+
+
+def encoded(view: Image.Image) -> tuple[str, bytes]:
+    """The view's media type and bytes: PNG, which loses nothing, where that is small enough."""
+    png = written(view, format="PNG")
+    if len(png) <= MAX_VIEW_BYTES // 4:
+        return "image/png", png
+    opaque = view
+    if view.mode == "RGBA":
+        opaque = Image.new("RGB", view.size, "white")
+        opaque.paste(view, mask=view.getchannel("A"))
+    for quality in QUALITIES:
+        jpeg = written(opaque, format="JPEG", quality=quality)
+        if len(jpeg) <= MAX_VIEW_BYTES:
+            return "image/jpeg", jpeg
+    raise Unusable("is too detailed to be made small enough for models")
+
+
+def written(view: Image.Image, **settings: Any) -> bytes:
+    target = io.BytesIO()
+    view.save(target, **settings)
+    return target.getvalue()
+
+
+def main(arguments: list[str]) -> None:
+    output = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)  # decoders in C complain there
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    try:
+        facts, view = examined(sys.stdin.buffer.read(), int(arguments[0]))
+        answer = b"ok\n" + json.dumps(facts).encode() + b"\n" + view
+    except Unusable as error:
+        answer = f"error\n{error}".encode()
+    except MemoryError:
+        answer = b"error\ntakes too much memory to decode"
+    with open(output, "wb") as target:
+        target.write(answer)

@@ -1,0 +1,76 @@
+"""Which images of a long history a request still shows: the latest, within what every provider takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from actors.core.content import Content, Image, Text, ToolSuccess
+from actors.core.history import Turn
+
+MAX_IMAGES = 100
+"""In a request."""
+MAX_BYTES = 15_000_000
+"""Of their views. In base64 that is 20 MB, of the 32 MB that a request may have."""
+
+
+def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
+    """The turns with a remark in place of the oldest images, where there are too many or too large ones.
+
+    `size_of` gives the bytes of a view. They go in bulk, half of what is allowed at a time, so that the beginning of
+    the requests, which providers cache, changes seldom; which ones go depends on the history alone.
+    """
+    images = [image for turn in turns for image in _images(turn)]
+    if not images:
+        return tuple(turns)
+    gone = max(_surplus([1] * len(images), MAX_IMAGES), _surplus([size_of(image) for image in images], MAX_BYTES))
+    return tuple(_without(turns, gone)) if gone else tuple(turns)
+
+
+def _surplus(costs: Sequence[int], limit: int) -> int:
+    """How many of the first must go, so that the rest costs at most `limit`."""
+    excess = sum(costs) - limit
+    if excess <= 0:
+        return 0
+    step = limit // 2
+    to_lose = -(-excess // step) * step
+    lost = 0
+    for index, cost in enumerate(costs):
+        if lost >= to_lose:
+            return index
+        lost += cost
+    return len(costs)
+
+
+def _images(turn: Turn) -> Iterator[Image]:
+    for block in turn.content:
+        if isinstance(block, Image):
+            yield block
+        elif isinstance(block, ToolSuccess):
+            yield from block.images
+
+
+def _without(turns: Sequence[Turn], gone: int) -> Iterator[Turn]:
+    """The turns without their first `gone` images."""
+    for turn in turns:
+        if not gone:
+            yield turn
+            continue
+        content: list[Content] = []
+        for block in turn.content:
+            if isinstance(block, Image) and gone:
+                content.append(Text(_remark(block)))
+                gone -= 1
+            elif isinstance(block, ToolSuccess) and block.images and gone:
+                lost = block.images[:gone]
+                output = "\n".join((block.output, *map(_remark, lost)))
+                content.append(replace(block, output=output, images=block.images[gone:]))
+                gone -= len(lost)
+            else:
+                content.append(block)
+        yield Turn(turn.role, tuple(content))
+
+
+def _remark(image: Image) -> str:
+    return f"[an image, {image.media_type} {image.width}x{image.height}, that is no longer shown]"

@@ -1,0 +1,217 @@
+"""Images decoded in real worker processes, kept in a store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from actors.core.content import Image
+from actors.images import sandboxed_images
+from actors.images.sandboxed_images import SandboxedImages, view_name
+from actors.ports import (
+    CancelToken,
+    Fenced,
+    ImageInvalid,
+    ImagesUnavailable,
+    Launch,
+    ProcessLimits,
+    ProcessStartFailed,
+    SandboxReport,
+)
+from actors.sandbox.probe import probe
+from actors.sandbox.spawn import ToolHostSandbox
+from actors.store.memory import MemoryStore
+from tests import pictures
+from tests.integration.store.drafts import Draft
+
+BOUND = 60.0
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[ToolHostSandbox]:
+    """What the machine can do. At the end nothing runs, and no private directory is left."""
+    made = ToolHostSandbox(probe("auto"))
+    yield made
+    assert made.live == 0
+    made.close()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """With two conversations."""
+    made = MemoryStore()
+    for id_ in ("c1", "c2"):
+        made.commit(Draft(id_).create())
+    return made
+
+
+@pytest.fixture
+def images(store: MemoryStore, sandbox: ToolHostSandbox) -> SandboxedImages:
+    return SandboxedImages(store, sandbox)
+
+
+@pytest.mark.parametrize("make", [pictures.wide_png, pictures.large_jpeg, pictures.animated_gif, pictures.webp])
+def test_an_image_is_kept_as_it_is_and_as_models_see_it(
+    make: Callable[[], bytes], images: SandboxedImages, store: MemoryStore
+) -> None:
+    data = make()
+    image = images.ingest("c1", data, CancelToken())
+    original = store.attachment("c1", image.attachment)
+    assert original is not None
+    assert (original.data, original.media_type, original.width, original.height) == (
+        data, image.media_type, image.width, image.height,
+    )  # fmt: skip
+    view = images.view("c1", image, CancelToken())
+    assert view is not None
+    assert max(pictures.opened(view.data).size) == min(1_568, max(image.width, image.height))
+    assert images.view_bytes("c1", image, CancelToken()) == len(view.data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [pictures.bomb(), pictures.bomb(20_000), pictures.large_jpeg()[:1_000_000], b"hello", b"", pictures.png()[:40]],
+    ids=["bomb", "large bomb", "cut off", "text", "empty", "header"],
+)
+def test_what_cannot_be_used_is_refused_and_not_kept(data: bytes, images: SandboxedImages, store: MemoryStore) -> None:
+    with pytest.raises(ImageInvalid):
+        images.ingest("c1", data, CancelToken())
+    assert store.attachment("c1", sandboxed_images.content_name(data)) is None
+
+
+def test_too_many_bytes_are_refused_before_a_process_is_started(
+    images: SandboxedImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxed_images, "MAX_IMAGE_BYTES", 10)
+    monkeypatch.setattr(images, "_sandbox", None)
+    with pytest.raises(ImageInvalid, match="at most 10"):
+        images.ingest("c1", pictures.png(), CancelToken())
+
+
+def test_an_image_that_is_known_is_not_looked_at_again(
+    images: SandboxedImages, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = images.ingest("c1", pictures.png(), CancelToken())
+    monkeypatch.setattr(images, "_sandbox", None)
+    assert images.ingest("c1", pictures.png(), CancelToken()) == first
+    assert images.view("c1", first, CancelToken()) is not None
+
+
+def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedImages, store: MemoryStore) -> None:
+    for id_ in ("c1", "c2"):
+        image = images.ingest(id_, pictures.png(), CancelToken())
+    store.delete("c1")
+    assert store.attachment("c1", image.attachment) is None
+    assert images.view("c2", image, CancelToken()) is not None
+    with pytest.raises(Fenced):
+        images.ingest("c1", pictures.png(), CancelToken())
+
+
+def test_a_view_that_is_gone_is_derived_again_byte_for_byte(images: SandboxedImages, store: MemoryStore) -> None:
+    image = images.ingest("c1", pictures.large_jpeg(), CancelToken())
+    before = images.view("c1", image, CancelToken())
+    kept = store._kept["c1"]
+    rest = {id_: each for id_, each in kept.attachments.items() if id_ != view_name(image.attachment)}
+    store._kept["c1"] = kept._replace(attachments=rest)
+    assert images.view("c1", image, CancelToken()) == before
+    assert store.attachment("c1", view_name(image.attachment)) is not None
+
+
+def test_nothing_is_shown_of_an_image_that_is_not_there(images: SandboxedImages) -> None:
+    image = Image("sha256-none", "image/png", 1, 1)
+    assert images.view("c1", image, CancelToken()) is None
+    assert images.view_bytes("c1", image, CancelToken()) == 0
+
+
+def test_decoding_has_limits(images: SandboxedImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxed_images, "LIMITS", ProcessLimits(wall_seconds=60, memory_bytes=64 << 20))
+    with pytest.raises(ImageInvalid):  # how decoders say that they got no memory differs
+        images.ingest("c1", pictures.webp(6_000, 6_000), CancelToken())
+    monkeypatch.undo()
+    assert images.ingest("c1", pictures.webp(6_000, 6_000), CancelToken()).width == 6_000
+
+
+def test_a_cancel_ends_the_process_at_once(images: SandboxedImages, sandbox: ToolHostSandbox) -> None:
+    cancel, started = CancelToken(), threading.Event()
+    start = sandbox.start
+
+    def begun(launch: Launch, on_output: Callable[[bytes], None]) -> Any:
+        # It never ends by itself: standard input is read, and then nothing happens.
+        endless = ("/bin/sh", "-c", "exec sleep 1000")
+        tree = start(Launch(endless, "/", {"PATH": os.defpath}, launch.mode, stdin=b"x"), on_output)
+        started.set()
+        return tree
+
+    raised: list[BaseException] = []
+
+    def ingest() -> None:
+        try:
+            images.ingest("c1", pictures.png(), cancel)
+        except ImagesUnavailable as error:
+            raised.append(error)
+
+    images._sandbox = type("Slow", (), {"start": staticmethod(begun), "report": sandbox.report})()
+    thread = threading.Thread(target=ingest)
+    thread.start()
+    assert started.wait(BOUND)
+    cancel.cancel()
+    thread.join(BOUND)
+    assert not thread.is_alive()
+    assert [str(error) for error in raised] == [sandboxed_images.CANCELLED]
+    assert sandbox.live == 0
+
+
+class Broken:
+    """A sandbox that starts nothing."""
+
+    protected: tuple[str, ...] = ()
+    report = SandboxReport("none", 0, False)
+
+    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
+        raise ProcessStartFailed("not here")
+
+
+def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None:
+    with pytest.raises(ImagesUnavailable, match="could not be started: not here"):
+        SandboxedImages(store, Broken()).ingest("c1", pictures.png(), CancelToken())
+    assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
+
+
+def test_two_at_a_time_and_who_waits_can_be_told_to_stop() -> None:
+    places = sandboxed_images.Places(2)
+    inside, leave = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        with places.taken(CancelToken()):
+            inside.release()
+            assert leave.wait(BOUND)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert all(inside.acquire(timeout=BOUND) for _ in threads)
+    cancel, ended = CancelToken(), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(ImagesUnavailable), places.taken(cancel):
+            pytest.fail("there was a third place")
+        ended.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    cancel.cancel()
+    assert ended.wait(BOUND)
+    leave.set()
+    for thread in (*threads, waiting):
+        thread.join(BOUND)
+    with places.taken(CancelToken()), places.taken(CancelToken()):
+        """Both are free again."""
+
+
+def test_the_worker_is_as_restricted_as_the_machine_allows(images: SandboxedImages) -> None:
+    report = images._sandbox.report
+    mode = images._launch(b"").mode.value
+    assert mode == ("restricted" if report.restriction_available else "unrestricted")

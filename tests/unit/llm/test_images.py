@@ -1,0 +1,118 @@
+"""Images in each protocol's words, and what stands in for those that are not shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
+from actors.core.history import Turn
+from actors.llm.catalog import Catalog
+from actors.llm.http_model import HttpModel
+from actors.ports import ImagesUnavailable, ImageView
+from tests.unit.llm.asking import assistant, body_of, provider, request, user
+from tests.unit.llm.strict_checker import CHECKS
+
+SHOT = Image("hash", "image/gif", 640, 480)
+LOST = Image("lost", "image/png", 7, 7)
+VIEW = ImageView("image/png", b"\x00\xff view")
+DATA = base64.b64encode(VIEW.data).decode()
+URL = f"data:image/png;base64,{DATA}"
+STAND_IN = "[image image/gif 640x480]"
+CALL = ToolUse("t1", "read_image", '{"path": "a.gif"}')
+PROTOCOLS = ("anthropic", "openai-chat", "openai-responses")
+
+
+def view_of(image: Image) -> ImageView | None:
+    return VIEW if image == SHOT else None
+
+
+def messages(protocol: str, *turns: Turn, name: str = "claude-sonnet-4-5", view: Any = view_of) -> list[Any]:
+    """What is sent, checked as providers do."""
+    raw = body_of(provider(protocol, "http://127.0.0.1:9"), replace(request(*turns), view_of=view), name)
+    said = CHECKS[protocol](raw)["input" if protocol == "openai-responses" else "messages"]
+    return [each for each in said if each.get("role") != "system"]
+
+
+def rounds(*after: Content) -> tuple[Turn, ...]:
+    return user("Look."), assistant(CALL), Turn("user", (ToolSuccess("t1", "a.gif", images=(SHOT,)), *after))
+
+
+def test_an_image_of_a_person_stands_before_the_words() -> None:
+    turn = user(SHOT, "What is it?")
+    source = {"type": "base64", "media_type": "image/png", "data": DATA}
+    (told,) = messages("anthropic", turn)
+    assert told["content"] == [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+    (told,) = messages("openai-chat", turn)
+    assert told["content"] == [
+        {"type": "image_url", "image_url": {"url": URL, "detail": "auto"}},
+        {"type": "text", "text": "What is it?"},
+    ]
+    (told,) = messages("openai-responses", turn)
+    assert told["content"] == [
+        {"type": "input_image", "image_url": URL, "detail": "auto"},
+        {"type": "input_text", "text": "What is it?"},
+    ]
+
+
+def test_the_image_of_a_tool_is_part_of_its_result_or_follows_it() -> None:
+    *_, told = messages("anthropic", *rounds())
+    (result,) = told["content"]
+    assert [block["type"] for block in result["content"]] == ["text", "image"]
+    assert result["content"][0]["text"] == "a.gif"
+    *_, result, told = messages("openai-chat", *rounds(Text("And?")))
+    assert (result["role"], result["content"]) == ("tool", "a.gif")
+    assert [part["type"] for part in told["content"]] == ["text", "image_url", "text"]
+    assert told["content"][0]["text"] == "What tool call t1 shows:"
+    *_, result, told = messages("openai-responses", *rounds())
+    assert (result["type"], result["output"]) == ("function_call_output", "a.gif")
+    assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_image_that_is_not_there_is_told_in_words(protocol: str) -> None:
+    turns = user(LOST, "See?"), assistant(CALL), user(ToolSuccess("t1", "", images=(LOST, SHOT)))
+    text = json.dumps(messages(protocol, *turns))
+    assert text.count("[image image/png 7x7]") == 2
+    assert text.count(DATA) == 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_model_that_takes_no_images_is_told_in_words(protocol: str) -> None:
+    def none(image: Image) -> ImageView | None:
+        raise AssertionError("nobody looks at it")
+
+    turns = user(SHOT, "See?"), *rounds()[1:]
+    text = json.dumps(messages(protocol, *turns, name="some-model", view=none))
+    assert text.count(STAND_IN) == 2
+    assert "base64" not in text
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_bytes_of_a_turn_are_the_same_in_every_request(protocol: str) -> None:
+    asked = replace(request(*rounds()), view_of=view_of)
+    config = provider(protocol, "http://127.0.0.1:9")
+    found = Catalog((config,)).get("claude-sonnet-4-5")
+    assert isinstance(found, HttpModel)
+    first = found.body_of(asked)
+    longer = replace(asked, turns=(*asked.turns, assistant("A cat."), user("Sure?")))
+    second = found.body_of(longer)
+    assert second.startswith(first[: first.rindex(b"]}")])
+    assert second == body_of(config, longer)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_failure_to_prepare_an_image_leaves_as_it_is(protocol: str) -> None:
+    def fails(image: Image) -> ImageView | None:
+        raise ImagesUnavailable("no")
+
+    with pytest.raises(ImagesUnavailable):
+        messages(protocol, user(SHOT), view=fails)
+
+
+def test_a_request_shows_nothing_unless_it_is_told_how() -> None:
+    assert STAND_IN in json.dumps(messages("anthropic", user(SHOT), view=request().view_of))
