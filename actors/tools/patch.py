@@ -49,7 +49,7 @@ SPEC = ToolSpec(
         "type": "object",
         "required": ["path", "patches"],
         "properties": {
-            "path": {"type": "string", "minLength": 1, "description": "Path of the file."},
+            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
             "patches": {
                 "type": "array",
                 "minItems": 1,

@@ -25,7 +25,7 @@ SPEC = ToolSpec(
         "type": "object",
         "required": ["path"],
         "properties": {
-            "path": {"type": "string", "minLength": 1, "description": "Path of the file."},
+            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
             "offset": {
                 "type": "integer",
                 "minimum": 1,

@@ -30,7 +30,9 @@ SPEC = ToolSpec(
     input_schema={
         "type": "object",
         "required": ["path"],
-        "properties": {"path": {"type": "string", "minLength": 1, "description": "Path of the file."}},
+        "properties": {
+            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."}
+        },
         "additionalProperties": False,
     },
     traits=ToolTraits("read_image", ToolGroup.READ, retry_safe=True),

@@ -35,6 +35,7 @@ SPEC = ToolSpec(
             "path": {
                 "type": "string",
                 "minLength": 1,
+                "maxLength": 4096,
                 "description": "Directory or file to search; the working directory if left out.",
             },
             "include": {

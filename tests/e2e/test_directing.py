@@ -383,7 +383,6 @@ NOT_YET: dict[str, Callable[[Chat], object]] = {
     "VerifyConversation": lambda chat: chat.conversation.verify(),
     "ReplayConversation": lambda chat: list(chat.conversation.replay()),
     "ExportConversation": lambda chat: list(chat.conversation.export()),
-    "DownloadAttachment": lambda chat: chat.conversation.attachment(f"{chat.name}/attachments/a1"),
     "WatchConversations": lambda chat: list(chat.client.watch()),
     "BrowseDirectory": lambda chat: chat.client.browse("/tmp"),
 }

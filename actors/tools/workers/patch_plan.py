@@ -11,7 +11,10 @@ MAX_FILE = 8 << 20
 #: Bytes of a file, before and after.
 
 MAX_CLIPBOARDS = 1 << 20
-#: Bytes of all clipboards of a conversation.
+#: Bytes of all clipboards of a conversation, their names included.
+
+MAX_NAME_SHOWN = 80
+#: Characters of a clipboard's name in an answer.
 
 MARKED = 2000
 #: Bytes at the start of a file in which a generator's mark is looked for.
@@ -108,7 +111,7 @@ class Work:
         operation = patch["operation"]
         source, target = patch.get("fromClipboard", ""), patch.get("toClipboard", "")
         self.check(patch, operation, source, target)
-        new = None if source else self.unix(patch.get("newText", ""))
+        new = None if source else self.new_text(operation, patch.get("newText", ""))
         reindent = patch.get("reindent")
         sought = Sought(self.unix(patch.get("oldText", "")), new, fixed=bool(reindent))
         match = self.place(operation, sought)
@@ -141,6 +144,11 @@ class Work:
         """As the text that is patched: that of a file of CR LF lines has no CR."""
         return text.replace("\r\n", "\n") if self.ending.crlf else text
 
+    def new_text(self, operation: str, text: str) -> str:
+        """Likewise; what goes to the front of a file that keeps its byte order mark does not bring another one."""
+        front = operation in ("overwrite", "prepend_bof")
+        return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
+
     def place(self, operation: str, sought: Sought) -> Match:
         length = len(self.haystack.text)
         if operation == "replace":
@@ -150,13 +158,13 @@ class Work:
 
     def store(self, name: str, text: str) -> None:
         self.clipboards[name] = self.stored[name] = text
-        if sum(len(kept.encode()) for kept in self.clipboards.values()) > MAX_CLIPBOARDS:
+        if sum(len(key.encode()) + len(kept.encode()) for key, kept in self.clipboards.items()) > MAX_CLIPBOARDS:
             raise Refused(f"the clipboards would hold more than {MAX_CLIPBOARDS >> 20} MiB; store into a used name")
 
     def stored_text(self, name: str) -> str:
         if name not in self.clipboards:
-            known = ", ".join(sorted(self.clipboards)[:20]) or "none"
-            raise Refused(f'there is no clipboard "{name}" (there are: {known})')
+            known = ", ".join(map(shown, sorted(self.clipboards)[:20])) or "none"
+            raise Refused(f'there is no clipboard "{shown(name)}" (there are: {known})')
         return self.clipboards[name]
 
     def remark(self, operation: str, match: Match, target: str, label: str) -> None:
@@ -164,7 +172,7 @@ class Work:
         if match.how:
             self.notes.append(f"<note>{label}oldText was found {match.how}.</note>")
             if target:
-                held = f'clipboard "{target}" holds the text of the file, which differs from oldText'
+                held = f'clipboard "{shown(target)}" holds the text of the file, which differs from oldText'
                 self.notes.append(f"<note>{label}{held}.</note>")
         if operation == "append_eof" and self.haystack.text and not self.haystack.text.endswith("\n"):
             self.notes.append(f"<note>{label}the file had no newline at its end: its last line was continued.</note>")
@@ -177,6 +185,10 @@ class Work:
             if same or after.start < before.end:
                 raise Refused("two patches change the same text; all are found in the original file, so join these two")
         return [edit for edit, _ in ranked]
+
+
+def shown(name: str) -> str:
+    return name if len(name) <= MAX_NAME_SHOWN else f"{name[:MAX_NAME_SHOWN]}…"
 
 
 def reindented(text: str, strip: str, add: str) -> str:

@@ -12,6 +12,7 @@ from bedrock._names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.paint import one_line
+from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
 
 
@@ -45,10 +46,14 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
 @click.command()
 @click.argument("name")
 @click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups as well.")
-@click.option("--kill-jobs", is_flag=True, help="End background jobs as well.")
+@click.option("--kill-jobs", is_flag=True, help="End the background jobs of earlier calls as well.")
 @click.pass_context
 def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool) -> None:
-    """Stop what is under way in a conversation."""
+    """Stop what is under way in a conversation.
+
+    A request to the model is hung up, and the call of a tool ends with all that it started. Commands that earlier calls
+    of bash left running as background jobs go on, and are listed; --kill-jobs ends them, also if nothing is under way.
+    """
     conversation = connect(ctx).conversation(name)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
     if receipt.no_op:
@@ -72,7 +77,16 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: str) -> None:
-    """Set what the tools of a conversation may do, from now on."""
+    """Set what the tools of a conversation may do, from now on.
+
+    \b
+    restricted     they can read, but change nothing, and have no network
+    unrestricted   they can do whatever the user of the server can
+
+    It counts from the next call of a tool on, also within a run. A call under way and background jobs keep what they
+    were started with; `bedrock cancel --kill-jobs` ends them. The agent is told. If the server cannot keep the
+    restricted mode it refuses it; `bedrock doctor` says why.
+    """
     conversation = connect(ctx).conversation(name)
     answer = conversation.set_mode(mode)
     click.echo(f"{answer.conversation.slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
@@ -107,9 +121,12 @@ def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -
 @click.option("--undo", is_flag=True, help="Put it back on the list.")
 @click.pass_context
 def archive(ctx: click.Context, name: str, undo: bool) -> None:
-    """Take a conversation off the list; it can still be read."""
+    """Take a conversation off the list; it can still be read. Its background jobs end; a busy one is refused."""
     conversation = connect(ctx).conversation(name)
-    now = conversation.unarchive() if undo else conversation.archive()
+    try:
+        now = conversation.unarchive() if undo else conversation.archive()
+    except AgentBusy as error:
+        raise exits.Failure(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
     click.echo(f"{now.slug} is {'active' if undo else 'archived'}")
 
 
@@ -118,12 +135,21 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 @click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
 @click.pass_context
 def rm(ctx: click.Context, name: str, force: bool) -> None:
-    """Delete a conversation and all that belongs to it. Files in its directory stay."""
+    """Delete a conversation and all that belongs to it.
+
+    Its background jobs end; files in its directory stay. While a run is under way, or a question is open, it is
+    refused, unless --force is given. At a terminal it asks first.
+    """
     conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug
     if not force and sys.stdin.isatty():
         click.confirm(f"Delete {slug} for good?", abort=True)
-    for warning in conversation.delete(force=force):
+    try:
+        warnings = conversation.delete(force=force)
+    except AgentBusy as error:
+        hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
+        raise exits.Failure(f"{slug} is busy", hint) from error
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"deleted {slug}")
 

@@ -97,6 +97,8 @@ def _server(client: Client) -> Iterator[Finding]:
         info = client.server_info()
     except Unavailable as error:
         yield Finding("fail", "server", error.message, exits.START_A_SERVER)
+        advice = "A server tries at its start what this machine can keep. Run this again when one is running."
+        yield Finding("warn", "sandbox", "shown only with a running server", advice)
         return
     except (Unauthenticated, PermissionDenied) as error:
         yield Finding("ok", "server", f"answers at {client.address}")

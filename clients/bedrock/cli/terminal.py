@@ -80,8 +80,9 @@ def _interrupt(session: ChatSession, app: Application[str]) -> None:
 def _prompt(session: ChatSession, paint: Paint) -> str:
     tail = session.transcript.tail
     above = f"{tail}\n" if tail else ""
-    if session.question is not None:
-        return above + paint.careful("[y]es  [n]o  [a]lways ") + paint.bold(USER_MARK)
+    if (asked := session.question) is not None:
+        always = "" if asked.tool == "request_mode_upgrade" else " [a]lways "  # which is asked each time
+        return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)
     return above + paint.bold(USER_MARK)
 
 

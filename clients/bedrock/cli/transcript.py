@@ -68,7 +68,8 @@ class Transcript:
     def question(self, approval: Approval, working_directory: str) -> list[str]:
         """Return the lines that say what is to be allowed."""
         if approval.tool == "request_mode_upgrade":
-            wants = "the agent asks for the unrestricted mode: its tools may then write, and use the network"
+            wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network, until"
+            wants += " the mode is changed back"
             return [self._paint.careful(f"? {wants}"), *self._indent(literal(str(approval.input.get("reason", ""))))]
         call = ToolCall(approval.id, approval.tool, approval.input)
         head = f"? {literal(approval.tool)} wants to run in {working_directory}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from actors.core.context import Mode
-from actors.ports import Launch, ProcessEnd, SandboxReport
+from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
 from actors.sandbox.hosted import HostedTree
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
@@ -57,6 +57,7 @@ def launch(command: str, mark: str = "", **changes: object) -> Launch:
         "cwd": "/",
         "env": {"PATH": os.environ["PATH"], MARK: mark},
         "mode": Mode.UNRESTRICTED,
+        "limits": ProcessLimits(processes=4_000),
     }
     return Launch(**(fields | changes))  # type: ignore[arg-type]
 

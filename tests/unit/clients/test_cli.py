@@ -309,6 +309,29 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert "_BEDROCK_COMPLETE" in program("completion", "bash").stdout
 
 
+@pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
+def test_what_is_busy_is_not_deleted_and_the_way_to_do_it_is_told(
+    program: Program, fake: FakeBedrock, reason: str
+) -> None:
+    fake.refuse("DeleteConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
+    result = program("rm", SLUG)
+    assert result.exit_code == exits.FAILED
+    assert f"{SLUG} is busy" in result.stderr
+    assert f"`bedrock rm --force {SLUG}`" in result.stderr
+    assert "follow_up" not in result.stderr
+
+
+@pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
+def test_what_is_busy_is_not_archived_and_the_way_to_do_it_is_told(
+    program: Program, fake: FakeBedrock, reason: str
+) -> None:
+    fake.refuse("ArchiveConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
+    result = program("archive", SLUG)
+    assert result.exit_code == exits.FAILED
+    assert f"`bedrock cancel {SLUG}`" in result.stderr
+    assert "follow_up" not in result.stderr
+
+
 def test_watching_ends_when_the_conversation_is_deleted(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello"))
     program("ask", "Hi")
@@ -353,8 +376,9 @@ def test_the_doctor_notices_a_wrong_token(program: Program, fake: FakeBedrock) -
 def test_the_doctor_notices_that_no_server_is_there() -> None:
     result = CliRunner().invoke(bedrock, ["--address", "127.0.0.1:1", "doctor", "--output", "json"])
     assert result.exit_code == exits.UNREACHABLE
-    levels = {finding["subject"]: finding["level"] for finding in json.loads(result.stdout)}
-    assert levels["server"] == "fail"
+    found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
+    assert found["server"]["level"] == "fail"
+    assert found["sandbox"]["text"] == "shown only with a running server"
 
 
 def test_the_doctor_notices_a_token_that_others_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ def test_the_examples_run(
     example: int, address: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BEDROCK_ADDRESS", address)
-    fake.answers.extend([uses_tool("ls", "a", "Done.", ask=True) if example == 0 else says("Done.")])
+    fake.answers.extend([uses_tool("ls", "a", "Done.", ask=True)] if example == 0 else [says("Done."), says("Done.")])
     exec(EXAMPLES[example], {})
     assert capsys.readouterr().out.strip().endswith("Done.")
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3

@@ -12,10 +12,16 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Self, cast
 
 import pytest
 from bedrock import v1
+from bedrock.cli.paint import Paint
+from bedrock.cli.session import ChatSession
+from bedrock.cli.terminal import _prompt
+from bedrock.cli.transcript import USER_MARK
+from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, call, says, state, stored, uses_tool
 
@@ -110,6 +116,17 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     (request,) = fake.asked(v1.ResolveApprovalRequest)
     assert isinstance(request, v1.ResolveApprovalRequest)
     assert request.decision == v1.APPROVAL_DECISION_APPROVE
+
+
+@pytest.mark.parametrize(
+    ("tool", "replies"),
+    [("bash", "[y]es  [n]o  [a]lways "), ("request_mode_upgrade", "[y]es  [n]o ")],
+)
+def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies: str) -> None:
+    asked = Approval(f"{NAME}/approvals/t1", "t1", tool, {})
+    session = SimpleNamespace(transcript=SimpleNamespace(tail=""), question=asked)
+    shown = _prompt(cast("ChatSession", session), Paint(False))
+    assert shown == replies + USER_MARK
 
 
 def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:

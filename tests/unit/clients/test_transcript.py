@@ -6,6 +6,7 @@ import pytest
 from bedrock import Event
 from bedrock.cli.paint import Paint
 from bedrock.cli.transcript import OUTPUT_LINES, Transcript
+from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import output, result, stored
 
@@ -29,3 +30,13 @@ def test_how_a_streamed_command_ended_is_shown_after_its_output(
     transcript.show(Event(output(streamed, 0)))
     transcript.show(Event(stored("tool", result(stored_output))))
     assert lines == [*shown, "  └ tool, 0.0 s"]
+
+
+def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
+    transcript = Transcript(Paint(False), lambda _: None, live=True)
+    question, reason = transcript.question(
+        Approval("a", "t1", "request_mode_upgrade", {"reason": "to write x"}), "/tmp"
+    )
+    assert "all its tools" in question
+    assert "until the mode is changed back" in question
+    assert reason.strip() == "to write x"

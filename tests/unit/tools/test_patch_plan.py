@@ -182,6 +182,12 @@ def test_a_byte_order_mark_stays_first() -> None:
     assert apply(b"\xef\xbb\xbfa", overwrite("b")).content == b"\xef\xbb\xbfb"
 
 
+def test_a_byte_order_mark_does_not_double() -> None:
+    assert apply(b"\xef\xbb\xbfa", prepend("\ufeffb")).content == b"\xef\xbb\xbfba"
+    assert apply(b"\xef\xbb\xbfa", overwrite("\ufeffb")).content == b"\xef\xbb\xbfb"
+    assert apply(b"a", overwrite("\ufeffb")).content == b"\xef\xbb\xbfb"
+
+
 def test_a_file_that_is_not_utf_8_is_refused() -> None:
     assert "not UTF-8 text (byte 1)" in refusal(b"a\xff", append("x"))
 
@@ -207,3 +213,12 @@ def test_files_and_clipboards_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         b"abcdef", replace("abcdef", "", toClipboard="n"), clipboards={"c": "12345"}
     )
     assert apply(b"abcdef", replace("abcdef", "", toClipboard="c"), clipboards={"c": "12345"}).clipboards
+
+
+def test_names_of_clipboards_count_and_are_told_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch_plan, "MAX_CLIPBOARDS", 10)
+    assert apply(b"abc", replace("abc", "", toClipboard="1234567")).clipboards
+    assert "clipboards would hold" in refusal(b"abc", replace("abc", "", toClipboard="12345678"))
+    long = {str(number) + "x" * 10_000: "" for number in range(20)}
+    told = refusal(b"", append("", fromClipboard="y" * 10_000), clipboards=long)
+    assert len(told) < 3_000

@@ -128,3 +128,11 @@ def test_several_faults_are_told_at_once_and_long_ones_cut() -> None:
     assert "`wait_seconds`" in text
     assert "'other' was unexpected" in text
     assert len(text) < 1500
+
+
+@pytest.mark.parametrize("tool", ["read_file", "read_image", "search", "patch"])
+def test_a_path_that_no_system_takes_is_refused_before_anything_is_started(tool: str) -> None:
+    more = {"search": {"pattern": "x"}, "patch": {"patches": [{"operation": "overwrite", "newText": ""}]}}.get(tool, {})
+    with pytest.raises(ToolInputInvalid, match="`path`") as refused:
+        toolbox.parse(tool, json.dumps({"path": "x" * 4097, **more}))
+    assert len(str(refused.value)) < 1000
