@@ -15,6 +15,8 @@ from actors.tools.workers import search
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
+MAX_PATTERN = 4_096
+"""Characters of a pattern; longer ones take longer to compile than to search with."""
 
 ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
 """Names that models use for an argument from habit."""
@@ -31,7 +33,12 @@ SPEC = ToolSpec(
         "type": "object",
         "required": ["pattern"],
         "properties": {
-            "pattern": {"type": "string", "minLength": 1, "description": "A regular expression in Python's syntax."},
+            "pattern": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_PATTERN,
+                "description": "A regular expression in Python's syntax.",
+            },
             "path": {
                 "type": "string",
                 "minLength": 1,
@@ -40,6 +47,7 @@ SPEC = ToolSpec(
             },
             "include": {
                 "type": "string",
+                "maxLength": MAX_PATTERN,
                 "minLength": 1,
                 "description": (
                     "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
@@ -48,6 +56,7 @@ SPEC = ToolSpec(
             },
             "exclude": {
                 "type": "string",
+                "maxLength": MAX_PATTERN,
                 "minLength": 1,
                 "description": "No files and directories that fit this glob, which works as that of `include`.",
             },
