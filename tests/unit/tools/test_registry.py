@@ -132,7 +132,10 @@ def test_several_faults_are_told_at_once_and_long_ones_cut() -> None:
 
 @pytest.mark.parametrize("tool", ["read_file", "read_image", "search", "patch"])
 def test_a_path_that_no_system_takes_is_refused_before_anything_is_started(tool: str) -> None:
-    more = {"search": {"pattern": "x"}, "patch": {"patches": [{"operation": "overwrite", "newText": ""}]}}.get(tool, {})
+    beside: dict[str, dict[str, Any]] = {
+        "search": {"pattern": "x"},
+        "patch": {"patches": [{"operation": "overwrite", "newText": ""}]},
+    }
     with pytest.raises(ToolInputInvalid, match="`path`") as refused:
-        toolbox.parse(tool, json.dumps({"path": "x" * 4097, **more}))
+        toolbox.parse(tool, json.dumps({"path": "x" * 4097} | beside.get(tool, {})))
     assert len(str(refused.value)) < 1000
