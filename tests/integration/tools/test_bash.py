@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import resource
@@ -20,34 +19,25 @@ import pytest
 
 from actors.core.context import Mode
 from actors.core.tool_run import Receipt
-from actors.ports import CancelToken, RunningProcess, SandboxUnavailable, ToolContext, ToolOutput
+from actors.ports import CancelToken, SandboxUnavailable, ToolOutput
 from actors.sandbox import toolhost
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
-from actors.tools.registry import StandardToolbox
-from tests.integration.tools.test_tools import RealClock
+from tests.integration.tools.desk import Desk
 
 BOUND = 30.0
 
 
 @dataclass
-class Desk:
+class BashDesk(Desk):
     """Calls bash, each time with a token of its own."""
 
-    sandbox: ToolHostSandbox
-    directory: Path
-    toolbox: StandardToolbox = field(default_factory=StandardToolbox)
-    mode: Mode = Mode.UNRESTRICTED
-    cancel: CancelToken = field(default_factory=CancelToken)
     shown: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    reaped: list[int] = field(default_factory=list)
     show: Callable[[str], None] | None = None
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(12))
 
     def call(self, **arguments: Any) -> ToolOutput:
-        tool = self.toolbox.get("bash")
-        assert tool is not None
-        return tool.run(self.toolbox.parse("bash", json.dumps(arguments)), self._context())
+        return self.use("bash", self.show or self.shown.put, **arguments)
 
     def begin(self, **arguments: Any) -> Future[ToolOutput]:
         """The same on a thread of its own."""
@@ -66,30 +56,11 @@ class Desk:
         while line not in self.call(peek=handle).text.splitlines():
             assert time.monotonic() < until
 
-    def _context(self) -> ToolContext:
-        return ToolContext(
-            conversation_id="c-1",
-            tool_use_id="t-1",
-            working_directory=str(self.directory),
-            mode=self.mode,
-            cancel=self.cancel,
-            sandbox=self.sandbox,
-            clock=RealClock(),
-            on_output=self.show or self.shown.put,
-            track=self.track,
-            reaped=self.reaped.extend,
-        )
-
-    def track(self, process: RunningProcess) -> Callable[[], bool]:
-        kill = process.kill
-        self.cancel.on_cancel(kill)
-        return functools.partial(self.cancel.forget, kill)
-
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path) -> Iterator[BashDesk]:
     sandbox = ToolHostSandbox(probe())
-    desk = Desk(sandbox, tmp_path.resolve())
+    desk = BashDesk(sandbox, tmp_path.resolve())
     yield desk
     sandbox.close()
     desk.pool.shutdown()
@@ -108,7 +79,7 @@ def display(output: ToolOutput) -> dict[str, Any]:
     return shown
 
 
-def test_a_command_outlives_its_call_and_is_waited_for(desk: Desk) -> None:
+def test_a_command_outlives_its_call_and_is_waited_for(desk: BashDesk) -> None:
     os.mkfifo(desk.directory / "gate")
     output = desk.call(cmd="echo begun; read line < gate; echo $line; exit 3", wait_seconds=0)
     assert "as b-1: " in output.text
@@ -120,13 +91,13 @@ def test_a_command_outlives_its_call_and_is_waited_for(desk: Desk) -> None:
     assert display(desk.call(peek="b-1"))["status"] == "tombstoned"
 
 
-def test_a_call_returns_when_its_command_ends_whoever_holds_the_pipe(desk: Desk) -> None:
+def test_a_call_returns_when_its_command_ends_whoever_holds_the_pipe(desk: BashDesk) -> None:
     output = desk.call(cmd="sleep 1000 & setsid sleep 1000 & echo done", wait_seconds=900)
     assert output.text.startswith("done\n[exit code 0]\n[2 processes it left running: killed]")
     assert not any(toolhost.alive(pid) for pid in desk.reaped)
 
 
-def test_cancel_ends_the_command_of_the_call_under_way_and_no_other(desk: Desk) -> None:
+def test_cancel_ends_the_command_of_the_call_under_way_and_no_other(desk: BashDesk) -> None:
     desk.call(cmd="exec sleep 1000", wait_seconds=0)
     answer = desk.begin(cmd="echo begun; setsid sleep 1000 & sleep 1000", wait_seconds=900)
     desk.see("begun\n")
@@ -137,7 +108,7 @@ def test_cancel_ends_the_command_of_the_call_under_way_and_no_other(desk: Desk) 
     assert desk.toolbox.jobs("c-1") == ("b-1",)
 
 
-def test_a_job_is_asked_to_end_and_may_clean_up(desk: Desk) -> None:
+def test_a_job_is_asked_to_end_and_may_clean_up(desk: BashDesk) -> None:
     waiting = "while :; do read -t 1000 < <(sleep 1000); done"
     desk.call(cmd=f"trap 'echo bye; exit 0' TERM; echo ready; {waiting}", wait_seconds=0)
     desk.await_line("b-1", "ready")
@@ -146,14 +117,14 @@ def test_a_job_is_asked_to_end_and_may_clean_up(desk: Desk) -> None:
     assert display(output)["exit_code"] == 0
 
 
-def test_a_signal_goes_to_the_whole_pipeline(desk: Desk) -> None:
+def test_a_signal_goes_to_the_whole_pipeline(desk: BashDesk) -> None:
     desk.call(cmd="sleep 1000 | sleep 1000", wait_seconds=0)
     output = desk.call(kill="b-1")
     assert display(output)["final_cause"] == "killed"
     assert display(output)["signal"] == signal.SIGTERM
 
 
-def test_what_ignores_term_is_ended_by_kill(desk: Desk) -> None:
+def test_what_ignores_term_is_ended_by_kill(desk: BashDesk) -> None:
     command = "trap '' TERM; setsid sleep 1000 & echo ready; while :; do sleep 1000; done"
     desk.call(cmd=command, wait_seconds=0)
     desk.await_line("b-1", "ready")
@@ -162,7 +133,7 @@ def test_what_ignores_term_is_ended_by_kill(desk: Desk) -> None:
     assert desk.sandbox.live == 0
 
 
-def test_a_flood_is_bounded_and_the_last_lines_are_right(desk: Desk) -> None:
+def test_a_flood_is_bounded_and_the_last_lines_are_right(desk: BashDesk) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     desk.show = lambda text: None
     assert display(desk.call(cmd="seq 1 20000000", wait_seconds=0))["status"] == "still_running"
@@ -174,18 +145,18 @@ def test_a_flood_is_bounded_and_the_last_lines_are_right(desk: Desk) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
 
 
-def test_eight_quick_commands_at_the_same_time(desk: Desk) -> None:
+def test_eight_quick_commands_at_the_same_time(desk: BashDesk) -> None:
     answers = [desk.begin(cmd=f"echo {number}") for number in range(8)]
     assert [answer.result(BOUND).text for answer in answers] == [f"{number}\n[exit code 0]" for number in range(8)]
 
 
-def test_binary_output_is_shown_as_text(desk: Desk) -> None:
+def test_binary_output_is_shown_as_text(desk: BashDesk) -> None:
     output = desk.call(cmd="head -c 1000 /dev/urandom; printf '\\0'")
     assert "[exit code 0]" in output.text
     assert "\0" in output.text
 
 
-def test_ending_the_jobs_leaves_no_process_and_gives_receipts(desk: Desk) -> None:
+def test_ending_the_jobs_leaves_no_process_and_gives_receipts(desk: BashDesk) -> None:
     for _ in range(3):
         desk.call(cmd="setsid sleep 1000 & nohup sleep 1000 > /dev/null & echo $$; wait", wait_seconds=0)
     receipts: SimpleQueue[Receipt] = SimpleQueue()
@@ -197,7 +168,7 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(desk: Desk) -> Non
     assert desk.sandbox.live == 0
 
 
-def test_nothing_is_left_of_a_forgotten_conversation(desk: Desk) -> None:
+def test_nothing_is_left_of_a_forgotten_conversation(desk: BashDesk) -> None:
     before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     desk.call(cmd="true")
     for _ in range(8):
@@ -210,7 +181,7 @@ def test_nothing_is_left_of_a_forgotten_conversation(desk: Desk) -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_jobs_end_with_the_sandbox(desk: Desk) -> None:
+def test_the_jobs_end_with_the_sandbox(desk: BashDesk) -> None:
     desk.call(cmd="sleep 1000", wait_seconds=0)
     answer = desk.begin(wait="b-1", wait_seconds=900)
     desk.sandbox.close()
@@ -218,7 +189,7 @@ def test_the_jobs_end_with_the_sandbox(desk: Desk) -> None:
     join_jobs()
 
 
-def test_a_job_stays_as_restricted_as_it_was_started(desk: Desk) -> None:
+def test_a_job_stays_as_restricted_as_it_was_started(desk: BashDesk) -> None:
     """On a machine that cannot restrict, it is not started."""
     desk.mode = Mode.RESTRICTED
     command = "echo $HOME; touch $HOME/kept && echo written; exec < gate; touch changed || echo refused"
@@ -239,7 +210,7 @@ def test_a_job_stays_as_restricted_as_it_was_started(desk: Desk) -> None:
     assert not (Path(home) / "kept").exists()
 
 
-def test_a_syntax_error_is_told_by_bash_itself(desk: Desk) -> None:
+def test_a_syntax_error_is_told_by_bash_itself(desk: BashDesk) -> None:
     output = desk.call(cmd="if true")
     assert "syntax error" in output.text
     assert not output.is_error

@@ -16,7 +16,7 @@ from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
 from actors.tools.patch import MAX_INPUT
 from actors.tools.workers.patch_write import TEMPORARY
-from tests.integration.tools.test_tools import Desk
+from tests.integration.tools.desk import WatchedDesk
 
 ROOT = Path(__file__).parents[3]
 BOUND = 60.0
@@ -44,17 +44,17 @@ patch_write.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lamb
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path) -> Iterator[WatchedDesk]:
     data = tmp_path / "data"
     data.mkdir()
     work = tmp_path / "work"
     work.mkdir()
     sandbox = ToolHostSandbox(probe(), protected=[str(data)])
-    yield Desk(sandbox, work.resolve())
+    yield WatchedDesk(sandbox, work.resolve())
     sandbox.close()
 
 
-def test_a_file_is_created_changed_and_shown(desk: Desk) -> None:
+def test_a_file_is_created_changed_and_shown(desk: WatchedDesk) -> None:
     created = desk.call("patch", path="a/-ä.txt", patches=[{"operation": "overwrite", "newText": "eins\nzwei\n"}])
     assert (created.text, created.is_error) == ("<patches_applied>all</patches_applied>", False)
     move = [
@@ -68,7 +68,7 @@ def test_a_file_is_created_changed_and_shown(desk: Desk) -> None:
     assert shown["diff"].endswith("@@ -1,2 +1,2 @@\n-eins\n zwei\n+  eins\n")
 
 
-def test_the_longest_call_and_the_longest_clipboard_go_through(desk: Desk) -> None:
+def test_the_longest_call_and_the_longest_clipboard_go_through(desk: WatchedDesk) -> None:
     text = "ä\x01" * (MAX_INPUT // 10)
     desk.call("patch", path="file", patches=[{"operation": "overwrite", "newText": text}])
     copy = {"operation": "replace", "oldText": text, "newText": "short", "toClipboard": "c"}
@@ -76,7 +76,7 @@ def test_the_longest_call_and_the_longest_clipboard_go_through(desk: Desk) -> No
     assert (desk.directory / "file").read_text() == "short"
 
 
-def test_a_failure_changes_nothing_and_says_why(desk: Desk) -> None:
+def test_a_failure_changes_nothing_and_says_why(desk: WatchedDesk) -> None:
     file = desk.directory / "file"
     file.write_text("a a")
     patches = [{"operation": "append_eof", "newText": "x"}, {"operation": "replace", "oldText": "a", "newText": "b"}]
@@ -86,7 +86,7 @@ def test_a_failure_changes_nothing_and_says_why(desk: Desk) -> None:
     assert file.read_text() == "a a"
 
 
-def test_the_server_s_own_files_are_out_of_reach(desk: Desk) -> None:
+def test_the_server_s_own_files_are_out_of_reach(desk: WatchedDesk) -> None:
     data = desk.directory.parent / "data"
     (desk.directory / "link").symlink_to(data)
     for path in (str(data / "token"), str(desk.directory / "link/token"), "link/token", "../data/token"):
@@ -94,7 +94,7 @@ def test_the_server_s_own_files_are_out_of_reach(desk: Desk) -> None:
     assert not list(data.iterdir())
 
 
-def test_restricted_nothing_is_changed_anywhere(desk: Desk) -> None:
+def test_restricted_nothing_is_changed_anywhere(desk: WatchedDesk) -> None:
     desk.mode = Mode.RESTRICTED
     output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error
@@ -102,14 +102,14 @@ def test_restricted_nothing_is_changed_anywhere(desk: Desk) -> None:
     assert not list(desk.directory.iterdir())
 
 
-def test_a_cancelled_call_is_an_error(desk: Desk) -> None:
+def test_a_cancelled_call_is_an_error(desk: WatchedDesk) -> None:
     desk.cancel.cancel()
     output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error
     assert "cancelled" in output.text
 
 
-def test_a_vanished_working_directory_is_an_error(desk: Desk) -> None:
+def test_a_vanished_working_directory_is_an_error(desk: WatchedDesk) -> None:
     desk.directory.rmdir()
     output = desk.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error

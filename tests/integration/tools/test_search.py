@@ -27,7 +27,7 @@ from actors.tools import launching
 from actors.tools.workers.keyword_search import KeywordSearch
 from actors.tools.workers.search import Search, Unsearchable
 from actors.tools.workers.walking import Walk
-from tests.integration.tools.test_tools import Desk
+from tests.integration.tools.desk import WatchedDesk
 from tests.property.profiles import profile
 
 BOUND = 30.0
@@ -36,9 +36,9 @@ RIPGREP = Path(sys.executable).with_name("rg")
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path) -> Iterator[WatchedDesk]:
     sandbox = ToolHostSandbox(probe())
-    yield Desk(sandbox, tmp_path.resolve())
+    yield WatchedDesk(sandbox, tmp_path.resolve())
     sandbox.close()
 
 
@@ -181,7 +181,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_large_tree_gives_the_same_with_and_without_ripgrep(
-    desk: Desk, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    desk: WatchedDesk, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.directory = large
     monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
@@ -193,7 +193,7 @@ def test_a_large_tree_gives_the_same_with_and_without_ripgrep(
 
 
 def test_keywords_in_a_large_tree_give_the_same_with_and_without_ripgrep(
-    desk: Desk, large: Path, monkeypatch: pytest.MonkeyPatch
+    desk: WatchedDesk, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.directory = large / "a"
     asked = {"query": "?", "search_terms": ["needle needle", "kiss", "(y) nee", r"needle \(y\)"]}
@@ -278,7 +278,7 @@ def test_nested_rules_ignore_what_git_ignores(files: list[str], rules: list[tupl
         assert sorted(walked) == sorted(listed.split(b"\0")[:-1])
 
 
-def test_a_hostile_repository_runs_nothing(desk: Desk) -> None:
+def test_a_hostile_repository_runs_nothing(desk: WatchedDesk) -> None:
     git("init", "-q", cwd=desk.directory)
     (desk.directory / "needle").write_text("needle\n")
     ran = desk.directory / "ran"
@@ -295,7 +295,7 @@ def test_a_hostile_repository_runs_nothing(desk: Desk) -> None:
 ENDLESS = r"^(a|aa)+(a|aa)+(a|aa)+$"
 
 
-def in_thread(desk: Desk, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
+def in_thread(desk: WatchedDesk, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
     outputs: list[ToolOutput] = []
     thread = threading.Thread(target=lambda: outputs.append(desk.call(name, **arguments)))
     thread.start()
@@ -310,10 +310,10 @@ class TestEndless:
     """A pattern that backtracks for ever."""
 
     @pytest.fixture(autouse=True)
-    def bait(self, desk: Desk) -> None:
+    def bait(self, desk: WatchedDesk) -> None:
         (desk.directory / "bait").write_text("a" * 400 + "!\n")
 
-    def test_a_cancel_ends_it(self, desk: Desk, name: str, arguments: dict[str, Any]) -> None:
+    def test_a_cancel_ends_it(self, desk: WatchedDesk, name: str, arguments: dict[str, Any]) -> None:
         started = threading.Event()
         track = desk.track
 
@@ -331,7 +331,7 @@ class TestEndless:
         assert not any(toolhost.alive(pid) for pid in desk.reaped)
 
     def test_it_runs_out_of_time(
-        self, desk: Desk, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, desk: WatchedDesk, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(launching, "WORKER_SECONDS", 1)
         output = desk.call(name, **arguments)
@@ -339,7 +339,7 @@ class TestEndless:
         assert output.text.startswith("The search took longer than 1 s and was ended. ")
 
 
-def test_restricted_calls_find_the_same_or_are_refused(desk: Desk, large: Path) -> None:
+def test_restricted_calls_find_the_same_or_are_refused(desk: WatchedDesk, large: Path) -> None:
     desk.directory = large
     free = desk.call("search", pattern="needle")
     desk.mode = Mode.RESTRICTED
@@ -350,7 +350,7 @@ def test_restricted_calls_find_the_same_or_are_refused(desk: Desk, large: Path) 
             desk.call("search", pattern="needle")
 
 
-def test_a_search_that_is_too_deep_or_too_wide_ends(desk: Desk) -> None:
+def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk) -> None:
     deep = desk.directory / "d"
     deep.mkdir()
     descriptor = os.open(deep, os.O_RDONLY)

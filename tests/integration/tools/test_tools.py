@@ -2,100 +2,43 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from actors.core.context import Mode
-from actors.ports import CancelToken, RunningProcess, SandboxUnavailable, ToolContext, ToolOutput
+from actors.ports import SandboxUnavailable, ToolOutput
 from actors.sandbox import toolhost
 from actors.sandbox.probe import probe
 from actors.sandbox.spawn import ToolHostSandbox
-from actors.tools.registry import StandardToolbox
+from tests.integration.tools.desk import WatchedDesk
 
 BOUND = 20.0
 
 
-class RealClock:
-    """The machine's time."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-@dataclass
-class Desk:
-    """Calls tools by name with raw input, as a model does."""
-
-    sandbox: ToolHostSandbox
-    directory: Path
-    mode: Mode = Mode.UNRESTRICTED
-    cancel: CancelToken = field(default_factory=CancelToken)
-    shown: list[str] = field(default_factory=list)
-    reaped: list[int] = field(default_factory=list)
-    live: threading.Event = field(default_factory=threading.Event)
-
-    def call(self, name: str, **arguments: Any) -> ToolOutput:
-        toolbox = StandardToolbox()
-        tool = toolbox.get(name)
-        assert tool is not None
-        return tool.run(toolbox.parse(name, json.dumps(arguments)), self._context())
-
-    def _context(self) -> ToolContext:
-        def show(text: str) -> None:
-            self.shown.append(text)
-            self.live.set()
-
-        return ToolContext(
-            conversation_id="c-1",
-            tool_use_id="t-1",
-            working_directory=str(self.directory),
-            mode=self.mode,
-            cancel=self.cancel,
-            sandbox=self.sandbox,
-            clock=RealClock(),
-            on_output=show,
-            track=self.track,
-            reaped=self.reaped.extend,
-        )
-
-    def track(self, process: RunningProcess) -> Callable[[], bool]:
-        kill = process.kill
-        self.cancel.on_cancel(kill)
-        return functools.partial(self.cancel.forget, kill)
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path: Path) -> Iterator[WatchedDesk]:
     sandbox = ToolHostSandbox(probe("none"))
-    yield Desk(sandbox, tmp_path.resolve())
+    yield WatchedDesk(sandbox, tmp_path.resolve())
     sandbox.close()
 
 
-def test_bash_runs_in_the_directory_and_cd_does_not_persist(desk: Desk) -> None:
+def test_bash_runs_in_the_directory_and_cd_does_not_persist(desk: WatchedDesk) -> None:
     assert desk.call("bash", cmd="pwd; cd /; pwd").text == f"{desk.directory}\n/\n[exit code 0]"
     assert desk.call("bash", command="pwd").text == f"{desk.directory}\n[exit code 0]"
 
 
-def test_bash_sees_no_secret_of_the_server(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bash_sees_no_secret_of_the_server(desk: WatchedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "hush-hush")
     output = desk.call("bash", cmd="env; cat /proc/self/environ | tr '\\0' '\\n'; cat /proc/$PPID/environ")
     assert "hush-hush" not in output.text
     assert "TERM=dumb" in output.text
 
 
-def test_bash_shows_output_while_it_runs_and_cancel_ends_it(desk: Desk) -> None:
+def test_bash_shows_output_while_it_runs_and_cancel_ends_it(desk: WatchedDesk) -> None:
     outputs: list[ToolOutput] = []
     command = "echo begun; setsid sleep 1000 & sleep 1000"
     running = threading.Thread(target=lambda: outputs.append(desk.call("bash", cmd=command)))
@@ -110,12 +53,12 @@ def test_bash_shows_output_while_it_runs_and_cancel_ends_it(desk: Desk) -> None:
     assert not any(toolhost.alive(pid) for pid in desk.reaped)
 
 
-def test_a_cancel_that_comes_before_the_start_ends_it_too(desk: Desk) -> None:
+def test_a_cancel_that_comes_before_the_start_ends_it_too(desk: WatchedDesk) -> None:
     desk.cancel.cancel()
     assert desk.call("bash", cmd="sleep 1000").is_error
 
 
-def test_bash_cuts_long_output_in_the_middle(desk: Desk) -> None:
+def test_bash_cuts_long_output_in_the_middle(desk: WatchedDesk) -> None:
     text = desk.call("bash", cmd="seq 1 100000").text
     assert text.startswith("1\n2\n")
     assert text.endswith("99999\n100000\n[exit code 0]")
@@ -123,7 +66,7 @@ def test_bash_cuts_long_output_in_the_middle(desk: Desk) -> None:
     assert len(text) < 129 * 1024
 
 
-def test_a_vanished_working_directory_is_an_error_for_every_tool_that_needs_it(desk: Desk) -> None:
+def test_a_vanished_working_directory_is_an_error_for_every_tool_that_needs_it(desk: WatchedDesk) -> None:
     desk.directory.rmdir()
     for name, arguments in (("bash", {"cmd": "true"}), ("read_file", {"path": "x"})):
         output = desk.call(name, **arguments)
@@ -132,7 +75,7 @@ def test_a_vanished_working_directory_is_an_error_for_every_tool_that_needs_it(d
     assert not desk.call("think", thoughts="hm").is_error
 
 
-def test_a_restricted_call_is_not_run_unrestricted(desk: Desk) -> None:
+def test_a_restricted_call_is_not_run_unrestricted(desk: WatchedDesk) -> None:
     desk.mode = Mode.RESTRICTED
     (desk.directory / "file").write_text("x\n")
     with pytest.raises(SandboxUnavailable):
@@ -142,7 +85,7 @@ def test_a_restricted_call_is_not_run_unrestricted(desk: Desk) -> None:
     assert [path.name for path in desk.directory.iterdir()] == ["file"]
 
 
-def test_read_file_reads_relative_and_absolute_paths(desk: Desk) -> None:
+def test_read_file_reads_relative_and_absolute_paths(desk: WatchedDesk) -> None:
     file = desk.directory / "-ä file"
     file.write_text("eins\nzwei\ndrei\n")
     expected = "     2\tzwei\n[1 more lines not shown (total: 3 lines)]\n"
@@ -150,7 +93,7 @@ def test_read_file_reads_relative_and_absolute_paths(desk: Desk) -> None:
         assert desk.call("read_file", path=path, offset=2, limit=1).text == expected
 
 
-def test_read_file_refuses_what_would_never_end(desk: Desk) -> None:
+def test_read_file_refuses_what_would_never_end(desk: WatchedDesk) -> None:
     os.mkfifo(desk.directory / "fifo")
     for path in ("fifo", "/dev/zero", "/dev/stdin", ".", "missing"):
         output = desk.call("read_file", path=path)
