@@ -80,7 +80,6 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
     """The image with its header read and nothing else. Raises Unusable."""
-    Image.MAX_IMAGE_PIXELS = max_pixels
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -147,8 +146,10 @@ def main(arguments: list[str]) -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)  # decoders in C complain there
     warnings.simplefilter("error", Image.DecompressionBombWarning)
+    max_pixels = int(arguments[0])
+    Image.MAX_IMAGE_PIXELS = max_pixels
     try:
-        facts, view = examined(sys.stdin.buffer.read(), int(arguments[0]))
+        facts, view = examined(sys.stdin.buffer.read(), max_pixels)
         answer = b"ok\n" + json.dumps(facts).encode() + b"\n" + view
     except Unusable as error:
         answer = f"error\n{error}".encode()
