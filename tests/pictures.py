@@ -35,14 +35,16 @@ def wide_png() -> bytes:
 
 @functools.cache
 def large_jpeg() -> bytes:
-    """A photo of seven megabytes."""
-    return encoded(noise(3_000, 2_400), "JPEG", quality=92)
+    """A photo of at least seven megabytes."""
+    data = encoded(noise(3_000, 2_400), "JPEG", quality=93)
+    assert len(data) >= 7_000_000
+    return data
 
 
 @functools.cache
-def animated_gif() -> bytes:
+def animated_gif(width: int = 60, height: int = 40) -> bytes:
     """The first frame is red, the others are blue."""
-    frames = [Image.new("RGB", (60, 40), colour) for colour in ("red", "blue", "blue")]
+    frames = [Image.new("RGB", (width, height), colour) for colour in ("red", "blue", "blue")]
     return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
 

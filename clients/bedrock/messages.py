@@ -112,6 +112,16 @@ class Message:
         ]
 
     @property
+    def images(self) -> list[v1.Image]:
+        """The images that it holds, those of tool results too. `Conversation.attachment` reads one by its name."""
+        found: list[v1.Image] = []
+        for block in self.proto.content:
+            if block.HasField("image"):
+                found.append(block.image)
+            found += block.tool_result.images
+        return found
+
+    @property
     def time(self) -> datetime:
         """When it was stored, or accepted while it waits."""
         return moment(self.proto.create_time)

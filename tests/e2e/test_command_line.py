@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import pictures
 from tests.e2e import processes
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess
@@ -82,9 +83,9 @@ class Asked:
 
 @pytest.fixture
 def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
-    """Runs `bedrock ask` in a process of its own, against the server of this module."""
+    """Runs `bedrock ask`, or another command, in a process of its own, against the server of this module."""
 
-    def run(*arguments: str, stdin: str = "", **env: str) -> Asked:
+    def run(*arguments: str, command: str = "ask", stdin: str = "", **env: str) -> Asked:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
@@ -93,7 +94,7 @@ def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
         }
         return Asked(
             subprocess.run(
-                [str(PROGRAM), "ask", *arguments],
+                [str(PROGRAM), command, *arguments],
                 cwd=tmp_path,
                 env=environment | env,
                 input=stdin,
@@ -164,6 +165,30 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(
         asked = asking.result(PATIENCE)
     assert (asked.code, asked.output) == (130, "")
     assert "cancelled" in asked.errors
+
+
+def test_an_image_is_asked_about_and_comes_back_as_a_file(
+    ask: Callable[..., Asked], twin: Twin, tmp_path: Path
+) -> None:
+    file = tmp_path / "red.png"
+    file.write_bytes(pictures.png())
+    part = twin.part(says("Red."))
+    asked = ask("--output", "json", "--image", str(file), prompt(part))
+    result = json.loads(asked.output)
+    assert (asked.code, result["text"]) == (0, "Red.")
+    assert part.next().body["messages"][0]["content"][0]["type"] == "image"
+    shown = ask(result["slug"], command="show").output
+    (name,) = re.findall(r"\[image (\w+): png, 30 x 20\]", shown)
+    saved = ask(result["slug"], name, command="download")
+    assert (saved.code, saved.output) == (0, f"{name}.png\n")
+    assert (tmp_path / f"{name}.png").read_bytes() == pictures.png()
+
+
+def test_what_is_no_image_is_a_wrong_command_line(ask: Callable[..., Asked], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not an image")
+    asked = ask("--image", "notes.txt", "Look.")
+    assert asked.code == 2
+    assert "notes.txt" in asked.errors
 
 
 def test_no_server_is_exit_code_4(ask: Callable[..., Asked]) -> None:

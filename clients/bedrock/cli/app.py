@@ -31,6 +31,7 @@ OURS = {
     "verify": "bedrock.cli.auditing:verify",
     "replay": "bedrock.cli.auditing:replay",
     "export": "bedrock.cli.auditing:export",
+    "download": "bedrock.cli.downloading:download",
     "doctor": "bedrock.cli.doctor:doctor",
     "completion": "bedrock.cli.completion:completion",
 }

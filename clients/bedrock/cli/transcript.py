@@ -8,6 +8,7 @@ from bedrock import Event, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.flow import LineFlow
 from bedrock.cli.paint import Paint, harmless, literal, one_line
+from bedrock.cli.pictures import described
 from bedrock.messages import Approval, ToolCall, ToolResult
 
 #: Lines of a tool's output that are shown.
@@ -52,12 +53,15 @@ class Transcript:
         match message.role:
             case "user":
                 self._write("")
-                self._block(self._paint.bold(USER_MARK), harmless(message.text) or "(an image)", self._paint.bold)
+                said = "\n".join((*filter(None, [harmless(message.text)]), *map(described, message.images)))
+                self._block(self._paint.bold(USER_MARK), said, self._paint.bold)
             case "agent":
                 self._agent(message)
             case "tool":
                 for result in message.tool_results:
                     self._result(result)
+                for image in message.images:
+                    self._write(self._paint.dim(f"    {described(image)}"))
             case "system" if not message.proto.meta:
                 self._block(self._paint.dim("· "), harmless(message.text), self._paint.dim)
             case "error":

@@ -21,6 +21,8 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
     "7 MB jpeg": (pictures.large_jpeg, "image/jpeg", (3_000, 2_400)),
     "animated gif": (pictures.animated_gif, "image/gif", (60, 40)),
     "webp": (pictures.webp, "image/webp", (200, 100)),
+    "large animated gif": (lambda: pictures.animated_gif(2_000, 1_500), "image/gif", (2_000, 1_500)),
+    "large webp": (lambda: pictures.webp(4_000, 3_000), "image/webp", (4_000, 3_000)),
     "one pixel": (lambda: pictures.png(1, 1), "image/png", (1, 1)),
     "a line": (lambda: pictures.png(60_000, 1), "image/png", (60_000, 1)),
     "cmyk": (lambda: encoded(Image.new("CMYK", (9, 5)), "JPEG"), "image/jpeg", (9, 5)),

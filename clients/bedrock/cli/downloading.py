@@ -1,0 +1,61 @@
+"""The command that saves the images of a conversation as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bedrock import Conversation, v1
+from bedrock.cli import exits
+from bedrock.cli.connection import connect
+from bedrock.cli.pictures import SHOWN, kind, short
+
+
+@click.command()
+@click.argument("name")
+@click.argument("images", metavar="[IMAGE]...", nargs=-1)
+@click.option(
+    "-o",
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default="the current one",
+    help="Where to put them.",
+)
+@click.pass_context
+def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path) -> None:
+    """Save the images of a conversation as they were sent, or as a tool read them.
+
+    IMAGE is what `bedrock show` prints behind an image; without one, all are saved. Existing files are left alone.
+    """
+    conversation = connect(ctx).conversation(name)
+    for identity, image in _chosen(_all(conversation), images).items():
+        file = directory / f"{identity}.{kind(image)}"
+        if file.exists():
+            click.echo(f"{file} exists already", err=True)
+            continue
+        try:
+            file.write_bytes(conversation.attachment(image.attachment))
+        except OSError as error:
+            raise exits.Failure(f"{file} cannot be written: {error.strerror}", exit_code=exits.FAILED) from None
+        click.echo(str(file))
+
+
+def _all(conversation: Conversation) -> dict[str, v1.Image]:
+    return {short(image): image for message in conversation.messages() for image in message.images}
+
+
+def _chosen(found: dict[str, v1.Image], wanted: tuple[str, ...]) -> dict[str, v1.Image]:
+    """Those that were asked for, in that order; all if none was.
+
+    Raises:
+        Failure: There is no such image, or none at all.
+    """
+    if not found:
+        raise exits.Failure("there are no images in this conversation", exit_code=exits.FAILED)
+    for name in wanted:
+        if name[:SHOWN] not in found:
+            there = ", ".join(found)
+            raise exits.Failure(f"there is no image {name!r} in this conversation", f"There are: {there}", exits.FAILED)
+    return {name[:SHOWN]: found[name[:SHOWN]] for name in wanted} if wanted else found

@@ -1,0 +1,23 @@
+"""How images are called in a terminal."""
+
+from __future__ import annotations
+
+from bedrock import v1
+
+#: How much of an image's id people are shown, and may give.
+SHOWN = 12
+
+
+def short(image: v1.Image) -> str:
+    """What people call an image: the beginning of its id."""
+    return image.attachment.rpartition("/")[2][:SHOWN]
+
+
+def kind(image: v1.Image) -> str:
+    """Its format in a word, which is a file's ending too: "png", "jpeg", "gif" or "webp"."""
+    return image.media_type.rpartition("/")[2]
+
+
+def described(image: v1.Image) -> str:
+    """An image in a line of text."""
+    return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"

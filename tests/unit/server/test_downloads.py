@@ -1,0 +1,101 @@
+"""Images on their way out and in: a reader or a sender who is too slow ends, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+from bedrock import v1
+
+from actors.core.content import Image
+from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailable, ImageView
+from actors.store.memory import MemoryStore
+from server import limits
+from server.downloads import Downloads
+from server.pictures import Pictures
+from server.reads import Reads
+from server.status import Missing, Stalled, Unanswered
+from tests.integration.store.drafts import record_of
+
+DATA = bytes(range(256)) * (limits.ATTACHMENT_PIECE_BYTES // 256 * 5 // 2)
+NAME = "conversations/c1/attachments/a1"
+
+
+@pytest.fixture
+def reads() -> Iterator[Reads]:
+    pool = Reads(1)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    kept = MemoryStore()
+    kept.commit(Commit(record_of("c1"), 0, create=True))
+    kept.put_attachment("c1", Attachment("a1", "image/png", DATA, 30, 20))
+    return kept
+
+
+def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: MemoryStore, reads: Reads) -> None:
+    pieces: list[v1.DownloadAttachmentResponse] = []
+
+    async def write(piece: v1.DownloadAttachmentResponse) -> None:
+        pieces.append(piece)
+
+    asyncio.run(Downloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
+    assert b"".join(piece.data for piece in pieces) == DATA
+    assert [(piece.media_type, piece.size_bytes) for piece in pieces] == [("image/png", len(DATA)), ("", 0), ("", 0)]
+
+
+def test_a_reader_who_stops_reading_is_ended(store: MemoryStore, reads: Reads) -> None:
+    async def write(_: v1.DownloadAttachmentResponse) -> None:
+        await asyncio.Event().wait()
+
+    downloads = Downloads(store, reads, stall_seconds=0.01)
+    with pytest.raises(Stalled):
+        asyncio.run(downloads.serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
+
+
+def test_what_is_not_there_is_missing(store: MemoryStore, reads: Reads) -> None:
+    async def write(_: v1.DownloadAttachmentResponse) -> None:
+        raise AssertionError("there is nothing to write")
+
+    for name in (f"{NAME}.view1", "conversations/c1/attachments/a2"):
+        with pytest.raises(Missing):
+            asyncio.run(Downloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=name), write))
+
+
+class Endless:
+    """Looks at an image until it is told to stop (Images)."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+        cancel.wait(60)
+        self.stopped.set()
+        raise ImagesUnavailable("was stopped")
+
+    def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
+        self._unused()
+
+    def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
+        self._unused()
+
+    def _unused(self) -> NoReturn:
+        raise AssertionError("nobody looks at this one")
+
+
+def test_an_image_that_takes_too_long_is_given_up_and_its_decoder_stopped() -> None:
+    images = Endless()
+    pictures = Pictures(images)
+    request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])
+    try:
+        with pytest.raises(Unanswered):
+            asyncio.run(pictures.taken("c1", request, 0.01))
+        assert images.stopped.wait(30)
+    finally:
+        pictures.close()
