@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from actors.core.content import MessageType, ToolCancelled
+from actors.core.effects import SpawnSubAgent
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.summary import run_id, summarize
 from actors.machine import Draft
-from actors.requests import Cancelled, Sent
+from actors.requests import Cancelled, Sent, Spawned
 
 
 def sent(draft: Draft, message_id: str) -> Sent:
@@ -20,6 +21,14 @@ def sent(draft: Draft, message_id: str) -> Sent:
     steer = queued.delivery == "steer"
     disposition = "steer_queued" if steer else "follow_up_queued"
     return Sent(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+
+
+def spawned(draft: Draft, message_id: str) -> Spawned:
+    """Which sub-agents a command has started."""
+    after = draft.record
+    root = next(added.message for added in draft.find(MessageAdded) if added.message.id == message_id)
+    agents = tuple(effect.task.agent_id for effect in draft.effects if isinstance(effect, SpawnSubAgent))
+    return Spawned(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
 
 
 def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...]) -> Cancelled:
@@ -48,7 +57,7 @@ def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...
             for result in added.message.content
             if isinstance(result, ToolCancelled)
         ),
-        sub_agents=before.pending_agents,
+        sub_agents=tuple(agent.id for agent in before.pending_agents),
         returned=tuple(q.input for q in fates if q.fate is Fate.RETURNED),
         discarded=tuple(q.input for q in fates if q.fate is Fate.DISCARDED),
         ended_jobs=ended,

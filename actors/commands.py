@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from actors import answers, settings
+from actors import answers, settings, spawning
 from actors.core.content import Delivery
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
-from actors.core.events import ApprovalResponse, SetMode, TriggerContinuation, UserCancel, UserMessage
+from actors.core.events import (
+    ApprovalResponse,
+    SetMode,
+    TriggerContinuation,
+    UsageReported,
+    UserCancel,
+    UserMessage,
+    WithdrawMessage,
+)
+from actors.core.notifications import QueueChanged
 from actors.core.states import AwaitingToolApproval, ContextExhausted
 from actors.effect_executor import live_run
 from actors.machine import Machine
@@ -21,6 +30,7 @@ from actors.requests import (
     Continue,
     Create,
     Delete,
+    Entitle,
     EtagMismatch,
     Invalid,
     ModeSet,
@@ -30,11 +40,16 @@ from actors.requests import (
     Resolve,
     Send,
     Sent,
+    Spawn,
+    Spawned,
     Trigger,
     Update,
+    Withdraw,
     etag_of,
 )
 from actors.road import Road
+from actors.sub_agents import Birth
+from actors.titles import Titles, title_of, untitled
 
 SLUG_TRIES = 10
 """How many generated slugs may turn out to be taken."""
@@ -46,15 +61,22 @@ class Commands:
     Every method raises Rejected, or what actors.requests names, and then nothing has changed; or StoreError.
     """
 
-    def __init__(self, road: Road) -> None:
+    def __init__(self, road: Road, titles: Titles) -> None:
         self._road = road
+        self._titles = titles
         self._runtime = road.runtime
 
-    def carry_out(self, request: Create | Request) -> object:
+    def carry_out(self, request: Create | Birth | Request) -> object:
         """Do it, and return its answer; to a Delete that is None: it is finished with `delete`."""
-        if isinstance(request, Create):
-            return self._create(request)
-        machine = self._road.load()
+        match request:
+            case Create():
+                return self._create(request)
+            case Birth():
+                return spawning.bear(self._road, request)
+            case _:
+                return self._obey(self._road.load(), request)
+
+    def _obey(self, machine: Machine, request: Request) -> object:
         match request:
             case Send():
                 return self._send(machine, request)
@@ -70,11 +92,18 @@ class Commands:
                 return machine.record
             case Update():
                 return self._update(machine, request)
+            case Entitle():
+                return self._entitle(machine, request)
             case Archive(archived=archived):
                 return self._archive(machine, archived)
             case Continue():
                 return self._continue(machine, request)
-            case Delete(force=force):
+            case Withdraw(message_id=message_id):
+                return self._withdraw(message_id)
+            case Spawn():
+                return self._spawn(machine, request)
+            case Delete(force=force, archived_before=before):
+                _check_archived(machine, before)
                 self._stop(force)
                 return None
 
@@ -85,10 +114,11 @@ class Commands:
         children = runtime.store.children(conversation_id)
         runtime.faults.hit("delete.before")
         runtime.store.delete(conversation_id)
+        last = self._road.machine.record if self._road.machine else None
         self._road.machine = None
         runtime.faults.hit("delete.after")
-        runtime.bus.deleted(conversation_id)
         for gone in (conversation_id, *children):
+            runtime.bus.deleted(gone, last)
             runtime.toolbox.forget(gone)
 
     def _create(self, request: Create) -> ConversationRecord:
@@ -106,6 +136,7 @@ class Commands:
                     raise
                 continue
             self._road.machine = Machine(self._runtime, record)
+            self._runtime.bus.created(record)
             return record
         raise SlugTaken
 
@@ -134,7 +165,22 @@ class Commands:
         draft = machine.draft()
         draft.run(event)
         answer = answers.sent(draft, event.message_id)
+        entitled = self._titles.wanted and untitled(machine.record)
+        if entitled and (title := title_of(request.text)):
+            settings.change(draft, event.at, title=title)
         self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), event.at))
+        if entitled:
+            self._titles.improve(machine.record, request.text)
+        return answer
+
+    def _spawn(self, machine: Machine, request: Spawn) -> Spawned:
+        known = self._known(request)
+        if known is not None:
+            return msgspec.json.decode(known.answer, type=Spawned)
+        _refuse_archived(machine)
+        at = self._road.now()
+        draft, answer = spawning.by_hand(self._road, machine, request, at)
+        self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), at))
         return answer
 
     def _cancel(self, machine: Machine, request: Cancel) -> Cancelled:
@@ -145,6 +191,11 @@ class Commands:
         draft = self._road.advance(cancel_event(request, self._road.now()))
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return answers.cancelled(draft, ended=ended, surviving=surviving)
+
+    def _withdraw(self, message_id: str) -> QueueChanged:
+        draft = self._road.advance(WithdrawMessage(self._road.now(), message_id))
+        (withdrawn,) = draft.find(QueueChanged)
+        return withdrawn
 
     def _change_mode(self, mode: Mode) -> ModeSet:
         try:
@@ -169,6 +220,15 @@ class Commands:
             raise EtagMismatch("the conversation was changed since it was read: read it again")
         draft = machine.draft()
         settings.update(self._runtime, draft, request, self._road.now())
+        self._road.perform(machine, draft)
+        return machine.record
+
+    def _entitle(self, machine: Machine, request: Entitle) -> ConversationRecord:
+        draft, at = machine.draft(), self._road.now()
+        if request.usage is not None:
+            draft.run(UsageReported(at, request.usage, aside=True))
+        if request.title and draft.record.title == request.instead_of:
+            settings.change(draft, at, title=request.title)
         self._road.perform(machine, draft)
         return machine.record
 
@@ -203,6 +263,7 @@ class Commands:
                 self._road.perform(machine, draft, commit, command=_remembered(request, successor.id.encode(), at))
             except SlugTaken:
                 continue
+            self._runtime.bus.created(successor)
             return successor
         raise SlugTaken
 
@@ -212,13 +273,14 @@ class Commands:
             if not force:
                 raise Rejected(Reason.AGENT_BUSY)
             self._road.advance(UserCancel(self._road.now(), discard_queued=True, kill_jobs=True, reason="deleted"))
+        self._titles.stop(self._road.conversation_id)
         self._road.executor.stop_everything()
         self._road.executor.end_jobs(self._road.conversation_id)
 
     def _jobs(self) -> tuple[str, ...]:
         return self._runtime.toolbox.jobs(self._road.conversation_id)
 
-    def _known(self, request: Send | Continue) -> CommandRecord | None:
+    def _known(self, request: Send | Continue | Spawn) -> CommandRecord | None:
         """The same command, if it was accepted before."""
         if not request.request_id:
             return None
@@ -257,11 +319,18 @@ def _refuse_archived(machine: Machine) -> None:
         raise Rejected(Reason.ARCHIVED)
 
 
+def _check_archived(machine: Machine, before: int | None) -> None:
+    """Raise EtagMismatch unless it has been archived since before this time, if there is one."""
+    at = machine.record.archived_at
+    if before is not None and (at is None or at >= before):
+        raise EtagMismatch
+
+
 def _same_body(known: CommandRecord, body_hash: str) -> None:
     if known.body_hash != body_hash:
         raise Rejected(Reason.REQUEST_ID_REUSED)
 
 
-def _remembered(request: Send | Continue, answer: bytes, at: int) -> CommandRecord | None:
+def _remembered(request: Send | Continue | Spawn, answer: bytes, at: int) -> CommandRecord | None:
     """What is kept of an accepted command that has a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None

@@ -14,21 +14,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.actor import Actor, Asked, tell
+from actors.admission import Admission
 from actors.backlog import Backlog
 from actors.commands import Commands, cancel_event
 from actors.core.errors import Reason, Rejected
-from actors.core.events import InternalFault, Restart, UserCancel
+from actors.core.events import (
+    Event,
+    InternalFault,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    Restart,
+    UsageReported,
+    UserCancel,
+)
 from actors.core.notifications import ToolTreeReaped
-from actors.core.states import TERMINAL, AwaitingToolApproval
+from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
 from actors.core.tool_run import Receipt
 from actors.deletion import DELETE_WAIT_MS, Deletion
-from actors.effect_executor import Admission, EffectExecutor, JobGone, Work
+from actors.effect_executor import EffectExecutor, JobGone, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
 from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
 from actors.requests import Cancel, Delete, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
 from actors.road import Road, needs_rest
 from actors.runtime import Runtime
+from actors.sub_agents import AgentLeft, Birth, outcome_of
 from actors.tool_runner import RunnerLeft
 
 if TYPE_CHECKING:
@@ -84,14 +95,17 @@ class ConversationActor(Actor):
         self.conversation_id = conversation_id
         self._runtime = runtime
         self._supervisor = supervisor
-        self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.notify_parent)
+        self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.sub_agents)
         self._road = Road(runtime, self._executor, conversation_id)
-        self._commands = Commands(self._road)
+        self._commands = Commands(self._road, supervisor.titles)
         self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
         self._touched = runtime.clock.monotonic()
         self._idle_check_due = False
         self._deletion: Deletion | None = None
         self._ending: Future[None] | None = None
+        self._birth: Birth | None = None
+        """Of a sub-agent that this actor has brought into being."""
+        self._jobs_told = False
 
     # --- what others may see (any thread) ---------------------------------------------------------------------
 
@@ -102,6 +116,12 @@ class ConversationActor(Actor):
         waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
         return not self._backlog and not self._deletion and (self._road.resting or waits_for_people)
 
+    @property
+    def ledger(self) -> Ledger | None:
+        """What is known of it now (any thread)."""
+        machine = self._road.machine
+        return machine.state.ledger if machine is not None else None
+
     def under_way(self, run: str) -> Work | None:
         """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
         work = self._executor.work
@@ -110,6 +130,10 @@ class ConversationActor(Actor):
     def pull(self, work: Work) -> None:
         """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
         self._executor.pull(work)
+
+    def pull_run(self, run: str) -> None:
+        """The same for all of a run, be it under way or yet to come (any thread)."""
+        self._executor.pull_run(run)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -130,6 +154,8 @@ class ConversationActor(Actor):
                 self._backlog.retry()
             case RunnerLeft(runner=runner):
                 self._executor.runner_left(runner)
+            case AgentLeft(agent_id=agent_id):
+                self._executor.agent_left(agent_id)
             case IdleCheck():
                 self._idle_check_due = False
             case DeletionOverdue():
@@ -156,6 +182,8 @@ class ConversationActor(Actor):
             return
         try:
             answer = self._carry_out(asked.request)
+            if isinstance(asked.request, Birth):
+                self._birth = asked.request
             if isinstance(asked.request, Delete):
                 self._delete_once_dead(asked)
             else:
@@ -166,7 +194,8 @@ class ConversationActor(Actor):
             asked.fail(Rejected(Reason.SLUG_TAKEN))
         except StoreUnavailable:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            self._backlog.put_off(Doubt())
+            # What is there of a sub-agent that failed to start must not stay there half-born.
+            self._backlog.put_off(StartOver(1) if isinstance(asked.request, Birth) else Doubt())
 
     def _carry_out(self, request: Any) -> object:
         """What is not stored yet comes first, but not before a cancel.
@@ -206,7 +235,7 @@ class ConversationActor(Actor):
         if deletion is None:
             return
         self._executor.rest()
-        if not (self._executor.tools_gone or deletion.overdue):
+        if not (self._executor.all_gone or deletion.overdue):
             return
         self._deletion = None
         try:
@@ -235,7 +264,7 @@ class ConversationActor(Actor):
     def _apply(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
         match entry:
             case Outcome(event=event):
-                self._road.advance(event)
+                self._take(event)
             case TextWaiting(source=source):
                 for chunk in source.take():
                     self._road.advance(chunk)
@@ -243,6 +272,12 @@ class ConversationActor(Actor):
                 self._record(entry)
             case Doubt():
                 self._look_again()
+
+    def _take(self, event: Event) -> None:
+        """Run an outcome. What nobody waits for any more has had its cost all the same."""
+        ignored = self._road.advance(event).empty
+        if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self._road.advance(UsageReported(event.at, event.usage, aside=False))
 
     def _job_gone(self, receipt: Receipt) -> None:
         if self._executor.job_gone(receipt):
@@ -265,7 +300,7 @@ class ConversationActor(Actor):
         """If the store is not where memory is, what was told to have failed has happened after all."""
         stored, machine = self._runtime.store.load(self.conversation_id), self._road.machine
         if stored is None:
-            self._runtime.bus.deleted(self.conversation_id)
+            self._runtime.bus.deleted(self.conversation_id, machine.record if machine else None)
         if machine is None or stored is None or stored.step != machine.record.step:
             self._start_over()
 
@@ -312,9 +347,18 @@ class ConversationActor(Actor):
         if self.gone or not (self._ending or (self._road.resting and not self._backlog)):
             return
         self._executor.rest()
+        if self._over and not self._jobs_told:
+            self._jobs_told = True
+            self._executor.end_jobs(self.conversation_id)
         self._supervisor.rested()
-        if self._executor.tools_gone:
+        if self._executor.all_gone:
             self._leave_in_time()
+
+    @property
+    def _over(self) -> bool:
+        """It is a sub-agent that has ended: nobody can use what its tools keep any more."""
+        machine = self._road.machine
+        return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
 
     def _leave_in_time(self) -> None:
         """Now, if there is nothing to stay for; else once nobody has said anything for a while."""
@@ -348,9 +392,21 @@ class ConversationActor(Actor):
             if self._deletion is not None:
                 self._deletion.fail(refusal or Rejected(Reason.SHUTTING_DOWN))
             super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
+            self._say_last_word()
             self._supervisor.released(self)
             if self._ending is not None and not self._ending.done():
                 self._ending.set_result(None)
+
+    def _say_last_word(self) -> None:
+        """A sub-agent's parent hears of its end, whatever went wrong when it was to be told."""
+        if self._over:
+            self._runtime.toolbox.forget(self.conversation_id)
+        if self._birth is None or self._executor.parent_told:
+            return
+        machine = self._road.machine
+        state = machine.state if machine is not None else Idle()
+        usage = state.ledger.total_usage
+        self._supervisor.sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
 
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep it alive."""

@@ -7,7 +7,7 @@ the conversation, which ends its run (SEMANTICS §2.12): silence would hold the 
 from __future__ import annotations
 
 import functools
-import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.actor import tell
+from actors.admission import Admission
+from actors.asides import Asides
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
     AbortLlm,
@@ -36,12 +38,12 @@ from actors.core.events import (
     Event,
     LlmError,
     RetryTimeout,
-    SubAgentResult,
+    SubAgentTimeout,
     ToolRetryTimeout,
     ToolTransient,
 )
 from actors.core.history import provider_view, summary_view
-from actors.core.states import AgentFailed, AgentOutcome
+from actors.core.states import AgentOutcome, Cancelling, Error
 from actors.core.summary import run_id
 from actors.core.tool_run import Receipt
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
@@ -49,6 +51,7 @@ from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, T
 from actors.runtime import Runtime
 from actors.shown_images import within_limits
 from actors.stored_history import StoredHistory
+from actors.sub_agents import SubAgents
 from actors.tool_runner import Retire, Run, ToolRunner
 
 
@@ -68,21 +71,6 @@ class JobGone:
     receipt: Receipt
 
 
-class Admission:
-    """How many model requests are in flight in the whole process. Any thread."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._places = threading.BoundedSemaphore(limit)
-
-    def enter(self) -> bool:
-        """Take a place, to be given back with `leave`; False if the house is full."""
-        return self._places.acquire(blocking=False)
-
-    def leave(self) -> None:
-        self._places.release()
-
-
 class EffectExecutor:
     """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `mode`."""
 
@@ -91,12 +79,17 @@ class EffectExecutor:
         runtime: Runtime,
         admission: Admission,
         owner: ActorRef[Any],
-        notify_parent: Callable[[ConversationRecord, AgentOutcome], None],
+        sub_agents: SubAgents,
     ) -> None:
         self._runtime = runtime
         self._admission = admission
         self._owner = owner
-        self._notify_parent = notify_parent
+        self._sub_agents = sub_agents
+        self._agents: set[str] = set()
+        """Sub-agents that were started here and whose actors have not ended."""
+        self._agents_told: set[str] = set()
+        """Those that were told to stop."""
+        self._asides = Asides(runtime, admission)
         self._tools: ActorRef[ToolRunner] | None = None
         self._llm: LlmRequest | None = None
         self._history: StoredHistory | None = None
@@ -106,18 +99,27 @@ class EffectExecutor:
         """The calls that had started jobs which have ended meanwhile."""
         self.mode = Mode.RESTRICTED
         """What tools that start now may do, set by whoever commits it; any thread."""
+        self.parent_told = False
+        """Whether a sub-agent's end was reported."""
         self.work: Work | None = None
         """What was started last; any thread."""
 
     @property
-    def tools_gone(self) -> bool:
-        """No tool runs, and nothing of a killed tool or job is left that anybody still waits for."""
-        return self._tools is None and not self._jobs_dying
+    def all_gone(self) -> bool:
+        """No tool and no sub-agent runs, and nothing of a killed one or of a job is left that anybody waits for."""
+        return self._tools is None and not self._jobs_dying and not self._agents
 
     def pull(self, work: Work) -> None:
         """Stop `work`, and whatever its run would still begin before its cancel is carried out (any thread)."""
         self._pulled_run = work.run or self._pulled_run
         work.token.cancel()
+
+    def pull_run(self, run: str) -> None:
+        """Stop what this run has under way, and whatever it would still begin (any thread)."""
+        self._pulled_run = run
+        work = self.work
+        if work is not None and work.run == run:
+            work.token.cancel()
 
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         """Start, stop or schedule; never blocks."""
@@ -137,18 +139,23 @@ class EffectExecutor:
                 self._schedule(effect)
             case StartTimer(delay_ms=delay_ms, run_id=run_id):
                 self._later(delay_ms, lambda: CancelTimeout(self._now(), run_id), urgent=True)
-            case SpawnSubAgent(task=task):
-                refusal = AgentFailed(ErrorKind.SUB_AGENT_ERROR, "this server does not run sub-agents")
-                self._tell(SubAgentResult(self._now(), task.agent_id, refusal))
-            case CancelSubAgents():
-                """Each pending agent was answered when it was spawned: nothing is left to cancel."""
+            case SpawnSubAgent():
+                self._spawn(effect, record)
+            case CancelSubAgents(agent_ids=agent_ids):
+                self._agents_told.update(agent_ids)
+                stopped = isinstance(record.state, (Cancelling, Error))
+                self._sub_agents.cancel(agent_ids, "its parent was stopped" if stopped else "its time was over")
             case NotifyParent(result=result):
-                self._notify_parent(record, result)
+                self._tell_parent(record, result)
         self._runtime.faults.hit(f"effect.after.{point}")
 
     def rest(self) -> None:
-        """Nothing is under way: let the tool runner end once its last process tree is gone. Idempotent."""
+        """Nothing is under way: let the tool runner end once its last process tree is gone, and stop what sub-agents
+        are left. Idempotent."""
         self.work = self._llm = None
+        if left := self._agents - self._agents_told:
+            self._agents_told |= left
+            self._sub_agents.abandon(left)
         if self._tools is not None:
             tell(self._tools, Retire())
 
@@ -178,6 +185,11 @@ class EffectExecutor:
         """Nobody waits for the end of the jobs any more."""
         self._jobs_dying = 0
         self._jobs_gone.clear()
+
+    def agent_left(self, agent_id: str) -> None:
+        """A sub-agent's actor has ended."""
+        self._agents.discard(agent_id)
+        self._agents_told.discard(agent_id)
 
     def runner_left(self, runner: ActorRef[Any]) -> None:
         """A tool runner has ended."""
@@ -230,12 +242,32 @@ class EffectExecutor:
         if self._tools is not None and tell(self._tools, run):
             return
         try:
-            self._tools = ToolRunner(self._runtime, self._owner).launch().actor_ref
+            self._tools = ToolRunner(self._runtime, self._owner, self._asides).launch().actor_ref
         except RuntimeError as error:  # the machine has no thread left
             identity = effect.tool_use_id, effect.execution_id
             self._tell(ToolTransient(self._now(), *identity, str(error), begun=False))
             return
         tell(self._tools, run)
+
+    def _spawn(self, effect: SpawnSubAgent, record: ConversationRecord) -> None:
+        """Its time begins now, whatever it does with it."""
+        agent_id = effect.task.agent_id
+        self._agents.add(agent_id)
+        owner = weakref.ref(self._owner)  # the timer may outlive this actor by far
+        clock, sub_agents = self._runtime.clock, self._sub_agents
+
+        def overdue() -> None:
+            if (ref := owner()) is not None:
+                tell(ref, Outcome(SubAgentTimeout(clock.now_ms(), agent_id, sub_agents.last_text(agent_id))))
+
+        self._runtime.timers.after(max(0, effect.deadline - self._now()), overdue)
+        sub_agents.start(record, effect.task)
+
+    def _tell_parent(self, record: ConversationRecord, outcome: AgentOutcome) -> None:
+        if record.parent_conversation_id is not None:
+            usage = record.state.ledger.total_usage
+            self._sub_agents.ended(record.parent_conversation_id, record.id, outcome, usage)
+        self.parent_told = True
 
     def _job_ended(self, receipt: Receipt) -> None:
         """A thread of the job."""
@@ -282,6 +314,8 @@ def _model_request(
     else:
         protocol, name = model.info.protocol, model.info.name
         tools = runtime.toolbox.specs(sub_agent=not record.user_initiated)
+        if model.info.lean:
+            tools = tuple(spec for spec in tools if spec.essential)
         turns = provider_view(messages, effect.through_sequence, protocol=protocol, model=name)
     if model.info.images:
         turns = within_limits(turns, lambda image: runtime.images.view_bytes(record.id, image, cancel))

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from actors.core.notifications import StateChanged, Token
 from actors.core.states import Phase
 from actors.core.summary import StateSummary
+from actors.list_feed import ListFeed
 from actors.ports import ConversationRecord, StoredEvent
 
 log = logging.getLogger(__name__)
@@ -245,6 +246,8 @@ class EventHub:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.list = ListFeed()
+        """For those who watch the list of conversations."""
         self._channels: dict[str, _Channel] = {}
 
     def attach(self, conversation_id: str, wake: Callable[[], None]) -> Watch:
@@ -283,6 +286,12 @@ class EventHub:
             to_wake = _rouse(channel)
             self._tidy(conversation_id, channel)
         _wake(to_wake)
+        if record is not None and self.list.watched:
+            self.list.changed(record)
+
+    def created(self, record: ConversationRecord) -> None:
+        if self.list.watched:
+            self.list.changed(record)
 
     def token(self, conversation_id: str, token: Token) -> None:
         with self.lock:
@@ -305,7 +314,9 @@ class EventHub:
             to_wake = _rouse(channel)
         _wake(to_wake)
 
-    def deleted(self, conversation_id: str) -> None:
+    def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
+        if record is not None and self.list.watched:
+            self.list.deleted(conversation_id, record)
         with self.lock:
             channel = self._channels.get(conversation_id)
             if channel is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
 
 
@@ -24,3 +26,6 @@ class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
 
     at: int
     tool_use_id: str
+
+
+Entry: TypeAlias = Created | SettingsChanged | TreeReaped

@@ -11,7 +11,7 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.actor import Actor, tell
-from actors.core.content import Text
+from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.ports import (
@@ -125,29 +125,32 @@ class LlmRunner(Actor):
         if not self._request.cancel.cancelled:
             tell(self._reply_to, Outcome(event))
         elif not isinstance(event, LlmStreamStarted):
-            aborted = LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt)
-            tell(self._reply_to, Outcome(aborted))
+            usage = event.usage if isinstance(event, (LlmResponse, LlmError, LlmAborted)) else None
+            tell(self._reply_to, Outcome(self._aborted(usage)))
 
     def _outcome(self) -> LlmOutcome:
         request = self._request
         if request.cancel.cancelled:
-            return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
+            return self._aborted()
         try:
             answer = request.model.respond(request.build(), self, request.cancel)
-        except ModelAborted:
-            return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
+        except ModelAborted as aborted:
+            return self._aborted(aborted.usage)
         except ModelFailed as failed:
             return self._error(failed.failure, failed.retry_after_ms, failed)
         except StoreError:
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, "The stored history could not be read."))
         except ImagesUnavailable as unavailable:
             if request.cancel.cancelled:
-                return LlmAborted(self._clock.now_ms(), request.request_id, request.attempt)
+                return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
         except BaseException:
             log.exception("fault in a model request of %s", request.request_id)
             return self._error(LlmFailure(ErrorKind.UNKNOWN, "Bedrock itself failed while asking the model."))
         return self._response(answer)
+
+    def _aborted(self, usage: Usage | None = None) -> LlmAborted:
+        return LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt, usage)
 
     def _response(self, answer: ModelAnswer) -> LlmResponse:
         return LlmResponse(

@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.content import Image, Message
+from actors.core.content import Image, Message, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.errors import Reason, Rejected
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -156,6 +157,17 @@ class Update(Struct, frozen=True):
     budget: Budget | None = None
 
 
+class Entitle(Struct, frozen=True):
+    """Give a title that nobody asked for, unless somebody has given another one; answered with the record."""
+
+    title: str
+    """Empty: there is none, only its cost."""
+    instead_of: str
+    """The title that it may replace."""
+    usage: Usage | None = None
+    """What the title has cost."""
+
+
 class Archive(Struct, frozen=True):
     """Set or clear the archive flag; setting it ends the background jobs. Answered with the record."""
 
@@ -174,9 +186,64 @@ class Delete(Struct, frozen=True):
     """Remove it, once all that it has running is dead; `force` cancels first. Answered with a tuple of warnings."""
 
     force: bool = False
+    archived_before: int | None = None
+    """Only if it has been archived since before this time; else EtagMismatch."""
 
 
-Request: TypeAlias = Send | Cancel | Resolve | ChangeMode | Trigger | Update | Archive | Continue | Delete
+class SpawnTask(Struct, frozen=True):
+    """The task of one sub-agent, as it is asked for."""
+
+    task: str
+    model: str = ""
+    """That of the conversation if empty."""
+    max_turns: int = 0
+    """The server's default if 0."""
+    timeout_ms: int = 0
+    """The server's default if 0."""
+    read_first: tuple[str, ...] = ()
+    working_directory: str = ""
+    """That of the conversation if empty."""
+    given: str = ""
+    """What is in the files of `read_first`. The supervisor fills it in, before the conversation is asked."""
+
+
+class TaskRefused(Rejected):
+    """One of the tasks is why none is started."""
+
+    def __init__(self, index: int, reason: Reason, text: str) -> None:
+        super().__init__(reason, text)
+        self.index = index
+
+
+class Spawn(Struct, frozen=True):
+    """Start sub-agents by hand, as a run of its own."""
+
+    tasks: tuple[SpawnTask, ...]
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class Spawned(Struct, frozen=True):
+    """They were started."""
+
+    message: Message
+    """The root of the run."""
+    run: str
+    sub_agents: tuple[str, ...]
+    """Their conversations, in the order of the tasks."""
+    revision: int
+    """The newest one from before the call."""
+
+
+class Withdraw(Struct, frozen=True):
+    """Take back a steer or follow-up that waits; answered with the QueueChanged that tells it."""
+
+    message_id: str
+
+
+Request: TypeAlias = (
+    Send | Cancel | Resolve | ChangeMode | Trigger | Update | Entitle | Archive | Continue | Delete | Spawn | Withdraw
+)
 
 
 def etag_of(record: ConversationRecord) -> str:

@@ -26,6 +26,27 @@ UNKNOWN_MODEL_WINDOW = 8_192
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgentLimits:
+    """Bounds of sub-agents. How many turns one has that no task names is the machine's: Limits.max_turns."""
+
+    per_call: int = 10
+    """Started together, which is all that one conversation has at a time."""
+    at_once: int = 50
+    """In the whole process; one more fails as its parent's sub-agent."""
+    max_turns: int = 100
+    timeout_ms: int = 20 * 60_000
+    """If the task names none."""
+    min_timeout_ms: int = 1_000
+    max_timeout_ms: int = 2 * 60 * 60_000
+    task_bytes: int = 16 * 1024
+    """Of a task's text in UTF-8."""
+    files: int = 10
+    """Given to one at the start."""
+    file_bytes: int = 64 * 1024
+    """Of all files given to one; no more than its window has tokens, which is about a quarter of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Runtime:
     """Adapters and settings. Wired in one place; closed by whoever wired it."""
 
@@ -41,10 +62,13 @@ class Runtime:
     timers: Timers
     images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
+    agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
     """A conversation without work keeps its thread this long."""
     max_llm_requests: int = 1_000
     """Model requests in flight in the whole process; one more fails as retryable."""
+    titles: bool = False
+    """Whether conversations without a title get one from their first message."""
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:

@@ -6,20 +6,23 @@ from typing import Any
 
 import msgspec
 
+from actors.core import budget
 from actors.core.content import Message, MessageType, SystemKind, Text
-from actors.core.context import Mode
+from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, MessageAdded
-from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
+from actors.core.states import TERMINAL, AgentTask, AwaitingSubAgents, AwaitingToolApproval, Idle, Ledger
 from actors.journal import Created, SettingsChanged
 from actors.machine import Draft
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Model
 from actors.requests import Continue, Create, Invalid, Update
 from actors.runtime import Runtime
-from actors.system_prompt import system_prompt
+from actors.system_prompt import sub_agent_prompt, system_prompt
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
 """Fields of the record that Update may change."""
+MAX_TITLE = 80
+"""Characters of a task that become the title of its sub-agent."""
 
 
 def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -> tuple[ConversationRecord, Commit]:
@@ -29,7 +32,7 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
     """
     cwd = _directory(runtime, request.working_directory)
     model = request.model or runtime.models.default
-    _served(runtime, model)
+    lean = served(runtime, model).info.lean
     mode = _mode(runtime, request.mode)
     record = ConversationRecord(
         id=conversation_id,
@@ -44,7 +47,7 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(runtime.workspace.surroundings(cwd), mode, at),
+        system_prompt=system_prompt(runtime.workspace.surroundings(cwd), mode, at, lean=lean),
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
         budget=request.budget,
@@ -63,7 +66,8 @@ def succession(
 ) -> tuple[ConversationRecord, Commit]:
     """The successor of the draft's conversation; the draft gets the link to it. Both go into one commit."""
     parent = draft.record
-    _served(runtime, parent.model)
+    lean = served(runtime, parent.model).info.lean
+    surroundings = runtime.workspace.surroundings(parent.cwd)
     successor = msgspec.structs.replace(
         parent,
         id=runtime.ids.conversation(),
@@ -73,7 +77,7 @@ def succession(
         created_at=at,
         updated_at=at,
         archived_at=None,
-        system_prompt=system_prompt(runtime.workspace.surroundings(parent.cwd), parent.mode, at),
+        system_prompt=system_prompt(surroundings, parent.mode, at, lean=lean),
         continued_from=parent.id,
         continued_by="",
         epoch=1,
@@ -91,6 +95,51 @@ def succession(
     return successor, _birth(successor, None, messages)
 
 
+def sub_agent(
+    runtime: Runtime, parent: ConversationRecord, task: AgentTask, at: int
+) -> tuple[ConversationRecord, Commit]:
+    """The record of a sub-agent that its parent has just asked for, and the commit that makes it.
+
+    Restricted wherever that can be kept, whatever its parent's mode is (C32). Raises Rejected (budget, working
+    directory, model).
+    """
+    cwd = _directory(runtime, task.cwd)
+    lean = served(runtime, task.model).info.lean
+    mode = Mode.RESTRICTED if runtime.sandbox.report.restriction_available else parent.mode
+    surroundings = runtime.workspace.surroundings(cwd)
+    record = ConversationRecord(
+        id=task.agent_id,
+        slug="",
+        cwd=cwd,
+        state=Idle(),
+        state_updated_at=at,
+        created_at=at,
+        updated_at=at,
+        mode=mode,
+        model=task.model,
+        principal=parent.principal,
+        parent_conversation_id=parent.id,
+        user_initiated=False,
+        title=task.task.strip().partition("\n")[0][:MAX_TITLE],
+        system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=lean),
+        approval_policy=parent.approval_policy,
+        always_approved=parent.always_approved,
+        budget=_share(parent),
+        node=runtime.node,
+        epoch=1,
+        step=1,
+    )
+    return record, _birth(record, None)
+
+
+def _share(parent: ConversationRecord) -> Budget:
+    """What one of the sub-agents that were started together may spend: an equal part of what their parent has left."""
+    ledger, state = parent.state.ledger, parent.state
+    if spent := budget.spent(parent.budget, ledger):
+        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
+    return budget.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
+
+
 def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
     """Put the wanted settings into the draft; nothing if they are there already. Raises Rejected or Invalid."""
     record = draft.record
@@ -102,7 +151,7 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
     if "model" in wanted:
         if isinstance(record.state, TERMINAL):
             raise Rejected(Reason.TERMINAL)
-        _served(runtime, wanted["model"])
+        served(runtime, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise Invalid("always_approved_tools", "tools can only be left out; approving one is the answer to a question")
     if wanted:
@@ -155,10 +204,13 @@ def _directory(runtime: Runtime, path: str) -> str:
         raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
 
 
-def _served(runtime: Runtime, model: str) -> None:
-    if runtime.models.get(model) is None:
+def served(runtime: Runtime, name: str) -> Model:
+    """The model; raises Rejected if nobody serves it."""
+    model = runtime.models.get(name)
+    if model is None:
         offered = ", ".join(info.name for info in runtime.models.list())
-        raise Rejected(Reason.MODEL_UNAVAILABLE, f"the model {model!r} is not available; there are: {offered}")
+        raise Rejected(Reason.MODEL_UNAVAILABLE, f"the model {name!r} is not available; there are: {offered}")
+    return model
 
 
 def _mode(runtime: Runtime, wanted: Mode | None) -> Mode:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from concurrent.futures import Future, wait
 from typing import Any
 
 from actors.actor import Asked, tell
+from actors.admission import Admission
+from actors.agent_tasks import prepared
+from actors.asides import Asides
 from actors.conversation import ConversationActor, Shutdown
 from actors.core.errors import Reason, Rejected
-from actors.core.events import Restart, SubAgentResult
-from actors.core.states import AgentOutcome
-from actors.effect_executor import Admission
-from actors.llm_runner import Outcome
+from actors.core.events import Restart
 from actors.machine import Machine, taken_over
-from actors.ports import Commit, ConversationRecord, StoreError, StoreUnavailable
-from actors.requests import Cancel, ChangeMode, Create, Request
+from actors.ports import CancelToken, Commit, ConversationRecord, StoreError, StoreUnavailable
+from actors.requests import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
 from actors.runtime import Runtime
+from actors.sub_agents import SubAgents
+from actors.titles import Titles
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +36,14 @@ class Supervisor:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._admission = Admission(runtime.max_llm_requests)
+        self.titles = Titles(runtime, Asides(runtime, self._admission), self.ask)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, ConversationActor] = {}
         self._refusing = False
         self._stopped = False
         self._hurried = False
+        self.sub_agents = SubAgents(runtime.clock, runtime.agents.at_once, self._deliver, self._living)
 
     def start(self) -> tuple[str, ...]:
         """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
@@ -63,6 +68,8 @@ class Supervisor:
         a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
         the cancel.
         """
+        if isinstance(request, Spawn) and any(task.read_first for task in request.tasks):
+            return self._put_with_files(conversation_id, Asked(request, deadline=deadline))
         if not isinstance(request, Cancel):
             urgent = isinstance(request, ChangeMode)
             return self._put(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
@@ -87,6 +94,7 @@ class Supervisor:
             self._changed.wait_for(self._drained, timeout=drain_seconds)
             self._stopped = True
             actors = tuple(self._live.values())
+        self.titles.close()
         endings: list[Future[None]] = []
         for actor in actors:
             done: Future[None] = Future()
@@ -107,21 +115,18 @@ class Supervisor:
     def released(self, actor: ConversationActor) -> None:
         """This actor has closed its mailbox and is leaving."""
         with self._changed:
-            if self._live.get(actor.conversation_id) is actor:
+            was_the_last = self._live.get(actor.conversation_id) is actor
+            if was_the_last:
                 del self._live[actor.conversation_id]
             self._changed.notify_all()
+        if was_the_last:
+            self.sub_agents.left(actor.conversation_id)
 
     def rested(self) -> None:
         """Some conversation came to rest: a drain may be over."""
         if self._refusing:
             with self._changed:
                 self._changed.notify_all()
-
-    def notify_parent(self, record: ConversationRecord, outcome: AgentOutcome) -> None:
-        """Tell a sub-agent's parent how it ended."""
-        if record.parent_conversation_id is not None:
-            event = SubAgentResult(self._runtime.clock.now_ms(), record.id, outcome)
-            self._deliver(record.parent_conversation_id, Outcome(event))
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -134,12 +139,43 @@ class Supervisor:
             asked.fail(error)
         return asked.answer
 
+    def _put_with_files(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
+        """Read the files that the sub-agents are given, on a thread of its own, before the conversation is asked."""
+        cancel = CancelToken()
+        if asked.deadline is not None:
+            left = max(0.0, asked.deadline - self._runtime.clock.monotonic())
+            self._runtime.timers.after(math.ceil(left * 1000), cancel.cancel)
+
+        def read() -> None:
+            try:
+                asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
+            except (Rejected, Invalid, NotFound) as refusal:
+                asked.fail(Expired() if cancel.cancelled else refusal)
+            except StoreError:
+                asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            except BaseException as error:
+                log.exception("the files for sub-agents of %s could not be read", conversation_id)
+                asked.fail(error)
+            else:
+                self._put(conversation_id, asked)
+
+        try:
+            threading.Thread(target=read, name="bedrock-read-first", daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread left
+            asked.fail(error)
+        return asked.answer
+
     def _deliver(self, conversation_id: str, message: object) -> bool:
         """Into the mailbox of the conversation's actor, which is started if need be; False while stopping."""
         while (actor := self._find(conversation_id)) is not None:
             if tell(actor.actor_ref, message):
                 return True
         return False
+
+    def _living(self, conversation_id: str) -> ConversationActor | None:
+        with self._lock:
+            actor = self._live.get(conversation_id)
+        return None if actor is None or actor.gone else actor
 
     def _find(self, conversation_id: str) -> ConversationActor | None:
         """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""

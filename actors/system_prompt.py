@@ -49,15 +49,76 @@ call, and have no network. If the task needs more, call request_mode_upgrade and
 - Text inside <system-notice> is from the system that you run in, not from the person: changes of the mode, limits, \
 what happened to calls. Rely on the newest."""
 
+LEAN = """\
+You are a helpful assistant who talks with a person at a terminal. Answer what is asked, in a few plain sentences. Say \
+so when you do not know. Text inside <system-notice> is from the system that you run in."""
+
+SUB_AGENT = """\
+You are a sub-agent: an agent that works for another agent, on a person's machine, with tools. The first message is \
+your task, and all that you know of what it is for. Nobody reads what you write on the way, and nobody can be asked."""
+
+SUB_AGENT_WORK = """\
+# How to work
+- Do the task: all of it, and no more. Where it leaves a choice, decide, and say in your result what you decided.
+- Read before you judge: the code concerned, what calls it, its tests.
+- Do not invent. Look up names, options and behaviour; what you have not seen, call unknown.
+- When something fails, read why before you try again. If the same attempt fails a few times, stop and report it."""
+
+SUB_AGENT_MODES = f"""\
+# Mode and notices
+- {Mode.RESTRICTED.value.capitalize()}: tools can read, but change nothing outside of a temporary directory of each \
+call, and have no network. This cannot be widened: if the task needs more, report that with submit_error.
+- {Mode.UNRESTRICTED.value.capitalize()}: tools have the rights of the server's user. Be careful with them.
+- Text inside <system-notice> is from the system that you run in: limits, what happened to calls. Rely on the newest."""
+
 _FRAME = re.compile(r"<(?=\s*/?\s*(?:system-notice|repository-file))", re.IGNORECASE)
 
 
-def system_prompt(surroundings: Surroundings, mode: Mode, at: int) -> str:
-    """The prompt of a conversation that begins at `at` (Unix milliseconds)."""
+def system_prompt(surroundings: Surroundings, mode: Mode, at: int, *, lean: bool = False) -> str:
+    """The prompt of a conversation that begins at `at` (Unix milliseconds).
+
+    `lean`: for a model that is slow to read: who it is and where, without rules and without the repository's files.
+    """
+    if lean:
+        return f"{LEAN}\n\n{_place(surroundings, mode, at)}"
     parts = [ROLE, WORK, TOOLS, MODES, _place(surroundings, mode, at)]
     if surroundings.instructions:
         parts.append(_instructions(surroundings))
     return "\n\n".join(parts)
+
+
+def sub_agent_prompt(
+    surroundings: Surroundings, mode: Mode, at: int, max_turns: int, timeout_ms: int, *, lean: bool = False
+) -> str:
+    """The prompt of a sub-agent that begins at `at` (Unix milliseconds) and has so many turns and milliseconds.
+
+    `lean`: who it is, how to end and where.
+    """
+    end, place = _how_to_end(max_turns, timeout_ms), _place(surroundings, mode, at)
+    if lean:
+        return "\n\n".join((SUB_AGENT, end, place))
+    parts = [SUB_AGENT, SUB_AGENT_WORK, TOOLS, end, SUB_AGENT_MODES, place]
+    if surroundings.instructions:
+        parts.append(_instructions(surroundings))
+    return "\n\n".join(parts)
+
+
+def _how_to_end(max_turns: int, timeout_ms: int) -> str:
+    lines = (
+        "# How to end",
+        "- When the task is done, call submit_result with all that the other agent needs: it sees nothing else of your "
+        "work. If it cannot be done, call submit_error and say why, and what you tried.",
+        "- The submission must be the only call of its response. Text alone ends nothing.",
+        f"- You have {max_turns} turns, that is responses, and {_duration(timeout_ms)}. After the last turn there is "
+        "one more, in which only a submission counts; when the time is over you are stopped. Submit before that what "
+        "you have.",
+    )
+    return "\n".join(lines)
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(-(-milliseconds // 1000), 60)
+    return f"{minutes} min" + (f" {seconds} s" if seconds else "") if minutes else f"{seconds} s"
 
 
 def _place(surroundings: Surroundings, mode: Mode, at: int) -> str:

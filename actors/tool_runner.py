@@ -16,10 +16,13 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.actor import Actor, tell
+from actors.agent_tasks import planned
+from actors.asides import Asides, for_tool
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
-from actors.core.events import ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
+from actors.core.events import AgentsSpawned, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
+from actors.core.states import AgentTask
 from actors.core.tool_run import (
     QUIESCE_MS,
     Kill,
@@ -44,6 +47,7 @@ from actors.ports import (
     ToolContext,
     ToolInputInvalid,
     ToolTransientError,
+    no_agents,
 )
 from actors.runtime import Runtime
 
@@ -98,10 +102,11 @@ class Execution:
 class ToolRunner(Actor):
     """Serial tools of one conversation (REQ-BED-004), and the barrier between a killed one and the next."""
 
-    def __init__(self, runtime: Runtime, owner: ActorRef[Any]) -> None:
+    def __init__(self, runtime: Runtime, owner: ActorRef[Any], asides: Asides) -> None:
         super().__init__()
         self._runtime = runtime
         self._owner = owner
+        self._asides = asides
         self._run: ToolRun = Ready()
         self._executions: dict[Identity, Execution] = {}
         self._retiring = False
@@ -215,9 +220,12 @@ class ToolRunner(Actor):
         except BaseException:
             log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
             result = ToolError(tool_use_id, _INTERNAL)
+        if isinstance(result, tuple):
+            return AgentsSpawned(now(), *execution.identity, result)
         return ToolComplete(now(), *execution.identity, result)
 
-    def _result(self, execution: Execution) -> ToolResult:
+    def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
+        """What the tool answers, or the sub-agents whose answer is waited for."""
         effect, started = execution.run.effect, self._runtime.clock.monotonic()
         tool = self._runtime.toolbox.get(effect.name)
         try:
@@ -228,6 +236,8 @@ class ToolRunner(Actor):
             return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
         output = tool.run(arguments, self._context(execution))
         took = round((self._runtime.clock.monotonic() - started) * 1000)
+        if output.agents:
+            return output.agents
         if output.is_error:
             return ToolError(effect.tool_use_id, output.text, duration_ms=took, display=output.display)
         return ToolSuccess(effect.tool_use_id, output.text, output.images, output.display, took)
@@ -247,6 +257,9 @@ class ToolRunner(Actor):
             if not run.cancel.cancelled:
                 self._runtime.bus.tool_output(context.conversation_id, run.effect.tool_use_id, text)
 
+        def plan(tasks: tuple[AgentTask, ...], where: ToolContext) -> tuple[AgentTask, ...]:
+            return planned(self._runtime, tasks, context.model_id, where)
+
         return ToolContext(
             conversation_id=context.conversation_id,
             tool_use_id=run.effect.tool_use_id,
@@ -258,7 +271,9 @@ class ToolRunner(Actor):
             on_output=show,
             track=track,
             reaped=reaped,
+            ask_aside=for_tool(self._asides, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._runtime.images.ingest(context.conversation_id, data, run.cancel),
+            plan_agents=no_agents if context.is_sub_agent else plan,
         )
 
 

@@ -84,6 +84,7 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
     """Of tool calls: the raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
+    at: int = 0
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
@@ -93,6 +94,8 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
     status: str = ""
     """A ToolOutcome, "" if unknown."""
     message_id: str = ""
+    at: int = 0
+    duration_ms: int = 0
 
 
 class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
@@ -108,9 +111,15 @@ CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolR
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
-    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError."""
+    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError, or ValueError
+    for bytes that are no UTF-8."""
     decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
+
+
+def encode_line(event: CycleEvent) -> str:
+    """The event as one line of JSON, without the line break."""
+    return msgspec.json.encode(event).decode()
 
 
 # --- what comes out ------------------------------------------------------------------------------------------------
@@ -171,6 +180,7 @@ class AiBlock(Struct, frozen=True, tag="ai-block"):
     kind: OutputKind
     """ASSISTANT or REASONING."""
     text: str
+    message_id: str = ""
     synthetic: bool = False
     """True: the agent called tools without a word, and the empty text stands in for it."""
     groups: tuple[CallGroup, ...] = ()
@@ -183,7 +193,8 @@ class ProtocolError(Exception):
     """An event that cannot come at its place in the list."""
 
     def __init__(self, index: int, event: CycleEvent) -> None:
-        super().__init__(f"event {index}: {type(event).__struct_config__.tag} while no cycle is open")
+        self.text = f"{type(event).__struct_config__.tag} while no cycle is open"
+        super().__init__(f"event {index}: {self.text}")
         self.index = index
 
 
@@ -270,6 +281,25 @@ def _close(taken: Projection, cycle: RequestCycle, stop: RunStop) -> Projection:
     return msgspec.structs.replace(taken, closed=closed, open=following, queue=taken.queue[1:])
 
 
+def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
+    """The cycle of one run's own events; None if they do not begin with a root.
+
+    A follow-up that begins them was promoted: where it was accepted is not among a run's own events.
+    """
+    following = iter(events)
+    root = next(following, None)
+    if not isinstance(root, UserMessage):
+        return None
+    promoted = root.delivery is Delivery.FOLLOW_UP
+    opened = Projection(open=RequestCycle(root, Delivery.FOLLOW_UP if promoted else Delivery.DIRECT))
+    return Projector().project(following, opened).cycles[0]
+
+
+def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
+    """The events that the cycle was made of, its root first: what `cycle_of` takes."""
+    return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))
+
+
 # --- the two views -------------------------------------------------------------------------------------------------
 
 
@@ -301,7 +331,7 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
                     done.append(AiBlock(OutputKind.ASSISTANT, "", synthetic=True))
                 done[-1] = _with_call(done[-1], Call(event, results.get(event.tool_call_id)))
             case AgentOutput():
-                done.append(AiBlock(event.kind, event.text))
+                done.append(AiBlock(event.kind, event.text, event.message_id))
             case ToolResult():
                 pass
     return tuple(done)
@@ -368,13 +398,13 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
     if message.type is MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
         yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)
-    served = message.request_id or None
+    served, at = message.request_id or None, message.created_at
     for block in message.content:
         match block:
             case Text() if message.type is MessageType.AGENT:
-                yield AgentOutput(OutputKind.ASSISTANT, block.text, served, message_id=message.id)
-            case Reasoning():
-                yield AgentOutput(OutputKind.REASONING, block.text, served, message_id=message.id)
+                yield AgentOutput(OutputKind.ASSISTANT, block.text, served, message_id=message.id, at=at)
+            case Reasoning() if block.text:
+                yield AgentOutput(OutputKind.REASONING, block.text, served, message_id=message.id, at=at)
             case ToolUse():
                 yield AgentOutput(
                     OutputKind.TOOL_CALL,
@@ -384,10 +414,13 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                     input=block.input,
                     group=groups.get(block.name, ToolGroup.OTHER),
                     message_id=message.id,
+                    at=at,
                 )
-            case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
-                yield ToolResult(block.tool_use_id, block.outcome.value, message.id)
-            case Text() | Image():
+            case ToolSuccess() | ToolError():
+                yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
+            case ToolCancelled() | SubAgentComplete():
+                yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
+            case Text() | Image() | Reasoning():  # the provider hides the reasoning
                 pass
 
 

@@ -69,6 +69,8 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
     at: int
     message_id: str
     task: str
+    max_turns: int = 0
+    """What the limits say if 0."""
 
 
 class SetMode(Struct, frozen=True, tag="set_mode"):
@@ -146,6 +148,8 @@ class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
     at: int
     request_id: str
     attempt: int
+    usage: Usage | None = None
+    """What the provider had counted by then."""
 
 
 class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
@@ -216,6 +220,8 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
 
     at: int
     agent_id: str
+    partial_result: str = ""
+    """Its last text until now."""
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
@@ -246,6 +252,18 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
     """For people: names the conversation's log line, shows no insides."""
 
 
+class UsageReported(Struct, frozen=True, tag="usage_reported"):
+    """Tokens were spent without an answer that the conversation waits for (§2.12)."""
+
+    at: int
+    usage: Usage
+    aside: bool
+    """True: by a small request beside the conversation; False: by a request of its own that it has abandoned, or by a
+    sub-agent."""
+    run: str = ""
+    """The run that a sub-agent's tokens count for as well, while it is live."""
+
+
 Command: TypeAlias = (
     UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
 )
@@ -255,6 +273,6 @@ ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | Agent
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
 """Events that have a cell in every state (SEMANTICS §2.8, §2.9)."""
-Beside: TypeAlias = WithdrawMessage | InternalFault
+Beside: TypeAlias = WithdrawMessage | InternalFault | UsageReported
 """Events that are treated alike in every state: they are journalled and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

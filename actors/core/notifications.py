@@ -12,7 +12,7 @@ from actors.core.context import Mode
 from actors.core.errors import LlmFailure
 from actors.core.fsm import ContextState
 from actors.core.states import AgentReport, ApprovalKind, QueuedInput
-from actors.core.summary import StateSummary
+from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
@@ -116,10 +116,10 @@ class ContextWarning(Struct, frozen=True, tag="context_warning"):
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent started or ended."""
+    """A sub-agent ended, and others that were started with it go on."""
 
     reports: tuple[AgentReport, ...]
-    pending_ids: tuple[str, ...]
+    pending: tuple[AgentSummary, ...]
 
 
 class ModeChanged(Struct, frozen=True, tag="mode_changed"):

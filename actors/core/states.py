@@ -56,6 +56,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Whether the last usage was at or above the warning threshold."""
     turns: int = 0
     """Sub-agents: LLM requests begun, in all."""
+    max_turns: int = 0
+    """Sub-agents: how many it may have, the grace turn apart; 0: what the limits say."""
     nudges: int = 0
     """Sub-agents: text-only answers in a row."""
     grace: bool = False
@@ -68,6 +70,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Sum over the conversation, for budgets and display."""
     run_usage: Usage = Usage()
     """Sum over this cycle."""
+    aside_usage: Usage = Usage()
+    """Sum over the small requests beside the conversation; counts against its budget, not against a run's."""
 
 
 class Phase(StrEnum):
@@ -174,6 +178,9 @@ class AgentTask(Struct, frozen=True):
     max_turns: int
     timeout_ms: int
     read_first: tuple[str, ...] = ()
+    """Paths of files that it is given at the start."""
+    given: str = ""
+    """What is in them, as it reads it behind its task."""
 
 
 class PendingAgent(Struct, frozen=True):

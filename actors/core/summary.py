@@ -16,10 +16,25 @@ from actors.core.states import (
     Error,
     Failed,
     LlmRequesting,
+    PendingAgent,
     State,
     ToolExecuting,
     name_of,
 )
+
+HEADING_CHARS = 200
+
+
+class AgentSummary(Struct, frozen=True, omit_defaults=True):
+    """A sub-agent at work, as its parent knows it."""
+
+    id: str
+    index: int
+    """Position in task order."""
+    heading: str
+    """Of its task, which is the first message of its own conversation."""
+    deadline: int
+    """Milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):
@@ -43,7 +58,7 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     approval_kind: str = ""
     since: int = 0
     """When the questions were asked."""
-    pending_agents: tuple[str, ...] = ()
+    pending_agents: tuple[AgentSummary, ...] = ()
     error_kind: ErrorKind | None = None
     error_message: str = ""
     result: str = ""
@@ -83,7 +98,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 kind,
                 run,
                 busy,
-                pending_agents=state.pending_ids,
+                pending_agents=tuple(map(summarize_agent, state.pending)),
                 completed_count=len(state.completed_results),
             )
         case Error():
@@ -101,3 +116,14 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
             )
         case _:
             return StateSummary(kind, run, busy)
+
+
+def summarize_agent(agent: PendingAgent) -> AgentSummary:
+    """A sub-agent at work, as clients see it."""
+    return AgentSummary(agent.agent_id, agent.index, heading(agent.task), agent.deadline)
+
+
+def heading(task: str) -> str:
+    """The first line of a task that says something, 200 characters of it at most."""
+    line = next(filter(None, map(str.strip, task.splitlines())), "")
+    return line if len(line) <= HEADING_CHARS else line[: HEADING_CHARS - 1] + "…"

@@ -74,6 +74,7 @@ from actors.core.events import (
     InternalFault,
     PromoteFollowUp,
     Settle,
+    UsageReported,
     UserCancel,
     UserMessage,
     WithdrawMessage,
@@ -89,6 +90,7 @@ from actors.core.rules.error import when_error
 from actors.core.rules.faults import fault
 from actors.core.rules.idle import when_idle
 from actors.core.rules.llm_requesting import when_llm_requesting
+from actors.core.rules.spending import spend
 from actors.core.rules.terminal import when_terminal
 from actors.core.rules.tool_executing import when_tool_executing
 from actors.core.states import (
@@ -140,6 +142,8 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
             return withdraw(state, context, event)
         case InternalFault():
             return fault(state, context, event)
+        case UsageReported():
+            return spend(state, context, event)
         case UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
             raise Rejected(Reason.RUN_OVER)
         case UserCancel() if event.run_id and event.run_id != _live_run(state, context):

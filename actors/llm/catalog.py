@@ -16,7 +16,7 @@ from actors.llm.http_model import HttpModel
 from actors.llm.limits import known_limits, stated_by_operator
 from actors.llm.openai_chat_answer import OpenAiChatReader
 from actors.llm.openai_responses_answer import OpenAiResponsesReader
-from actors.llm.provider import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
+from actors.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
 from actors.llm.rendering import TurnCache
 from actors.ports import Model, ModelInfo
 
@@ -32,9 +32,11 @@ _WIRES = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Any thread; opens nothing.
 
-    `default` names a served model, else it is the first provider's default, else the demo. `models` is what an operator
-    says about models by the beginnings of their names. Raises ValueError for a default that nobody serves, for two
-    providers of one name, and for what cannot be said about a model.
+    `default` names a served model, else it is the first provider's default, else the demo. `small` names the model for
+    all small requests, or is "none", else it is that of the provider that a conversation talks to anyhow: nobody else
+    gets to read what is said in it. `models` is what an operator says about models by the beginnings of their names.
+    Raises ValueError for a default or small model that nobody serves, for two providers of one name, and for what
+    cannot be said about a model.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Catalog:
         providers: Sequence[ProviderConfig] = (),
         *,
         default: str = "",
+        small: str = "",
         models: Mapping[str, Any] | None = None,
         pace: float = 0.03,
     ) -> None:
@@ -55,10 +58,15 @@ class Catalog:
         self._demo = DemoModel(pace)
         self.get = functools.lru_cache(maxsize=256)(self._find)
         """The model of the provider whose setting fits the name best, the first of equals; None if none does."""
+        self.small = functools.lru_cache(maxsize=256)(self._find_small)
+        """See ports.ModelCatalog."""
         defaults = (provider.default_model for provider in providers)
         self._default = default or next(filter(None, defaults), DEMO)
         if self.get(self._default) is None:
             raise ValueError(f"no provider serves the default model {self._default}")
+        self._small = small
+        if small not in ("", NO_MODEL) and self.get(small) is None:
+            raise ValueError(f"no provider serves the small model {small}")
 
     @property
     def default(self) -> str:
@@ -68,26 +76,42 @@ class Catalog:
         """The models known by name, the default first, the demo last. A provider may serve more (`models = ["*"]`)."""
         names: dict[str, None] = {self._default: None}
         for provider in (exchange.provider for exchange, _ in self._served):
-            names |= dict.fromkeys(filter(None, (provider.default_model, *_listed(provider))))
+            names |= dict.fromkeys(filter(None, (provider.default_model, *_listed(provider), provider.small_model)))
         names.pop(DEMO, None)
         models = (self.get(name) for name in (*names, DEMO))
         return tuple(model.info for model in models if model is not None)
 
+    def _find_small(self, name: str) -> Model | None:
+        if self._small:
+            return None if self._small == NO_MODEL else self.get(self._small)
+        if name == DEMO:
+            return self._demo
+        served = self._server_of(name)
+        chosen = served[0].provider.small_model if served else ""
+        return self._model(chosen, *served) if served and chosen else None
+
     def _find(self, name: str) -> Model | None:
         if name == DEMO:
             return self._demo
+        served = self._server_of(name)
+        return self._model(name, *served) if served else None
+
+    def _model(self, name: str, exchange: Exchange, discovery: Discovery) -> Model:
+        wire = _WIRES[exchange.provider.protocol]
+        return HttpModel(name, exchange, discovery, wire=wire, operator=self._operator, turns=self._turns)
+
+    def _server_of(self, name: str) -> tuple[Exchange, Discovery] | None:
+        """Whose settings fit a model's name best."""
         fits = ((_fit(exchange.provider, name), -index) for index, (exchange, _) in enumerate(self._served))
         fit, index = max(fits, default=(0, 0))
         if not fit or not name.strip():
             return None
-        exchange, discovery = self._served[-index]
-        wire = _WIRES[exchange.provider.protocol]
-        return HttpModel(name, exchange, discovery, wire=wire, operator=self._operator, turns=self._turns)
+        return self._served[-index]
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
     """How closely a provider's settings name a model: 0 not at all, highest for its very name."""
-    fits = [len(name) + 2 if name == provider.default_model else 0]
+    fits = [len(name) + 2 if name in (provider.default_model, provider.small_model) else 0]
     for served in provider.models:
         if served == name:
             fits.append(len(name) + 2)

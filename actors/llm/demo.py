@@ -12,9 +12,20 @@ import msgspec
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.llm.demo_asides import aside_scene
 from actors.llm.demo_script import Scene, scene_for, words_of
+from actors.llm.demo_sub_agent import sub_agent_scene
 from actors.llm.tool_calls import made_id
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelInfo, ModelRequest, ModelSink
+from actors.ports import (
+    CancelToken,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    Purpose,
+)
 
 #: The model's name; always served.
 DEMO = "demo"
@@ -45,7 +56,7 @@ class DemoModel:
         """See ports.Model."""
         if cancel.cancelled:
             raise ModelAborted
-        scene = scene_for(request)
+        scene = _scene(request)
         sink.started()
         self._say(scene.reasoning, scene, sink, cancel, reasoning=True)
         self._say(scene.text, scene, sink, cancel, reasoning=False)
@@ -61,6 +72,13 @@ class DemoModel:
             sink.text(word, reasoning=reasoning)
         if cancel.cancelled:
             raise ModelAborted
+
+
+def _scene(request: ModelRequest) -> Scene:
+    if request.purpose is not Purpose.CONVERSATION:
+        return aside_scene(request)
+    is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
+    return sub_agent_scene(request) if is_sub_agent else scene_for(request)
 
 
 def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:

@@ -18,6 +18,7 @@ HELP = """I am scripted, but what I do here is real: my tools run (or ask you fi
 can cancel me at any time. Type one of these:
   run <command>   run a command with the bash tool
   read <file>     read a file
+  search <words>  look for words; where much is found, a small model (scripted too) picks what matters
   write <file>    write a file; where the mode forbids that, I ask you first
   think           show reasoning before the answer
   retry           let the first attempt fail, so that you see it tried again
@@ -27,7 +28,7 @@ can cancel me at any time. Type one of these:
 (OPENAI_MODEL names its model), and start again."""
 
 _HELP_WITH = {
-    "spawn_sub_agent": "  agents          start two sub-agents and collect their results\n",
+    "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
 """What else there is to show, by the tool that it takes."""
@@ -37,10 +38,20 @@ Let me look around first. I would like to list the files here; depending on the 
 _LIST = "ls -A | head -n 20"
 _WRITTEN = "written by the demo model"
 _COUNT_TO = 60
-_SHOWN_LINES = 8
+_TASKS = (
+    "Count what is in this directory: run sleep 1; ls -A | wc -l",
+    "Find the largest file: run sleep 2; ls -S | head -n 1",
+    "See what the project is: read README.md",
+)
+"""What sub-agents are given; `demo_sub_agent` takes them by their words."""
+SHOWN_LINES = 8
+_SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
 """A command that takes longer is waited for on purpose."""
 _ASK = "request_mode_upgrade"
+_NOTICE = "<system-notice>\n"
+_RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.S)
+"""The notice that holds the results of sub-agents that a person has started."""
 
 
 class Scene(Struct, frozen=True):
@@ -62,30 +73,37 @@ def scene_for(request: ModelRequest) -> Scene:
     """What the demo model answers; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
     results = [block for block in last.content if is_result(block)]
-    said = next(reversed(_said(last)), "")
+    said = next(reversed(said_in(last)), "")
     offered = {tool.name for tool in request.tools}
     if not offered:
         return _summary(request)
-    if "submit_result" in offered:
-        return _sub_agent(request, said, begun=bool(results))
+    if found := _RESULTS.match(_end_of(last)):
+        return Scene(f"The sub-agents are done. They say:\n{found[1]}")
     ended = any(isinstance(result, ToolCancelled) for result in results)  # what is said after that is a new request
-    if results and not (ended and said):
+    wanted = next(((play, found) for pattern, play in _SCENES if (found := pattern.search(said))), None)
+    if results and not wanted and not (ended and said):
         return _after_tools(results, said, request)
-    for pattern, play in _SCENES:
-        if found := pattern.search(said):
-            return play(found, request)
+    if wanted:
+        play, found = wanted
+        return play(found, request)
     if not any(turn.role == "assistant" for turn in request.turns):
-        return _using("bash", _command(request, _LIST), _GREETING, request)
+        return using("bash", bash_input(request, _LIST), _GREETING, request)
     return Scene(
-        f'You said: "{_short(said)}". A real model would have something to say to that; I only know my script. '
+        f'You said: "{shortened(said)}". A real model would have something to say to that; I only know my script. '
         "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
     )
 
 
-def _said(turn: Turn) -> list[str]:
+def said_in(turn: Turn) -> list[str]:
     """What people said in a turn: its texts but the system's notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
-    return [text for text in texts if not text.startswith("<system-notice>")]
+    return [text for text in texts if not text.startswith(_NOTICE)]
+
+
+def _end_of(turn: Turn) -> str:
+    """The text that a turn ends with, "" if it ends with something else."""
+    block = turn.content[-1] if turn.content else None
+    return block.text if isinstance(block, Text) else ""
 
 
 def words_of(block: Content) -> str:
@@ -105,17 +123,22 @@ def words_of(block: Content) -> str:
 
 
 def _run(found: re.Match[str], request: ModelRequest) -> Scene:
-    return _using("bash", _command(request, found[1].strip()), "I will run that.", request)
+    return using("bash", bash_input(request, found[1].strip()), "I will run that.", request)
 
 
 def _read(found: re.Match[str], request: ModelRequest) -> Scene:
-    return _using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
+    return using("read_file", {"path": found[1]}, f"I will read {found[1]}.", request)
+
+
+def _search(found: re.Match[str], request: ModelRequest) -> Scene:
+    arguments = {"query": found[1].strip(), "search_terms": found[1].split()[:_SEARCH_TERMS]}
+    return using("keyword_search", arguments, f"I will look for {shortened(found[1])}.", request)
 
 
 def _write(found: re.Match[str], request: ModelRequest) -> Scene:
     name = found[1] or "demo.txt"
     command = f"echo {_WRITTEN} > ./{name} && cat ./{name}"
-    return _using("bash", _command(request, command), f"I will write {name}.", request)
+    return using("bash", bash_input(request, command), f"I will write {name}.", request)
 
 
 def _help(_: re.Match[str], request: ModelRequest) -> Scene:
@@ -143,10 +166,10 @@ def _count(_: re.Match[str], __: ModelRequest) -> Scene:
 def _sleep(found: re.Match[str], request: ModelRequest) -> Scene:
     seconds = min(int(found[1] or 25), 600)
     text = f"I will run a command that takes {seconds} seconds. Cancel it, and its whole process tree is gone at once."
-    arguments = _command(request, f"sleep {seconds}")
+    arguments = bash_input(request, f"sleep {seconds}")
     if seconds > _PATIENCE_SECONDS and "wait_seconds" in _properties(request):
         arguments["wait_seconds"] = seconds + _PATIENCE_SECONDS
-    return _using("bash", arguments, text, request)
+    return using("bash", arguments, text, request)
 
 
 def _think(_: re.Match[str], __: ModelRequest) -> Scene:
@@ -157,18 +180,20 @@ def _think(_: re.Match[str], __: ModelRequest) -> Scene:
 
 
 def _agents(_: re.Match[str], request: ModelRequest) -> Scene:
-    tasks = [{"task": "Say one good thing about actors."}, {"task": "Say one good thing about pure functions."}]
-    return _using("spawn_sub_agent", {"tasks": tasks}, "I will ask two sub-agents, in parallel.", request)
+    tasks = [{"task": task} for task in _TASKS]
+    text = "I will ask three sub-agents, in parallel. Each has a conversation of its own: watch them."
+    return using("spawn_sub_agent", {"tasks": tasks}, text, request)
 
 
 def _upgrade(_: re.Match[str], request: ModelRequest) -> Scene:
     reason = "The demo shows how an agent asks for more rights. Deny it if you like."
-    return _using("request_mode_upgrade", {"reason": reason}, "I will ask you for unrestricted mode.", request)
+    return using("request_mode_upgrade", {"reason": reason}, "I will ask you for unrestricted mode.", request)
 
 
 _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
     (re.compile(r"^\s*run\s+(.+)", re.I | re.S), _run),
     (re.compile(r"^\s*read\s+(\S+)", re.I), _read),
+    (re.compile(r"^\s*search\s+(\S.*)", re.I), _search),
     (re.compile(r"^\s*write(?:\s+([\w][\w.-]*))?\s*$", re.I), _write),
     (re.compile(r"\b(help|what can you do)\b", re.I), _help),
     (re.compile(r"\bretry\b", re.I), _retry),
@@ -188,12 +213,12 @@ def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) ->
     asked = [result for result in results if _name(calls, result) == _ASK]
     blocked = _blocked(request, calls)
     if not said and blocked and asked and not failed(asked[-1]):
-        return _using(blocked.name, _arguments(blocked), "Thank you. Then once more:", request)
+        return using(blocked.name, _arguments(blocked), "Thank you. Then once more:", request)
     if not said and blocked and not asked and any(result.tool_use_id == blocked.id for result in results):
         return _ask_for_more(blocked, request)
     parts = [_report(_name(calls, result), result) for result in results]
     if said:
-        parts.append(f'Meanwhile you said: "{_short(said)}". It reached me between two steps.')
+        parts.append(f'Meanwhile you said: "{shortened(said)}". It reached me between two steps.')
     return Scene("\n\n".join((*parts, "Type help to see what else I can show.")))
 
 
@@ -218,43 +243,35 @@ def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
     """The same words every time: what was tried, and that it takes more rights."""
     if not any(tool.name == _ASK for tool in request.tools):
         return Scene(f"The mode is restricted, so {call.name} could not do that, and I cannot ask for more here.")
-    tried = _short(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
+    tried = shortened(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
     text = f"The mode is restricted, so {call.name} could not do that. I will ask you for more."
-    return _using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)
+    return using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)
 
 
 def _report(name: str, result: ToolResult) -> str:
     if result.outcome is ToolOutcome.DENIED:
         return f"You said no, so {name} did not run. That is fine."
     lines = result.output.strip().splitlines()
-    shown_lines = "\n".join(lines[:_SHOWN_LINES])
+    shown_lines = "\n".join(lines[:SHOWN_LINES])
     if failed(result):
         return f"{name} failed. It says:\n{shown_lines}"
-    more = f"\n… and {len(lines) - _SHOWN_LINES} more lines" if len(lines) > _SHOWN_LINES else ""
+    more = f"\n… and {len(lines) - SHOWN_LINES} more lines" if len(lines) > SHOWN_LINES else ""
     return f"{name} answered with {len(lines)} line{'' if len(lines) == 1 else 's'}:\n{shown_lines}{more}"
-
-
-def _sub_agent(request: ModelRequest, said: str, *, begun: bool) -> Scene:
-    offers_think = any(tool.name == "think" for tool in request.tools)
-    if offers_think and not begun and not any(turn.role == "assistant" for turn in request.turns):
-        return _using("think", {"thoughts": f"My task: {_short(said)}"}, "I have a task.", request)
-    task = next((text for turn in request.turns for text in _said(turn)), said)
-    return _using("submit_result", {"result": f"Done, by script: {_short(task)}"}, "I am done.", request)
 
 
 def _summary(request: ModelRequest) -> Scene:
     texts = [words_of(block) for turn in request.turns if turn.role == "user" for block in turn.content]
-    topic = _short(texts[0]) if texts else "nothing yet"
+    topic = shortened(texts[0]) if texts else "nothing yet"
     return Scene(f'Summary by the demo model: {len(request.turns)} turns so far. It began with: "{topic}".')
 
 
-def _using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
+def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
     if not any(tool.name == name for tool in request.tools):
         return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 
-def _command(request: ModelRequest, command: str) -> dict[str, Any]:
+def bash_input(request: ModelRequest, command: str) -> dict[str, Any]:
     """The arguments of bash, under the name that its schema has for a command."""
     properties = _properties(request)
     return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
@@ -267,6 +284,6 @@ def _properties(request: ModelRequest) -> dict[str, Any]:
     return properties
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:79] + "…"

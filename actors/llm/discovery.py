@@ -1,4 +1,4 @@
-"""What a server tells about its models: asked once per model, by the first request to it, and believed for good."""
+"""What a server tells about its models: asked by the requests to a model until it is known, and believed for good."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.llm.answer import counted
 from actors.llm.connections import TransportFailed
 from actors.llm.exchange import Exchange
 from actors.llm.limits import Price, Stated
-from actors.llm.provider import ANTHROPIC, Timeouts
+from actors.llm.provider import Timeouts
 from actors.ports import CancelToken, ModelAborted, ModelFailed
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,13 @@ class _Architecture(Struct):
 
 
 class _Entry(Struct):
-    """A model as llama.cpp, vLLM, OpenRouter and Anthropic list it; each tells something else."""
+    """A model as llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio list it; each tells something else."""
 
     id: Any = None
+    name: Any = None
     aliases: Any = None
+    type: Any = None
+    loaded_context_length: Any = None
     meta: _Meta | None = None
     max_model_len: Any = None
     context_length: Any = None
@@ -52,7 +55,8 @@ class _Entry(Struct):
 
 
 class _List(Struct):
-    data: list[_Entry]
+    data: list[_Entry] | None = None
+    models: list[_Entry] | None = None
 
 
 _LIST = msgspec.json.Decoder(_List)
@@ -84,6 +88,8 @@ class Discovery:
             self._asking.add(model)
         try:
             self._told[model] = self._ask(model, cancel)
+        except _NotLoaded:
+            pass  # the request that asks loads it: the next one asks again
         except (TransportFailed, ModelFailed, ModelAborted, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if not cancel.cancelled:
                 self._failed_at[model] = time.monotonic()
@@ -93,36 +99,51 @@ class Discovery:
                 self._asking.discard(model)
 
     def _ask(self, model: str, cancel: CancelToken) -> Stated | None:
+        """None: it tells nothing. Raises _NotLoaded, and what goes wrong."""
         provider = self._exchange.keys.armed(cancel)
-        # Anthropic gives pages of twenty.
-        url = provider.url("/v1/models?limit=1000" if provider.protocol == ANTHROPIC else "/models")
         send = self._exchange.transport.send
-        with send("GET", url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
+        with send("GET", provider.models_url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
             if 200 <= reply.status < 300:
-                return stated_in(reply.read_all(_MAX_LIST), model)
+                stated = stated_in(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
+                if provider.loaded_path and (stated is None or stated.window is None):
+                    raise _NotLoaded
+                return stated
             if reply.status in _NO_LIST:
                 return None
             raise TransportFailed(ErrorKind.SERVER_ERROR, f"HTTP {reply.status}")
 
 
-def stated_in(body: bytes, model: str) -> Stated | None:
-    """What a list of models says about one; the only one of a list is meant whatever its name.
+class _NotLoaded(Exception):
+    """The model's window is not known before the server has loaded it, for a request."""
+
+
+def stated_in(body: bytes, model: str, *, loaded: bool = False) -> Stated | None:
+    """What a list of models says about one; the only one of a list is meant whatever its name, unless the list is of
+    those that happen to be `loaded`. A name without a tag means its "latest".
 
     Raises msgspec.DecodeError if it is no such list.
     """
-    entries = _LIST.decode(body).data
-    named = [entry for entry in entries if entry.id == model or model in _texts(entry.aliases)]
-    entry = next(iter(named or (entries if len(entries) == 1 else ())), None)
+    found = _LIST.decode(body)
+    entries = found.models if found.data is None else found.data
+    if entries is None:
+        raise msgspec.DecodeError("it is no list of models")
+    names = (model, f"{model}:latest")
+    named = [each for each in entries if any(said in names for said in (each.id, each.name, *_texts(each.aliases)))]
+    entry = next(iter(named or (entries if len(entries) == 1 and not loaded else ())), None)
     if entry is None:
         return None
     provided = entry.top_provider or {}
-    windows = (entry.meta and entry.meta.n_ctx, entry.max_model_len, entry.context_length, entry.max_input_tokens)
+    windows = (
+        entry.meta and entry.meta.n_ctx, entry.max_model_len, entry.loaded_context_length, entry.context_length,
+        entry.max_input_tokens,
+    )  # fmt: skip
     outputs = (counted(provided, "max_completion_tokens"), counted(entry.max_tokens))
     modalities = entry.architecture and _texts(entry.architecture.input_modalities)
+    sees = "image" in modalities if modalities else None
     stated = Stated(
         window=next(filter(None, map(counted, windows)), None),
         output=next(filter(None, outputs), None),
-        images="image" in modalities if modalities else None,
+        images=True if entry.type == "vlm" else sees,
         price=_price(entry.pricing or {}),
     )
     return stated if stated != Stated() else None

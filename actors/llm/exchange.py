@@ -68,7 +68,8 @@ class Exchange:
         if isinstance(failure, KeyRefused) and self.keys.renewed(failure.key, cancel):
             answer, failure = self._attempt(wire, asked, body, sink, cancel)
         if cancel.cancelled:
-            raise ModelAborted
+            ended = answer or failure
+            raise ModelAborted(ended.usage if ended else None)
         if answer is None:
             raise failure or ModelFailed(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
         return answer
@@ -119,7 +120,7 @@ class Exchange:
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
         except SseTooLarge as error:
-            raise failures.broken_off(provider, f"the answer contains {error}") from None
+            raise failures.broken_off(provider, f"the answer contains {error}", reader.usage) from None
         except TransportFailed:
             if not reader.complete:
                 raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from actors.llm.answer import Asked
 from actors.llm.discovery import Discovery
 from actors.llm.exchange import Exchange, Wire
@@ -53,6 +55,8 @@ class HttpModel:
 
     def _asked(self, request: ModelRequest) -> Asked:
         info, limits = self._current()
+        if request.max_output:
+            limits = replace(limits, output=min(limits.output, request.max_output))
         return Asked(self._exchange.provider, info, limits, request)
 
     def _body(self, asked: Asked) -> bytes:
@@ -77,6 +81,7 @@ class HttpModel:
             context_window=limits.window,
             max_output=limits.output,
             usable_window=limits.usable_window,
+            lean=provider.profile == "lean",
             images=limits.images,
             known=known,
         )

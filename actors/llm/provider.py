@@ -19,11 +19,15 @@ OPENAI_CHAT = "openai-chat"
 OPENAI_RESPONSES = "openai-responses"
 PROTOCOLS = (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES)
 
+#: As the name of a small model: none.
+NO_MODEL = "none"
+
 #: What `extra_body` cannot replace: an answer could not be read, or a history would not be what it is.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _DISCOVER = ("unknown", "always", "never")
 _ECHO = ("calls", "always", "never")
+_PROFILES = ("full", "lean")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
@@ -99,6 +103,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ("*",)
     """Names that are served; one that ends with "*" stands for all that begin so."""
     default_model: str = ""
+    small_model: str = ""
+    """Quick and cheap, for small requests beside conversations with this provider's models; "" or "none": none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     """Sent with every request."""
@@ -115,6 +121,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     discover: str = "unknown"
     """When the server is asked for a model's limits, before the first request to it: "unknown" to the table, "always",
     "never"."""
+    loaded_path: str = ""
+    """Where the server lists the models that it has loaded with their windows, from its root on, e.g. "/api/ps"; "":
+    nowhere, it is asked at base_url + "/models"."""
+    profile: str = "full"
+    """"lean": for models that are slow to read: conversations that begin with one are told less first, and it is
+    offered the essential tools only."""
     api_version: str = "2026-10-21"
     """Anthropic only."""
     prompt_cache: bool = True
@@ -157,7 +169,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         ours = self.extra_body.keys() & OURS
         self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
         self._check("discover", self.discover in _DISCOVER, f"must be one of {', '.join(_DISCOVER)}")
+        self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")
         self._check("echo_reasoning", self.echo_reasoning in _ECHO, f"must be one of {', '.join(_ECHO)}")
+        self._check("profile", self.profile in _PROFILES, f"must be one of {', '.join(_PROFILES)}")
         self._check("context_window", self.context_window >= 0, "must not be negative")
         self._check("max_output", self.max_output >= 0, "must not be negative")
         self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
@@ -180,6 +194,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/") + path
+
+    @property
+    def models_url(self) -> str:
+        """Where the server is asked for limits."""
+        if self.loaded_path:
+            return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
+        # Anthropic gives pages of twenty.
+        return self.url("/v1/models?limit=1000" if self.protocol == ANTHROPIC else "/models")
 
     def request_headers(self) -> dict[str, str]:
         """What every request carries, credentials included."""
@@ -223,6 +245,8 @@ def provider_from_mapping(
                     arguments[key] = convert(value, known[key])
         except (TypeError, ValueError):
             raise ValueError(f"providers.{name}.{key}: has the wrong type") from None
+    if arguments.get("small_model") == NO_MODEL:
+        arguments["small_model"] = ""
     for key in ("protocol", "base_url"):
         if key not in arguments:
             raise ValueError(f"providers.{name}.{key}: is missing")
@@ -244,6 +268,8 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(preset, str) or preset not in presets():
         raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
     usual = dict(presets()[preset])
+    if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
+        usual.pop("small_model", None)  # who knows what is served elsewhere
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)
     return {**usual, **settings}

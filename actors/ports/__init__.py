@@ -10,6 +10,7 @@ from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock, Faults, Ids, NoFaults
 from actors.ports.images import ImageInvalid, Images, ImagesUnavailable, ImageView, NoImages
 from actors.ports.models import (
+    Aside,
     Model,
     ModelAborted,
     ModelAnswer,
@@ -18,6 +19,8 @@ from actors.ports.models import (
     ModelInfo,
     ModelRequest,
     ModelSink,
+    NoAnswer,
+    Purpose,
     ToolSpec,
 )
 from actors.ports.processes import (
@@ -37,7 +40,9 @@ from actors.ports.records import (
     ConversationRecord,
     JournalRow,
     LogEntry,
+    SettledInput,
     Snapshot,
+    StoppedRun,
     StoredEvent,
 )
 from actors.ports.store import (
@@ -53,9 +58,20 @@ from actors.ports.store import (
     StoreUnusable,
 )
 from actors.ports.surroundings import EventBus, GitState, Instructions, Surroundings, Workspace
-from actors.ports.tools import Tool, Toolbox, ToolContext, ToolInputInvalid, ToolOutput, ToolTransientError
+from actors.ports.tools import (
+    AgentsRefused,
+    Tool,
+    Toolbox,
+    ToolContext,
+    ToolInputInvalid,
+    ToolOutput,
+    ToolTransientError,
+    no_agents,
+)
 
 __all__ = [
+    "AgentsRefused",
+    "Aside",
     "Attachment",
     "CancelToken",
     "Clock",
@@ -85,18 +101,22 @@ __all__ = [
     "ModelInfo",
     "ModelRequest",
     "ModelSink",
+    "NoAnswer",
     "NoFaults",
     "NoImages",
     "ProcessEnd",
     "ProcessLimits",
     "ProcessStartFailed",
+    "Purpose",
     "RevisionTooOld",
     "RunningProcess",
     "Sandbox",
     "SandboxReport",
     "SandboxUnavailable",
+    "SettledInput",
     "SlugTaken",
     "Snapshot",
+    "StoppedRun",
     "Store",
     "StoreDamaged",
     "StoreError",
@@ -112,4 +132,5 @@ __all__ = [
     "ToolTransientError",
     "Toolbox",
     "Workspace",
+    "no_agents",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -31,6 +32,8 @@ class ModelInfo(Struct, frozen=True):
     images: bool = False
     known: bool = True
     """False: limits are the smallest known window (REQ-BED-022)."""
+    lean: bool = False
+    """It is slow to read: it is told little before a conversation begins, and offered the essential tools only."""
 
 
 class ToolSpec(Struct, frozen=True):
@@ -40,11 +43,23 @@ class ToolSpec(Struct, frozen=True):
     description: str
     input_schema: dict[str, Any]
     traits: ToolTraits
+    essential: bool = False
+    """Offered to lean models too."""
 
 
 def no_view(image: Image) -> ImageView | None:
     """Show no image."""
     return None
+
+
+class Purpose(StrEnum):
+    """What a request is for."""
+
+    CONVERSATION = "conversation"
+    TITLE = "title"
+    """Beside a conversation: what it is about, in a line."""
+    EXCERPTS = "excerpts"
+    """Beside a conversation: what matters of something long."""
 
 
 class ModelRequest(Struct, frozen=True):
@@ -61,6 +76,24 @@ class ModelRequest(Struct, frozen=True):
     view_of: Callable[[Image], ImageView | None] = no_view
     """What a model that takes images sees of one in `turns`, the same bytes each time; None: a text stands in for it.
     Reads the store (runner thread). Raises StoreError or ImagesUnavailable."""
+    max_output: int = 0
+    """Tokens that the answer may have; 0: what the model's limits allow."""
+    purpose: Purpose = Purpose.CONVERSATION
+    """What the answer is for. Only the scripted model looks at it."""
+
+
+class Aside(Struct, frozen=True):
+    """A small request beside a conversation, for a small model: no tools, no history."""
+
+    purpose: Purpose
+    system: str
+    text: str
+    max_output: int
+    """Tokens that the answer may have, its reasoning included."""
+
+
+class NoAnswer(Exception):
+    """An aside was not answered; the text says why, without a period."""
 
 
 class ModelAnswer(Struct, frozen=True):
@@ -87,6 +120,11 @@ class ModelFailed(Exception):
 class ModelAborted(Exception):
     """The cancel token was pulled. Decided by the token, never by what the socket raised."""
 
+    def __init__(self, usage: Usage | None = None) -> None:
+        super().__init__()
+        self.usage = usage
+        """What the provider had counted by then."""
+
 
 class ModelSink(Protocol):
     """Where an answer goes while it arrives. Called on the thread of `respond`."""
@@ -105,7 +143,7 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """Its limits may become known when it is asked for the first time."""
+        """Its limits may become known when it is asked for the first or second time."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
@@ -127,4 +165,8 @@ class ModelCatalog(Protocol):
 
     def get(self, name: str) -> Model | None:
         """The model, or None if it is not served; never a substitute (C43)."""
+        ...
+
+    def small(self, name: str) -> Model | None:
+        """The model for small requests beside a conversation with the model `name`; None: none are to be made."""
         ...

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from actors.core.content import Message
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
-from actors.core.notifications import Durable
+from actors.core.notifications import Durable, QueueChanged, RunStop
 from actors.core.states import State
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,28 @@ class StoredEvent(Struct, frozen=True):
     revision: int
     at: int
     notification: Durable
+
+
+class StoppedRun(Struct, frozen=True):
+    """A run that has ended; kept as long as the conversation."""
+
+    revision: int
+    """Of the event that told it."""
+    at: int
+    stop: RunStop
+    last_sequence: int
+    """Of the last message before its end. Its messages come after that of the run before, and bear its id."""
+
+
+class SettledInput(Struct, frozen=True):
+    """A steer or follow-up that waits no more; kept as long as the conversation."""
+
+    revision: int
+    """Of the event that told it."""
+    at: int
+    outcome: QueueChanged
+    run: str
+    """The run whose history it is in; "" if it is in none."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -12,7 +12,9 @@ from actors.ports.records import (
     Commit,
     ConversationRecord,
     JournalRow,
+    SettledInput,
     Snapshot,
+    StoppedRun,
     StoredEvent,
 )
 
@@ -84,6 +86,10 @@ class Store(Protocol):
 
     def load(self, conversation_id: str) -> ConversationRecord | None: ...
 
+    def owner(self, conversation_id: str) -> str | None:
+        """Whom it belongs to, even if the rest of its row cannot be read; None: there is no such conversation."""
+        ...
+
     def find_slug(self, slug: str) -> str | None:
         """The id of the conversation with this slug."""
         ...
@@ -128,6 +134,30 @@ class Store(Protocol):
         """Durable events after this revision, in order, gap-free; raises RevisionTooOld."""
         ...
 
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        """Runs that have ended, by the revision that told it. Pruning leaves them."""
+        ...
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        """Steers and follow-ups that wait no more, by the revision that told it. Pruning leaves them."""
+        ...
+
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
         """Record and latest messages from one read transaction."""
         ...
@@ -141,8 +171,28 @@ class Store(Protocol):
         and messages, messages that are not what the log says. Empty if all is well."""
         ...
 
-    def prune_log(self, conversation_id: str, before_revision: int) -> None:
-        """Drop the log's transitions whose events all lie before this revision, never the latest one's."""
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        """Drop the oldest of the log's transitions whose events all lie before this revision, and that were written
+        before the time `older_than` if it is given; never the latest event's. A few hundred at a time, so that nobody
+        waits for it long. Returns how many were dropped: 0 if there are no more.
+
+        Raises StoreUnavailable; StoreDamaged if they are not what was written, and then they stay.
+        """
+        ...
+
+    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Ids, in order and after `after`, of conversations whose log begins before the time `before` and that have
+        more than `keep` revisions."""
+        ...
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Ids, in order and after `after`, of conversations that have been archived since before the time `before`;
+        sub-agents are left out."""
+        ...
+
+    def reclaim(self, pages: int, *, spare: int) -> bool:
+        """Give free space back to the file system, at most so many pages; `spare` free pages are kept for what will
+        be written. Returns whether there was any to give. Raises StoreUnavailable."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None: ...

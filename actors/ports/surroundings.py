@@ -27,8 +27,12 @@ class EventBus(Protocol):
         """Passing output of the tool under way."""
         ...
 
-    def deleted(self, conversation_id: str) -> None:
-        """The conversation is gone."""
+    def created(self, record: ConversationRecord) -> None:
+        """A conversation is there that has told nothing yet."""
+        ...
+
+    def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
+        """The conversation is gone; `record` is its last one, or that of the conversation it was a sub-agent of."""
         ...
 
 

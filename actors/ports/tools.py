@@ -9,17 +9,47 @@ from msgspec import Struct
 
 from actors.core.content import Image
 from actors.core.context import Mode
+from actors.core.errors import Reason
+from actors.core.states import AgentTask
 from actors.core.tool_run import Receipt
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
 from actors.ports.images import ImagesUnavailable
-from actors.ports.models import ToolSpec
+from actors.ports.models import Aside, NoAnswer, ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
 
 
 def no_image(data: bytes) -> Image:
     """Keep nothing, where there is nothing that could."""
     raise ImagesUnavailable("this server takes no images")
+
+
+class AgentsRefused(Exception):
+    """No sub-agent is started, because of one field of one task; the text is for whoever asked."""
+
+    def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
+        super().__init__(text)
+        self.index = index
+        """Of the task; None: it is about all of them."""
+        self.field = field
+        """As in AgentTask, "read_first[1]" for one file; "" if it is about the whole task."""
+        self.reason = reason
+
+    def place(self, names: Mapping[str, str]) -> str:
+        """The field as whoever asked calls it: "tasks[2].model"."""
+        task = "tasks" if self.index is None else f"tasks[{self.index}]"
+        name = names.get(self.field, self.field)
+        return f"{task}.{name}" if name else task
+
+
+def no_agents(tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
+    """Start none, where nobody may."""
+    raise AgentsRefused(None, "", "sub-agents cannot be started here")
+
+
+def nobody(aside: Aside) -> str:
+    """Answer no asides, where nobody could."""
+    raise NoAnswer("there is no small model")
 
 
 class ToolContext(Struct, frozen=True):
@@ -43,6 +73,12 @@ class ToolContext(Struct, frozen=True):
     keep_image: Callable[[bytes], Image] = no_image
     """Take an image into the conversation, so that the result can refer to it. Blocks; ends early when cancelled.
     Raises ImageInvalid, ImagesUnavailable or StoreError."""
+    ask_aside: Callable[[Aside], str] = nobody
+    """Ask a small model beside the conversation, once. Blocks, for a bounded time; ends early when cancelled. Raises
+    NoAnswer, or ToolTransientError while the model is busy and the tool may be tried again."""
+    plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_agents
+    """Check the tasks of sub-agents, fill in what they leave open ("" or 0), and read what they are given. Blocks like
+    a tool. Raises AgentsRefused, or what `Tool.run` raises."""
 
 
 class ToolOutput(Struct, frozen=True):
@@ -53,6 +89,8 @@ class ToolOutput(Struct, frozen=True):
     images: tuple[Image, ...] = ()
     display: str = ""
     """JSON text for people, or ""."""
+    agents: tuple[AgentTask, ...] = ()
+    """Sub-agents to be started: what they report becomes the result, instead of `text`."""
 
 
 class ToolInputInvalid(Exception):

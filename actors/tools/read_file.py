@@ -40,6 +40,7 @@ SPEC = ToolSpec(
         "additionalProperties": False,
     },
     traits=ToolTraits("read_file", ToolGroup.READ, retry_safe=True),
+    essential=True,
 )
 
 

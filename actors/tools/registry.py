@@ -22,6 +22,7 @@ from actors.tools.patch import PatchTool
 from actors.tools.read_file import ReadFileTool
 from actors.tools.read_image import ReadImageTool
 from actors.tools.search import SearchTool
+from actors.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
 from actors.tools.think import ThinkTool
 
@@ -51,10 +52,11 @@ class StandardToolbox:
             PatchTool(self._clipboards),
             ThinkTool(),
         )
-        upgrade = ModeUpgradeTool()
-        self._tools = {tool.spec.name: tool for tool in (*tools, upgrade)}
+        not_for_sub_agents: tuple[Tool, ...] = (SpawnSubAgentTool(), ModeUpgradeTool())
+        self._tools = {tool.spec.name: tool for tool in (*tools, *not_for_sub_agents)}
         standard = tuple(tool.spec for tool in tools)
-        self._offered = {False: (*standard, upgrade.spec), True: (*standard, RESULT_SPEC, ERROR_SPEC)}
+        top_level = (*standard, *(tool.spec for tool in not_for_sub_agents))
+        self._offered = {False: top_level, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
         every = {spec.name: spec for specs in self._offered.values() for spec in specs}
         self._validators = {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
 

@@ -20,6 +20,7 @@ RESULT_SPEC = ToolSpec(
         },
     },
     traits=ToolTraits("submit_result", ToolGroup.OTHER),
+    essential=True,
 )
 
 ERROR_SPEC = ToolSpec(
@@ -34,4 +35,5 @@ ERROR_SPEC = ToolSpec(
         "properties": {"error": {"type": "string", "description": "Why the task cannot be done, and what you tried."}},
     },
     traits=ToolTraits("submit_error", ToolGroup.OTHER),
+    essential=True,
 )

@@ -94,6 +94,7 @@ def _outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOu
             account(draft, event.usage, fills_window=False)
             return _failed(draft, state, event.error, event.retry_after_ms)
         case LlmAborted():
+            account(draft, event.usage, fills_window=False)
             return _failed(draft, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED), None)
 
 

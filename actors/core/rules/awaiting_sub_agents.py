@@ -79,7 +79,7 @@ def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult
     if isinstance(event, SubAgentResult):
         return report(draft, state, agent, event.result)
     draft.act(CancelSubAgents((agent.agent_id,)))
-    return report(draft, state, agent, AgentTimedOut())
+    return report(draft, state, agent, AgentTimedOut(event.partial_result))
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:

@@ -26,6 +26,7 @@ from actors.core.states import (
     PendingAgent,
     ToolExecuting,
 )
+from actors.core.summary import summarize_agent
 
 
 def spawn(
@@ -49,7 +50,7 @@ def report(draft: Draft, state: AwaitingSubAgents, agent: PendingAgent, outcome:
     pending = tuple(other for other in state.pending if other is not agent)
     if pending:
         draft.place_state()
-        draft.notify(SubAgents(reports, tuple(other.agent_id for other in pending)))
+        draft.notify(SubAgents(reports, tuple(map(summarize_agent, pending))))
         return draft.stay(replace(state, ledger=draft.ledger, pending=pending, completed_results=reports))
     reports = tuple(sorted(reports, key=lambda done: done.index))
     text = aggregate(reports)

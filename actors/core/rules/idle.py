@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from actors.core.context import ConvContext
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
@@ -89,5 +91,6 @@ def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) ->
         raise Rejected(Reason.NOT_SUB_AGENT)
     draft = Draft(state, context, event.at)
     open_run(draft)
+    draft.ledger = replace(draft.ledger, max_turns=event.max_turns)
     draft.say_user(event.message_id, event.task, (), "direct")
     return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE))

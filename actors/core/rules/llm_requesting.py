@@ -91,4 +91,5 @@ def _outcome(state: LlmRequesting, context: ConvContext, event: AttemptOutcome) 
             account(draft, event.usage, fills_window=False)
             return request_failed(draft, state, event.error, event.retry_after_ms)
         case LlmAborted():
+            account(draft, event.usage, fills_window=False)
             return request_failed(draft, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))

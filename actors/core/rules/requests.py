@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from actors.core import budget
 from actors.core.content import SystemKind
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind
@@ -20,7 +21,7 @@ from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 
 def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) -> TransitionResult:
     """Budget and round cap first, then what waits to be said, then the request."""
-    spent = _spent_budget(draft)
+    spent = budget.spent(draft.context.budget, draft.ledger)
     if spent:
         return _stop_for_budget(draft, spent, *through)
     limits, ledger = draft.context.limits, draft.ledger
@@ -89,22 +90,10 @@ def _next_request(draft: Draft) -> str:
 def _count_turn(draft: Draft) -> None:
     """Sub-agents: after the last turn comes one grace turn, announced to the model (C31)."""
     turns, grace = draft.ledger.turns, draft.ledger.grace
-    if turns >= draft.context.limits.max_turns:
+    if turns >= (draft.ledger.max_turns or draft.context.limits.max_turns):
         draft.say_system(SystemKind.GRACE, texts.GRACE, meta=True)
         grace = True
     draft.ledger = replace(draft.ledger, turns=turns + 1, grace=grace)
-
-
-def _spent_budget(draft: Draft) -> str:
-    """What is spent, in words; "" if the budget leaves room or there is none."""
-    budget, ledger = draft.context.budget, draft.ledger
-    if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
-        return f"{budget.run_tokens} tokens per run"
-    if 0 < budget.conversation_tokens <= ledger.total_usage.context_tokens:
-        return f"{budget.conversation_tokens} tokens"
-    if 0 < budget.conversation_cost_micros <= ledger.total_usage.cost_micros:
-        return f"${budget.conversation_cost_micros / 1_000_000:.2f}"
-    return ""
 
 
 def _stop_for_budget(draft: Draft, spent: str, *through: ContextState) -> TransitionResult:

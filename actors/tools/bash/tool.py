@@ -90,6 +90,7 @@ SPEC = ToolSpec(
         "additionalProperties": False,
     },
     traits=ToolTraits("bash", ToolGroup.BASH, writes=True),
+    essential=True,
 )
 
 

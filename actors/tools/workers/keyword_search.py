@@ -1,8 +1,8 @@
 """Find what is written around some terms: a JSON object on standard input with search_terms and ripgrep.
 
 Runs as a tool's program in the working directory and searches the git repository around it, or else the directory.
-Prints "ok" or "error" on a line of its own, then the text for the model: what `rg -n -i -C 10` would print of the files
-that `search` looks at, with long lines cut.
+Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
+that `search` looks at, with long lines cut, and remarks. Or "error", and a text for the model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,19 @@ SEPARATOR = "--\n"
 MAX_TERM_BYTES = 64 * 1024
 MAX_ALL_BYTES = 128 * 1024
 
-MAX_CHARACTERS = 8_000
-#: Shown in the end.
+
+class Findings(NamedTuple):
+    """What was found, for whoever shows it to the model."""
+
+    text: str
+    remarks: list[str]
+    #: What was left out, and why.
+    root: str
+    #: What paths are relative to; "" if that is the working directory.
+
+
+class TooMuch(Exception):
+    """Every term finds more than there is room for."""
 
 
 class Part(NamedTuple):
@@ -132,19 +143,18 @@ class KeywordSearch:
         self._max_entries = max_entries
         self._unreadable = 0
 
-    def answer(self) -> tuple[bool, str]:
-        """Whether there is one, and the text."""
+    def findings(self) -> Findings:
+        """Search. Raises TooMuch."""
         self._look()
         kept = [term for term in self.terms if not term.too_much]
         if not kept:
-            limit = MAX_TERM_BYTES // 1024
-            return False, f"Every term finds more than {limit} KiB: use more specific terms, or search with `include`."
+            raise TooMuch
         dropped = []
         text = rendered(kept)
         while len(text.encode(errors="replace")) > MAX_ALL_BYTES:
             dropped.append(kept.pop())
             text = rendered(kept)
-        return True, shortened(text, self._remarks(dropped), self.root if self.elsewhere else "")
+        return Findings(text, self._remarks(dropped), texts.shown_name(self.root) if self.elsewhere else "")
 
     def _look(self) -> None:
         for file, data in self._contents():
@@ -172,23 +182,17 @@ class KeywordSearch:
         return remarks
 
 
-def shortened(text: str, remarks: list[str], root: str) -> str:
-    """At most MAX_CHARACTERS of the lines found, whole ones, between where they are and what was left out."""
-    total = len(text)
-    if total > MAX_CHARACTERS:
-        text = text[: text.rfind("\n", 0, MAX_CHARACTERS) + 1]
-        remarks = [f"cut: {len(text)} of {total} characters are shown; use fewer or more specific terms", *remarks]
-    beginning = f"[paths are relative to {texts.shown_name(root)}]\n" if root else ""
-    return beginning + (text or "No matches found.\n") + "".join(f"[{remark}]\n" for remark in remarks)
-
-
 def main(arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:
-        found, text = KeywordSearch(asked, max_entries).answer()
+        found = json.dumps(KeywordSearch(asked, max_entries).findings()._asdict(), ensure_ascii=False)
+        answer = f"ok\n{found}"
+    except TooMuch:
+        limit = MAX_TERM_BYTES // 1024
+        answer = f"error\nEvery term finds more than {limit} KiB: use more specific terms, or search with `include`."
     except (OSError, ValueError) as error:
-        found, text = False, f"Cannot search here: {getattr(error, 'strerror', None) or error}."
+        answer = f"error\nCannot search here: {getattr(error, 'strerror', None) or error}."
     except MemoryError:
-        found, text = False, "The search needs too much memory: use simpler terms."
-    sys.stdout.buffer.write(f"{'ok' if found else 'error'}\n{text}".encode(errors="replace"))
+        answer = "error\nThe search needs too much memory: use simpler terms."
+    sys.stdout.buffer.write(answer.encode(errors="replace"))

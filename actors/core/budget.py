@@ -1,0 +1,38 @@
+"""What a conversation may spend, and what is left of it (SEMANTICS §2.5)."""
+
+from __future__ import annotations
+
+from actors.core.context import Budget
+from actors.core.states import Ledger
+
+
+def spent(budget: Budget, ledger: Ledger) -> str:
+    """What is spent, in words; "" if the budget leaves room or there is none."""
+    if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
+        return f"{budget.run_tokens} tokens per run"
+    return spent_for_good(budget, ledger)
+
+
+def spent_for_good(budget: Budget, ledger: Ledger) -> str:
+    """The same for what no new run brings back."""
+    whole = ledger.total_usage + ledger.aside_usage
+    if 0 < budget.conversation_tokens <= whole.context_tokens:
+        return f"{budget.conversation_tokens} tokens"
+    if 0 < budget.conversation_cost_micros <= whole.cost_micros:
+        return f"${budget.conversation_cost_micros / 1_000_000:.2f}"
+    return ""
+
+
+def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
+    """The part of what is left that each of so many sub-agents may spend. Only while nothing is `spent`."""
+    whole = ledger.total_usage + ledger.aside_usage
+    limits = (
+        (budget.run_tokens, ledger.run_usage.context_tokens),
+        (budget.conversation_tokens, whole.context_tokens),
+    )
+    tokens = [limit - used for limit, used in limits if limit]
+    money = budget.conversation_cost_micros
+    return Budget(
+        conversation_tokens=max(1, min(tokens) // among) if tokens else 0,
+        conversation_cost_micros=max(1, (money - whole.cost_micros) // among) if money else 0,
+    )

@@ -1,0 +1,122 @@
+"""spawn_sub_agent: start agents that work on tasks of their own, in parallel; the result is what they report.
+
+The tool only says what is to be started. The machine starts it, waits, and makes the result (SEMANTICS C27, C28).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from actors.core.context import Mode, ToolGroup, ToolTraits
+from actors.core.states import AgentTask
+from actors.ports import AgentsRefused, ToolContext, ToolOutput, ToolSpec
+
+MOST = 10
+NAMES = {"timeout_ms": "timeout_seconds"}
+"""What a field of AgentTask is called here, where that is something else."""
+
+_TASK = {
+    "type": "object",
+    "required": ["task"],
+    "properties": {
+        "task": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What to do and what to report. The sub-agent knows nothing of this conversation: name "
+            "files, and say what it is for.",
+        },
+        "cwd": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 4096,
+            "description": "Its working directory; that of this conversation if left out.",
+        },
+        "mode": {
+            "type": "string",
+            "description": f'Only "{Mode.RESTRICTED.value}": sub-agents read, and change nothing.',
+        },
+        "model": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 256,
+            "description": "The model it uses; that of this conversation if left out.",
+        },
+        "max_turns": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How many responses it has; default 20. One more is given to submit a result.",
+        },
+        "timeout_seconds": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How much time it has; default 1200.",
+        },
+        "read_first": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": 4096},
+            "maxItems": 10,
+            "description": "Paths of text files that it is given at the start.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+SPEC = ToolSpec(
+    name="spawn_sub_agent",
+    description=(
+        "Start sub-agents, agents that each work on one task at the same time, and wait for all of them. The result "
+        "says for each task, in order, what was reported or why it failed. Use it for parts that do not depend on one "
+        "another and would fill this conversation with what need not stay in it: searching, reading much, comparing. "
+        "A sub-agent has the same tools but is always restricted to reading, cannot ask anybody, and cannot start "
+        "sub-agents. If one task is wrong none is started."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["tasks"],
+        "properties": {
+            "tasks": {
+                "type": "array",
+                "items": _TASK,
+                "minItems": 1,
+                "maxItems": MOST,
+                "description": "One sub-agent for each.",
+            }
+        },
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("spawn_sub_agent", ToolGroup.OTHER, retry_safe=True),
+)
+
+
+class SpawnSubAgentTool:
+    """Says which sub-agents to start (ports.Tool)."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Check everything and read what is given; raises ToolTransientError or SandboxUnavailable."""
+        try:
+            wanted = tuple(_task(index, task, context) for index, task in enumerate(arguments["tasks"]))
+            return ToolOutput("", agents=context.plan_agents(wanted, context))
+        except AgentsRefused as refused:
+            return ToolOutput(f"No sub-agent was started. `{refused.place(NAMES)}`: {refused}", is_error=True)
+
+
+def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
+    """What was asked for; "" and 0 where nothing was. Raises AgentsRefused for a wider mode."""
+    if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
+        text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
+        raise AgentsRefused(index, "mode", text)
+    return AgentTask(
+        agent_id="",
+        task=task["task"],
+        cwd=os.path.join(context.working_directory, task["cwd"]) if "cwd" in task else "",
+        model=task.get("model", ""),
+        max_turns=int(task.get("max_turns", 0)),
+        timeout_ms=int(task.get("timeout_seconds", 0)) * 1000,
+        read_first=tuple(task.get("read_first", ())),
+    )
