@@ -13,6 +13,8 @@ from actors.ports import Attachment, CommandExists, CommandRecord, Commit, Fence
 from actors.store import rows, statements
 from actors.store.engine import sqlite3
 from actors.store.journal import check_shape, next_revision, seal
+from actors.store.outcomes import fate_values, run_values, settled_inputs, stopped_runs
+from actors.store.pruning import Place
 
 
 class Change(Protocol):
@@ -49,6 +51,8 @@ class Part:
         self.id = record.id
         self.changing = rows.changing_values(record)
         self.messages = [rows.message_values(record.id, message) for message in commit.messages]
+        self.runs = [run_values(record.id, ended) for ended in stopped_runs(commit)]
+        self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]
         self.command = None if commit.command is None else _command_values(commit, commit.command)
         self._slug = record.slug
         self._epoch = record.epoch
@@ -83,6 +87,10 @@ class Part:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)
         if log:
             connection.executemany(statements.INSERT_LOG, log)
+        if self.runs:
+            connection.executemany(statements.INSERT_RUN, self.runs)
+        if self.fates:
+            connection.executemany(statements.INSERT_FATE, self.fates)
         if self.command is not None:
             connection.execute(statements.INSERT_COMMAND, self.command)
 
@@ -90,7 +98,7 @@ class Part:
         log, log_hash = self.links("")
         connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self._slug, log_hash))
         if self._prompt:
-            connection.execute(statements.INSERT_PROMPT, (self.id, self._prompt))
+            connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self._prompt))
         return log
 
     def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
@@ -111,8 +119,9 @@ class Part:
 
 
 def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
-    owner = (None, commit.record.principal) if commit.create_command else (commit.record.id, None)
-    return (*owner, command.request_id, command.body_hash, command.answer.decode(), command.at)
+    conversation, principal = ("", commit.record.principal) if commit.create_command else (commit.record.id, "")
+    values = (conversation, principal, command.request_id, command.body_hash, command.answer.decode(), command.at)
+    return (*values, rows.digest_of(values))
 
 
 class Transition:
@@ -148,24 +157,37 @@ class Deletion:
 
 
 class Pruning:
-    """The log's rows whose events all lie before a revision; the row of the latest event stays."""
+    """The log begins at another place from now on; the rows before it go."""
 
-    def __init__(self, conversation_id: str, before_revision: int) -> None:
-        self._bounds = {"id": conversation_id, "before": before_revision}
+    def __init__(self, conversation_id: str, begins: Place, *, was: Place) -> None:
+        self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Nothing happens if there are none."""
-        connection.execute(statements.PRUNE_LOG, self._bounds)
+        """Nothing happens if the conversation is gone, or does not begin where it was thought to."""
+        if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
+            connection.execute(statements.PRUNE_LOG, self._values)
+
+
+class Reclaiming:
+    """Free pages, given back to the file system."""
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """At most so many; a database that cannot give any back keeps them for what will be written."""
+        connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 
 class NewAttachment:
     """Bytes by content hash; those that are there already stay."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
-        self._row = (
+        values = (
             conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width,
             attachment.height, at,
         )  # fmt: skip
+        self._row = (*values, rows.digest_of(values))
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Raises Fenced if the conversation is gone."""

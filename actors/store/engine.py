@@ -22,14 +22,29 @@ if TYPE_CHECKING:
 else:
     from peewee import sqlite3
 
-__all__ = ["FILE", "MIGRATIONS", "migrate", "open_reader", "open_writer", "raw", "sqlite3", "wal_reset_race"]
+__all__ = [
+    "FILE",
+    "INCREMENTAL",
+    "MIGRATIONS",
+    "migrate",
+    "open_reader",
+    "open_writer",
+    "raw",
+    "sqlite3",
+    "wal_reset_race",
+]
 
 _log = logging.getLogger(__name__)
 
 FILE = "bedrock.db"
 """Name of the database inside the data directory."""
 MIGRATIONS = Path(__file__).with_name("migrations")
-_BUSY_SECONDS = 5
+INCREMENTAL = 2
+"""The mode in which a database can give free pages back a few at a time. Chosen when the file is made."""
+WAL_PAGES = 8_192
+"""A commit that finds this many pages in the write-ahead log moves them into the database: 32 MiB."""
+BUSY_SECONDS = 5
+"""How long a connection waits for another one's lock."""
 _MEBIBYTE = 1 << 20
 
 
@@ -59,14 +74,15 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
+            "auto_vacuum": INCREMENTAL,
             "journal_mode": "wal",
             "synchronous": "full",
             "foreign_keys": 1,
-            "wal_autocheckpoint": 0,
+            "wal_autocheckpoint": WAL_PAGES,
             "journal_size_limit": 64 * _MEBIBYTE,
             "cache_size": -64 * 1024,
         },
-        timeout=_BUSY_SECONDS,
+        timeout=BUSY_SECONDS,
         thread_safe=False,
         check_same_thread=False,
     )
@@ -86,7 +102,7 @@ def open_reader(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={"query_only": 1, "wal_autocheckpoint": 0},
-        timeout=_BUSY_SECONDS,
+        timeout=BUSY_SECONDS,
         thread_safe=False,
         check_same_thread=False,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,13 +23,18 @@ from actors.ports import (
     JournalRow,
     NoFaults,
     RevisionTooOld,
+    SettledInput,
     SlugTaken,
     Snapshot,
+    StoppedRun,
     StoredEvent,
     StoreUnavailable,
 )
-from actors.store.journal import LogRow, check_shape, events_of, journal_row, next_revision, seal, violations
+from actors.store.journal import LogRow, check_shape, events_of, journal_row, next_revision, seal
+from actors.store.outcomes import settled_inputs, stopped_runs
+from actors.store.pruning import BEGINNING, Bounds, Place, behind, prunable
 from actors.store.rows import FIXED
+from actors.store.verifying import rows_of, violations
 
 
 class _Kept(NamedTuple):
@@ -37,6 +43,10 @@ class _Kept(NamedTuple):
     record: ConversationRecord
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
+    begins: Place
+    """Where the log does: behind what was pruned."""
+    runs: tuple[StoppedRun, ...]
+    fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]
     attachments: Mapping[str, Attachment]
 
@@ -59,8 +69,20 @@ class _Kept(NamedTuple):
         fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
         record = replace(part.record, log_hash=log_hash, **fixed)
         return self._replace(
-            record=record, messages=(*self.messages, *part.messages), log=tuple(log), commands=commands
+            record=record,
+            messages=(*self.messages, *part.messages),
+            log=tuple(log),
+            runs=(*self.runs, *stopped_runs(part)),
+            fates=(*self.fates, *settled_inputs(part)),
+            commands=commands,
         )
+
+    def aged(self, before: int, keep: int) -> bool:
+        return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
+
+    def archived(self, before: int) -> bool:
+        at = self.record.archived_at
+        return at is not None and at < before and self.record.parent_conversation_id is None
 
 
 class MemoryStore:
@@ -101,14 +123,21 @@ class MemoryStore:
             self._hit("store.before_commit")
             self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in gone}
 
-    def prune_log(self, conversation_id: str, before_revision: int) -> None:
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         with self._writing():
             kept = self._kept.get(conversation_id)
             self._hit("store.before_commit")
-            if kept is not None:
-                bound = min(before_revision, kept.record.last_seq)
-                rest = tuple(row for row in kept.log if row.first_revision + row.event_count > bound)
-                self._kept[conversation_id] = kept._replace(log=rest)
+            if kept is None:
+                return 0
+            bounds = Bounds(min(before_revision, kept.record.last_seq), older_than)
+            going = prunable(kept.begins, kept.log, bounds)
+            if going:
+                rest = kept.log[len(going) :]
+                self._kept[conversation_id] = kept._replace(log=rest, begins=behind(going[-1]))
+            return len(going)
+
+    def reclaim(self, pages: int, *, spare: int) -> bool:
+        return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
         with self._writing():
@@ -124,6 +153,10 @@ class MemoryStore:
     def load(self, conversation_id: str) -> ConversationRecord | None:
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record
+
+    def owner(self, conversation_id: str) -> str | None:
+        kept = self._read().get(conversation_id)
+        return None if kept is None else kept.record.principal
 
     def find_slug(self, slug: str) -> str | None:
         return next((kept.record.id for kept in self._read().values() if slug and kept.record.slug == slug), None)
@@ -159,6 +192,14 @@ class MemoryStore:
             if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
         )
 
+    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
+        return tuple(islice(found, limit))
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.archived(before))
+        return tuple(islice(found, limit))
+
     # --- messages and events ----------------------------------------------------------------------------------
 
     def messages(
@@ -190,6 +231,30 @@ class MemoryStore:
             raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        kept = self._read().get(conversation_id)
+        return _page(kept.runs if kept else (), after, before, limit, descending=descending)
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        kept = self._read().get(conversation_id)
+        return _page(kept.fates if kept else (), after, before, limit, descending=descending)
+
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
         kept = self._read().get(conversation_id)
         if kept is None:
@@ -203,7 +268,10 @@ class MemoryStore:
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         kept = self._read().get(conversation_id)
-        return () if kept is None else tuple(violations(kept.record, kept.log, kept.messages))
+        if kept is None:
+            return ()
+        stored = rows_of(kept.record, kept.messages, begins=kept.begins, log=kept.log, runs=kept.runs, fates=kept.fates)
+        return tuple(violations(stored))
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
@@ -253,6 +321,14 @@ class MemoryStore:
             raise StoreUnavailable("the store is closed")
 
 
+Told = TypeVar("Told", StoppedRun, SettledInput)
+
+
+def _page(told: tuple[Told, ...], after: int, before: int | None, limit: int, *, descending: bool) -> tuple[Told, ...]:
+    found = [each for each in told if each.revision > after and (before is None or each.revision < before)]
+    return tuple(found[::-1][:limit] if descending else found[:limit])
+
+
 def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
     """The beginning of a conversation. Raises Fenced or SlugTaken."""
     record = part.record
@@ -261,7 +337,7 @@ def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
     if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
         raise Fenced(f"{record.parent_conversation_id} is gone")
     _check_slug(kept, record)
-    return _Kept(replace(record, log_hash=""), (), (), {}, {})
+    return _Kept(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
 
 
 def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:

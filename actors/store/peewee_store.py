@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,28 @@ from actors.ports import (
     JournalRow,
     NoFaults,
     RevisionTooOld,
+    SettledInput,
     Snapshot,
+    StoppedRun,
     StoreDamaged,
     StoredEvent,
 )
-from actors.store import changes, rows, schema
+from actors.store import changes, pruning, rows, schema
 from actors.store.data_directory import DataDirectory
-from actors.store.engine import FILE, migrate, open_writer, raw, sqlite3
-from actors.store.journal import LOG, LogRow, events_of, journal_row, violations
+from actors.store.engine import FILE, INCREMENTAL, migrate, open_writer, raw, sqlite3
+from actors.store.journal import LOG, LogRow, events_of, journal_row
+from actors.store.outcomes import FATE, RUN, fate_of, run_of
+from actors.store.pruning import BEGINNING, Bounds, Place, behind, prunable
 from actors.store.readers import Readers
+from actors.store.verifying import StoredRows, violations
 from actors.store.writer import Writer
 
 _log = logging.getLogger(__name__)
 
 _RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
 _LOAD = f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
+_ROW = f"SELECT {_RECORDS} FROM conversations WHERE id = ?"  # noqa: S608
+_PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id = ?"  # noqa: S608
 _MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
@@ -49,6 +57,24 @@ WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
 ORDER BY first_revision LIMIT :limit
 """
 _LOG = f"SELECT {', '.join(LOG)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY first_revision, step LIMIT ?"  # noqa: S608
+_RUNS = f"SELECT {', '.join(RUN)} FROM runs WHERE conversation_id = ?"  # noqa: S608
+_FATES = f"SELECT {', '.join(FATE)} FROM fates WHERE conversation_id = ?"  # noqa: S608
+_OTHERS = (
+    f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_id = ?",  # noqa: S608
+    f"SELECT {', '.join(rows.ATTACHMENT)} FROM attachments WHERE conversation_id = ?",  # noqa: S608
+)
+MAX_FINDINGS = 100
+"""Of one conversation; where so much is wrong, more tells nothing new."""
+_AGED = """
+SELECT id FROM conversations WHERE id > :after AND created_at < :before AND last_seq > :keep AND :before > (
+    SELECT at FROM log WHERE conversation_id = id ORDER BY first_revision, step LIMIT 1)
+ORDER BY id LIMIT :limit
+"""
+_ARCHIVED = """
+SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
+ORDER BY id LIMIT :limit
+"""
+_PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"
 _ALL = -1
 """SQLite's LIMIT for no limit."""
 
@@ -76,8 +102,25 @@ class PeeweeStore:
     def delete(self, conversation_id: str) -> None:
         self._writer.write(changes.Deletion(conversation_id))
 
-    def prune_log(self, conversation_id: str, before_revision: int) -> None:
-        self._writer.write(changes.Pruning(conversation_id, before_revision))
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        with self._reading(at_one_moment=True) as connection:
+            begins = _beginning(connection, conversation_id)
+            last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
+            log = connection.execute(_LOG, (conversation_id, begins.step, pruning.ROWS + 1))
+            going = prunable(begins, map(LogRow._make, log), bounds)
+        if going:
+            self._writer.write(changes.Pruning(conversation_id, behind(going[-1]), was=begins))
+        return len(going)
+
+    def reclaim(self, pages: int, *, spare: int) -> bool:
+        with self._reading() as connection:
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+        if mode != INCREMENTAL or free <= spare:
+            return False
+        self._writer.write(changes.Reclaiming(min(pages, free - spare)))
+        return True
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
         now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
@@ -88,6 +131,10 @@ class PeeweeStore:
     def load(self, conversation_id: str) -> ConversationRecord | None:
         with self._reading() as connection:
             return self._load(connection, conversation_id)
+
+    def owner(self, conversation_id: str) -> str | None:
+        table = schema.Conversation
+        return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
     def find_slug(self, slug: str) -> str | None:
         found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
@@ -128,6 +175,16 @@ class PeeweeStore:
     def unsettled(self) -> tuple[str, ...]:
         return self._column(schema.Conversation.select(schema.Conversation.id).where(SQL(schema.UNSETTLED)))
 
+    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        return self._ids(_ARCHIVED, {"before": before, "after": after, "limit": limit})
+
+    def _ids(self, query: str, values: dict[str, int | str]) -> tuple[str, ...]:
+        with self._reading() as connection:
+            return tuple(id_ for (id_,) in connection.execute(query, values))
+
     # --- messages and events ----------------------------------------------------------------------------------
 
     def messages(
@@ -139,9 +196,7 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        order = "DESC" if descending else "ASC"
-        bound = "" if before is None else f"AND sequence_id < {before:d}"
-        query = f"{_MESSAGES} AND sequence_id > ? {bound} ORDER BY sequence_id {order} LIMIT ?"
+        query = _between(_MESSAGES, "sequence_id", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(rows.message_of, connection.execute(query, (conversation_id, after, limit))))
 
@@ -156,6 +211,32 @@ class PeeweeStore:
             first = found[0].revision
             raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
+
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        query = _between(_RUNS, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(run_of, connection.execute(query, (conversation_id, after, limit))))
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        query = _between(_FATES, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(fate_of, connection.execute(query, (conversation_id, after, limit))))
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
         query = f"{_MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
@@ -172,17 +253,22 @@ class PeeweeStore:
             return tuple(journal_row(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        found: list[str] = []
         try:
-            with self._reading(at_one_moment=True) as connection:
-                record = self._load(connection, conversation_id)
-                if record is not None:
-                    log = map(LogRow._make, connection.execute(_LOG, (conversation_id, 0, _ALL)))
-                    messages = connection.execute(f"{_MESSAGES} ORDER BY sequence_id", (conversation_id,))
-                    found.extend(violations(record, log, map(rows.message_of, messages)))
-        except StoreDamaged as error:
-            found.append(str(error))
-        return tuple(found)
+            with self._reading(at_one_moment=True) as connection, _every_text(connection):
+                conversation = connection.execute(_ROW, (conversation_id,)).fetchone()
+                if conversation is None:
+                    return ()
+                log = map(LogRow._make, connection.execute(_LOG, (conversation_id, 0, _ALL)))
+                messages = connection.execute(f"{_MESSAGES} ORDER BY sequence_id", (conversation_id,))
+                prompt = connection.execute(_PROMPT, (conversation_id,)).fetchone()
+                begins = _beginning(connection, conversation_id)
+                runs, fates = (connection.execute(query, (conversation_id,)) for query in (_RUNS, _FATES))
+                others = chain.from_iterable(connection.execute(query, (conversation_id,)) for query in _OTHERS)
+                stored = StoredRows(conversation, prompt, begins, log, messages, runs, fates, others)
+                return tuple(islice(violations(stored), MAX_FINDINGS))
+        except StoreDamaged:
+            _log.exception("conversation %s cannot be verified", conversation_id)
+            return ("the database file is damaged, so that not everything of the conversation can be read",)
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
@@ -244,6 +330,29 @@ class PeeweeStore:
         last = found[-1][0] if found else 0
         state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
         return msgspec.structs.replace(record, state=state)
+
+
+@contextmanager
+def _every_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """For the time of the block, texts that are no UTF-8 are read all the same, with replacements."""
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
+def _beginning(connection: sqlite3.Connection, conversation_id: str) -> Place:
+    """Where the log begins: behind what was pruned."""
+    row = connection.execute(_PRUNED, (conversation_id,)).fetchone()
+    return Place(*row) if row else BEGINNING
+
+
+def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
+    """The rest of a query for a page of (conversation, after, limit)."""
+    order = "DESC" if descending else "ASC"
+    bound = "" if before is None else f"AND {column} < {before:d}"
+    return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"
 
 
 def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = None) -> PeeweeStore:

@@ -5,7 +5,8 @@ Text columns hold JSON from msgspec; the order of the columns is named here once
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import DecodeError, Struct, json
@@ -23,16 +24,22 @@ FIXED = (
 CHANGING = (
     "state", "state_data", "state_updated_at", "updated_at", "archived", "archived_at", "mode", "model", "title",
     "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node", "epoch",
-    "step", "last_seq",
+    "step", "last_seq", "digest",
 )  # fmt: skip
 """Columns that every transition writes, `slug` and `log_hash` apart."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
 """Columns that `record_of` takes, before the system prompt; `state_data` as bytes, so that it may be broken."""
 MESSAGE = (
     "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
-    "created_at", "request_id", "attempt", "through_sequence",
+    "created_at", "request_id", "attempt", "through_sequence", "digest",
 )  # fmt: skip
 """Columns of a message."""
+PROMPT = ("conversation_id", "text", "text_digest")
+"""Columns of a system prompt."""
+COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
+"""Columns of an accepted command."""
+ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
+"""Columns of an attachment."""
 
 _ACTOR_KINDS = {
     MessageType.USER: "human",
@@ -83,6 +90,18 @@ def _or_empty(value: int | str | None) -> int | str:
     return "" if value is None else value
 
 
+def digest_of(values: Sequence[object]) -> str:
+    """What tells that a row is as it was written: SHA-256 over its other values as a JSON array, bytes in base64,
+    an empty text for NULL."""
+    return hashlib.sha256(_encode(values)).hexdigest()
+
+
+def is_as_written(row: Row) -> bool:
+    """Whether a row that was read ends with the digest of the rest."""
+    digest: str = row[-1]
+    return digest_of(["" if value is None else value for value in row[:-1]]) == digest
+
+
 def fixed_values(record: ConversationRecord) -> Row:
     """The values of FIXED."""
     return (
@@ -92,14 +111,15 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """The values of CHANGING."""
-    return (
+    """The values of CHANGING. The digest covers those of FIXED and the slug as well."""
+    values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
         record.model, record.title, _encode(record.labels).decode(), record.approval_policy.value,
         _encode(record.always_approved).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
         record.continued_by, record.node, record.epoch, record.step, record.last_seq,
     )  # fmt: skip
+    return (*values, digest_of((*fixed_values(record), *values, record.slug)))
 
 
 def state_of(state_data: bytes | None) -> State | None:
@@ -121,7 +141,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
         _, state_data, state_updated_at, updated_at, _, archived_at, mode, model, title,
         labels, approval_policy, always_approved, follow_up_policy, budget, continued_by, node, epoch,
-        step, last_seq, slug, log_hash, system_prompt,
+        step, last_seq, _, slug, log_hash, system_prompt,
     ) = row  # fmt: skip
     state = state_of(state_data)
     record = ConversationRecord(
@@ -181,20 +201,29 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
     )
 
 
+def prompt_values(conversation_id: str, text: str) -> Row:
+    """The values of PROMPT."""
+    return conversation_id, text, digest_of((conversation_id, text))
+
+
 def message_values(conversation_id: str, message: Message) -> Row:
     """The values of MESSAGE. The key holds the conversation too: clients choose ids, and two may choose alike."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
-    return (
+    values = (
         f"{conversation_id}/{message.id}", conversation_id, message.sequence, message.type.value,
         _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
         "" if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,
     )  # fmt: skip
+    return (*values, digest_of(values))
 
 
 def message_of(row: Row) -> Message:
     """A message from a row of MESSAGE. Raises msgspec.DecodeError."""
-    key, conversation_id, sequence, type_, _, content, display_data, usage_data, at, request_id, attempt, through = row
+    (
+        key, conversation_id, sequence, type_, _, content, display_data, usage_data,
+        at, request_id, attempt, through, _,
+    ) = row  # fmt: skip
     display = _DISPLAY.decode(display_data or "{}")
     return Message(
         id=key[len(conversation_id) + 1 :],

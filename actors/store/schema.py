@@ -69,6 +69,7 @@ class Conversation(Model):
     epoch = Count()
     step = Count()
     last_seq = Count()
+    digest = _text("")
     log_hash = _text("")
     workspace_label = _text("")
     principal = _text("")
@@ -102,6 +103,7 @@ class Prompt(Model):
         Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
     )
     text = Text()
+    text_digest = _text("")
 
     class Meta:
         table_name = "prompts"
@@ -122,6 +124,7 @@ class Message(Model):
     request_id = _text("")
     attempt = Count()
     through_sequence = Count()
+    digest = _text("")
 
     class Meta:
         table_name = "messages"
@@ -152,6 +155,56 @@ class Log(Model):
         primary_key = CompositeKey("conversation", "first_revision", "step")
 
 
+class Run(Model):
+    """How a run ended; the log may be pruned, this is not."""
+
+    conversation = _owner()
+    revision = BigIntegerField()
+    run = Text()
+    reason = Text()
+    detail = Text()
+    message = Text()
+    last_sequence = BigIntegerField()
+    at = Timestamp()
+    digest = _text("")
+
+    class Meta:
+        table_name = "runs"
+        primary_key = CompositeKey("conversation", "revision")
+
+
+class Fate(Model):
+    """What became of a steer or follow-up that waited; the log may be pruned, this is not."""
+
+    conversation = _owner()
+    revision = BigIntegerField()
+    message_id = Text()
+    delivery = Text()
+    fate = Text()
+    input = Text()
+    run = Text()
+    at = Timestamp()
+    digest = _text("")
+
+    class Meta:
+        table_name = "fates"
+        primary_key = CompositeKey("conversation", "revision")
+
+
+class Pruning(Model):
+    """The last row that was pruned off a log; the rows that are left follow it."""
+
+    conversation = ForeignKeyField(
+        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+    )
+    step = BigIntegerField()
+    revision = BigIntegerField()
+    hash = Text()
+
+    class Meta:
+        table_name = "prunings"
+
+
 class Command(Model):
     """An accepted command: of a conversation, or, for Create, of a principal."""
 
@@ -163,6 +216,7 @@ class Command(Model):
     body_hash = Text()
     answer = Text()
     at = Timestamp()
+    digest = _text("")
 
     class Meta:
         table_name = "commands"
@@ -200,10 +254,11 @@ class Attachment(Model):
     width = BigIntegerField()
     height = BigIntegerField()
     created_at = Timestamp()
+    digest = _text("")
 
     class Meta:
         table_name = "attachments"
         primary_key = CompositeKey("conversation", "id")
 
 
-TABLES = (Conversation, Prompt, Message, Log, Command, Attachment)
+TABLES = (Conversation, Prompt, Message, Log, Run, Fate, Pruning, Command, Attachment)

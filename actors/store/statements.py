@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
 
 from actors.store.journal import LOG
-from actors.store.rows import CHANGING, FIXED, MESSAGE
+from actors.store.outcomes import FATE, RUN
+from actors.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROMPT
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context"})
 """Columns whose NULL is handed over as an empty text: binding None costs ten times what binding a text does."""
 
 
-def _value(column: str, text: str) -> str:
-    return f"nullif({text}, '')" if column in NULLABLE else text
+def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
+    return f"nullif({text}, '')" if column in nullable else text
 
 
-def _insert(table: str, columns: Sequence[str]) -> str:
-    values = ", ".join(_value(column, "?") for column in columns)
+def _insert(table: str, columns: Sequence[str], nullable: Set[str] = NULLABLE) -> str:
+    values = ", ".join(_value(column, "?", nullable) for column in columns)
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608 -- names of ours
 
 
 INSERT_CONVERSATION = _insert("conversations", (*FIXED, *CHANGING, "slug", "log_hash"))
-INSERT_PROMPT = _insert("prompts", ("conversation_id", "text"))
+INSERT_PROMPT = _insert("prompts", PROMPT)
 INSERT_MESSAGE = _insert("messages", MESSAGE)
 INSERT_LOG = _insert("log", LOG)
-INSERT_COMMAND = _insert("commands", ("conversation_id", "principal", "request_id", "body_hash", "answer", "at"))
-INSERT_ATTACHMENT = (
-    _insert("attachments", ("conversation_id", "id", "media_type", "data", "width", "height", "created_at"))
-    + " ON CONFLICT DO NOTHING"
-)
+INSERT_RUN = _insert("runs", RUN)
+INSERT_FATE = _insert("fates", FATE)
+INSERT_COMMAND = _insert("commands", COMMAND, nullable={"conversation_id", "principal"})
+INSERT_ATTACHMENT = _insert("attachments", ATTACHMENT) + " ON CONFLICT DO NOTHING"
 
 UPDATE_CONVERSATION = (
     f"UPDATE conversations SET {', '.join(f'{name} = {_value(name, chr(63))}' for name in CHANGING)}, log_hash = ? "  # noqa: S608
@@ -37,10 +37,12 @@ UPDATE_CONVERSATION = (
 )
 UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
 DELETE_CONVERSATION = "DELETE FROM conversations WHERE id = ?"
-PRUNE_LOG = """
-DELETE FROM log WHERE conversation_id = :id
-AND first_revision + count <= min(:before, (SELECT last_seq FROM conversations WHERE id = :id))
+MOVE_BEGINNING = """
+INSERT INTO prunings (conversation_id, step, revision, hash)
+SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id
+ON CONFLICT DO UPDATE SET step = :step, revision = :revision, hash = :hash WHERE step = :from_step
 """
+PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
 HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))
@@ -66,6 +68,12 @@ def insert_messages(count: int) -> str:
 def insert_log(count: int) -> str:
     """Insert `count` rows of LOG."""
     return _insert_many("log", LOG, count)
+
+
+@lru_cache
+def insert_runs(count: int) -> str:
+    """Insert `count` rows of RUN."""
+    return _insert_many("runs", RUN, count)
 
 
 def _insert_many(table: str, columns: Sequence[str], count: int) -> str:

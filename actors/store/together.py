@@ -49,14 +49,21 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> boo
     updates: list[rows.Row] = []
     messages: list[rows.Row] = []
     log: list[rows.Row] = []
+    runs: list[rows.Row] = []
+    fates: list[rows.Row] = []
     for part, head_hash in taken:
         links, log_hash = part.links(head_hash)
         updates.append((part.id, *part.changing, log_hash))
         messages += part.messages
         log += links
+        runs += part.runs
+        fates += part.fates
     updated = _in_chunks(connection, updates, statements.update_conversations)
     _in_chunks(connection, messages, statements.insert_messages)
     _in_chunks(connection, log, statements.insert_log)
+    _in_chunks(connection, runs, statements.insert_runs)
+    if fates:
+        connection.executemany(statements.INSERT_FATE, fates)
     commands = [part.command for part, _ in taken if part.command]
     if commands:
         connection.executemany(statements.INSERT_COMMAND, commands)

@@ -3,7 +3,8 @@
 Threads that want something written queue a change and wait. The writer takes all that waits, urgent ones first, and
 writes it in one transaction: one sync of the disk for everybody. Inside it every change has a savepoint of its own, so
 one that is refused fails alone. If the transaction fails as a whole, nothing of it is written and all its callers are
-told; the next one starts afresh. Only this thread checkpoints, between transactions, after the callers are awake.
+told; the next one starts afresh. Only this thread checkpoints, between transactions, after the callers are awake; where
+so much is written that this comes too late, SQLite does it at the end of a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import peewee
 
 from actors.ports import Faults, StoreUnavailable
 from actors.store.changes import Change
-from actors.store.engine import raw, sqlite3
+from actors.store.engine import BUSY_SECONDS, raw, sqlite3
 from actors.store.together import write_together
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ CHECKPOINT_EVERY = 1_000
 """Changes between checkpoints."""
 WAL_PAGES = 32_768
 """A write-ahead log longer than this is cut, waiting for readers if need be."""
+CUT_SECONDS = 0.1
+"""How long, since everybody who writes waits as well. The next checkpoint tries again."""
 
 
 class _Ticket:
@@ -165,10 +168,17 @@ class Writer:
         if self._since_checkpoint < CHECKPOINT_EVERY or self._database.is_closed():
             return
         self._since_checkpoint = 0
-        connection = raw(self._database)
         try:
-            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if pages > WAL_PAGES:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            _checkpoint(raw(self._database))
         except sqlite3.Error as error:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
+
+
+def _checkpoint(connection: sqlite3.Connection) -> None:
+    _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if pages > WAL_PAGES:
+        connection.execute(f"PRAGMA busy_timeout = {CUT_SECONDS * 1000:.0f}")
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")

@@ -33,6 +33,7 @@ SCHEMA = (
         epoch INTEGER NOT NULL DEFAULT 0,
         step INTEGER NOT NULL DEFAULT 0,
         last_seq INTEGER NOT NULL DEFAULT 0,
+        digest TEXT NOT NULL DEFAULT '',
         log_hash TEXT NOT NULL DEFAULT '',
         workspace_label TEXT NOT NULL DEFAULT '',
         principal TEXT NOT NULL DEFAULT '',
@@ -53,6 +54,7 @@ SCHEMA = (
     CREATE TABLE prompts (
         conversation_id TEXT NOT NULL PRIMARY KEY,
         text TEXT NOT NULL,
+        text_digest TEXT NOT NULL DEFAULT '',
         FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
     )
     """,
@@ -70,6 +72,7 @@ SCHEMA = (
         request_id TEXT NOT NULL DEFAULT '',
         attempt INTEGER NOT NULL DEFAULT 0,
         through_sequence INTEGER NOT NULL DEFAULT 0,
+        digest TEXT NOT NULL DEFAULT '',
         FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
     )
     """,
@@ -92,6 +95,45 @@ SCHEMA = (
     )
     """,
     """
+    CREATE TABLE runs (
+        conversation_id TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        run TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        detail TEXT NOT NULL,
+        message TEXT NOT NULL,
+        last_sequence INTEGER NOT NULL,
+        at TIMESTAMP NOT NULL,
+        digest TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (conversation_id, revision),
+        FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
+    )
+    """,
+    """
+    CREATE TABLE fates (
+        conversation_id TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        message_id TEXT NOT NULL,
+        delivery TEXT NOT NULL,
+        fate TEXT NOT NULL,
+        input TEXT NOT NULL,
+        run TEXT NOT NULL,
+        at TIMESTAMP NOT NULL,
+        digest TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (conversation_id, revision),
+        FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
+    )
+    """,
+    """
+    CREATE TABLE prunings (
+        conversation_id TEXT NOT NULL PRIMARY KEY,
+        step INTEGER NOT NULL,
+        revision INTEGER NOT NULL,
+        hash TEXT NOT NULL,
+        FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
+    )
+    """,
+    """
     CREATE TABLE commands (
         conversation_id TEXT,
         principal TEXT,
@@ -99,6 +141,7 @@ SCHEMA = (
         body_hash TEXT NOT NULL,
         answer TEXT NOT NULL,
         at TIMESTAMP NOT NULL,
+        digest TEXT NOT NULL DEFAULT '',
         CHECK ((conversation_id IS NULL) <> (principal IS NULL)),
         FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
     )
@@ -120,6 +163,7 @@ SCHEMA = (
         width INTEGER NOT NULL,
         height INTEGER NOT NULL,
         created_at TIMESTAMP NOT NULL,
+        digest TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (conversation_id, id),
         FOREIGN KEY (conversation_id) REFERENCES conversations(id) ON DELETE CASCADE
     )
