@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import grpc
 
 from actors.event_hub import EventHub
+from actors.housekeeping import Housekeeper, Retention
 from actors.images.sandboxed_images import SandboxedImages
 from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
@@ -37,7 +38,7 @@ from actors.workspace import LocalWorkspace
 from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_private
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
-from server.watch import WatchSettings
+from server.streams import WatchSettings
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Wired:
 
     runtime: Runtime
     supervisor: Supervisor
+    housekeeper: Housekeeper
     token: str
     sqlite_version: str
 
@@ -69,7 +71,9 @@ def wire(config: Config) -> Iterator[Wired]:
             store = open_store(config.data_dir, clock=clock)
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / "token")
-            models = Catalog(_providers(config), default=config.default_model, models=config.models)
+            models = Catalog(
+                _providers(config), default=config.default_model, small=config.small_model, models=config.models
+            )
         except (DataDirectoryBusy, StoreUnusable, TokenUnusable, ValueError) as error:
             raise CannotStart(str(error)) from None
         sandbox = _sandbox(config)
@@ -89,8 +93,20 @@ def wire(config: Config) -> Iterator[Wired]:
             timers=timers,
             images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
+            titles=config.titles,
         )
-        yield Wired(runtime, Supervisor(runtime), token, sqlite3.sqlite_version)
+        supervisor = Supervisor(runtime)
+        housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
+        opened.callback(housekeeper.close)
+        yield Wired(runtime, supervisor, housekeeper, token, sqlite3.sqlite_version)
+
+
+def _retention(config: Config) -> Retention:
+    return Retention(
+        events_days=config.retention_events_days,
+        events_min=config.retention_events_min,
+        archived_days=config.retention_archived_days,
+    )
 
 
 def _sandbox(config: Config) -> ToolHostSandbox:
@@ -130,6 +146,7 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
         except StoreError as error:
             text = f"the conversations in {config.data_dir} cannot be brought to rest: {error}"
             raise CannotStart(text) from None
+        wired.housekeeper.start()
         if restored:
             log.info("brought %d conversations to rest after a restart", len(restored))
         asyncio.run(_serve(config, wired, announce, deadline, until_eof))

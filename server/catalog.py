@@ -12,11 +12,11 @@ from google.protobuf.duration_pb2 import Duration
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.ports import ModelCatalog, ModelInfo, SandboxReport, Toolbox, ToolSpec
 from server import limits, names
-from server.not_yet import CatalogNotYet
+from server.browsing import Browser
 from server.reads import Reads
-from server.watch import WatchSettings
+from server.streams import WatchSettings
 from server.wire.enums import MODE, TOOL_GROUP
-from server.wire.values import struct_of
+from server.wire.values import duration, struct_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -33,7 +33,7 @@ _TIERS = {
 }
 
 
-class CatalogService(CatalogNotYet):
+class CatalogService(v1.CatalogServiceServicer):
     """Event loop only."""
 
     def __init__(
@@ -42,12 +42,14 @@ class CatalogService(CatalogNotYet):
         models: ModelCatalog,
         toolbox: Toolbox,
         report: SandboxReport,
+        browser: Browser,
         reads: Reads,
         bounds: Limits,
         watching: WatchSettings,
         sqlite_version: str,
     ) -> None:
         self._models = models
+        self._browser = browser
         self._reads = reads
         self._tools = tools(toolbox)
         self._info = v1.GetServerInfoResponse(
@@ -65,6 +67,9 @@ class CatalogService(CatalogNotYet):
 
     async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
         return v1.ListToolsResponse(tools=self._tools)
+
+    async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
+        return await self._reads(self._browser.browse, request.path)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()
@@ -137,12 +142,15 @@ def _limits(bounds: Limits, watching: WatchSettings) -> v1.GetServerInfoResponse
         max_conversations_page_size=limits.CONVERSATIONS_PAGE[1],
         max_messages_page_size=limits.MESSAGES_PAGE[1],
         max_request_cycles_page_size=limits.CYCLES_PAGE[1],
+        max_queue_page_size=limits.QUEUE_PAGE[1],
         max_recent_messages=limits.RECENT_MESSAGES[1],
         max_attempts=bounds.max_attempts,
         max_rounds_per_run=bounds.max_rounds,
-        max_sub_agents=limits.MAX_SUB_AGENTS,
+        max_sub_agents=limits.SUB_AGENTS.per_call,
         default_sub_agent_turns=bounds.max_turns,
-        default_sub_agent_timeout=Duration(seconds=limits.SUB_AGENT_TIMEOUT_SECONDS),
+        default_sub_agent_timeout=duration(limits.SUB_AGENTS.timeout_ms),
+        max_sub_agent_turns=limits.SUB_AGENTS.max_turns,
+        max_sub_agent_timeout=duration(limits.SUB_AGENTS.max_timeout_ms),
         max_streams=watching.max_streams,
         heartbeat_interval=_seconds(watching.heartbeat_seconds),
         watcher_stall_timeout=_seconds(watching.stall_seconds),

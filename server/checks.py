@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from actors.system import has_form_of_id
@@ -30,6 +31,8 @@ def check(request: Message) -> None:
     ]
     if isinstance(request, v1.UpdateConversationRequest):
         violations.extend(_update(request))
+    if isinstance(request, v1.SpawnSubAgentsRequest) and not violations:
+        violations.extend(_tasks(request))
     if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
         violations.append(("text", "must not be empty, unless there is an image"))
     if violations:
@@ -140,6 +143,43 @@ def labels(value: Mapping[str, str]) -> str | None:
     return None
 
 
+def tasks(value: Any) -> str | None:
+    """How many; each of them is looked at later."""
+    most = limits.SUB_AGENTS.per_call
+    return None if 1 <= len(value) <= most else f"must be 1 to {most}"
+
+
+def task_text(value: str) -> str | None:
+    most = limits.SUB_AGENTS.task_bytes
+    if not value.strip():
+        return "is required: what to do"
+    if len(value.encode()) > most:
+        return f"must have at most {most} bytes in UTF-8; put what is long into files, and name them in read_first"
+    return "must not contain a NUL character" if "\0" in value else None
+
+
+def turns(value: int) -> str | None:
+    most = limits.SUB_AGENTS.max_turns
+    return None if 0 <= value <= most else f"must be 1 to {most}"
+
+
+def sub_agent_time(value: Duration) -> str | None:
+    """Zero counts as unset."""
+    least, most = limits.SUB_AGENTS.min_timeout_ms, limits.SUB_AGENTS.max_timeout_ms
+    nanos = value.seconds * 10**9 + value.nanos
+    if nanos == 0 or least * 10**6 <= nanos <= most * 10**6:
+        return None
+    return f"must be {least // 1000} to {most // 1000} seconds"
+
+
+def files(value: Any) -> str | None:
+    """Paths of files, absolute or relative."""
+    most = limits.SUB_AGENTS.files
+    if len(value) > most:
+        return f"must be at most {most}"
+    return next((f"must be paths on the server; one {text}" for each in value if (text := path(each))), None)
+
+
 def tools(value: Any) -> str | None:
     if len(value) > limits.MAX_TOOL_NAMES or any(names.parse_tool(each) is None for each in value):
         return "must be names of tools, tools/{tool}"
@@ -168,6 +208,16 @@ _UPDATABLE: dict[str, Rule] = {
     "budget": budget,
 }
 """Fields of a conversation that UpdateConversation may set."""
+
+_TASK: tuple[tuple[str, Rule], ...] = (
+    ("task", task_text),
+    ("model", optional(model_name)),
+    ("max_turns", turns),
+    ("timeout", sub_agent_time),
+    ("read_first", files),
+    ("working_directory", optional(path)),
+)
+"""Fields of a task that SpawnSubAgents takes."""
 
 _PAGE: tuple[tuple[str, Rule], ...] = (
     ("page_size", not_negative),
@@ -214,18 +264,26 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
     v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),
+    v1.SpawnSubAgentsRequest: (("name", conversation_name), ("tasks", tasks), ("request_id", optional(uuid))),
     v1.DownloadAttachmentRequest: (("name", child_name("attachments")),),
     v1.ListMessagesRequest: (("parent", conversation_name), *_PAGE, ("after_sequence", not_negative)),
+    v1.ListQueueRequest: (("parent", conversation_name), *_PAGE),
+    v1.WithdrawMessageRequest: (("name", child_name("messages")),),
     v1.ListRequestCyclesRequest: (
         ("parent", conversation_name),
         *_PAGE,
         ("view", known(v1.ListRequestCyclesRequest.View)),
     ),
+    v1.VerifyConversationRequest: (("name", conversation_name),),
+    v1.ReplayConversationRequest: (("name", conversation_name), ("until_revision", not_negative)),
+    v1.ExportConversationRequest: (("name", conversation_name),),
     v1.SubscribeRequest: (
         ("name", conversation_name),
         ("after_revision", not_negative),
         ("recent_messages", not_negative),
     ),
+    v1.WatchConversationsRequest: (),
+    v1.BrowseDirectoryRequest: (("path", optional(path)),),
     v1.ListModelsRequest: (),
     v1.ListToolsRequest: (),
     v1.GetServerInfoRequest: (),
@@ -244,3 +302,11 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
             yield "update_mask", f"{field!r} cannot be updated; these can: {', '.join(_UPDATABLE)}"
         elif text := rule(getattr(request.conversation, field)):
             yield f"conversation.{field}", text
+
+
+def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:
+    """Every task by its position, as in `tasks[2].model`."""
+    for index, task in enumerate(request.tasks):
+        for field, rule in _TASK:
+            if text := rule(getattr(task, field)):
+                yield f"tasks[{index}].{field}", text

@@ -55,12 +55,22 @@ class Config:
     log_level: str = "info"
     default_model: str = ""
     """Empty: that of the first provider."""
+    small_model: str = ""
+    """For small requests beside all conversations; "none": they are not made; empty: that of each one's provider."""
+    titles: bool = True
+    """Whether conversations without a title get one from their first message."""
     drain_seconds: float = 10.0
     """How long runs may go on after the server was told to stop."""
     idle_seconds: float = 30.0
     """How long a conversation at rest keeps its thread."""
     max_streams: int = 10_000
     """Of Subscribe, at the same time."""
+    retention_events_days: float = 0.0
+    """How long events are kept; 0: for ever. Messages are, in any case."""
+    retention_events_min: int = 10_000
+    """How many of the latest events of each conversation are kept however old they are."""
+    retention_archived_days: float = 0.0
+    """How long archived conversations are kept; 0: for ever."""
     reflection: bool = False
     """Whether the server describes its services to tools like grpcurl."""
     tls_certificate: Path | None = None
@@ -120,6 +130,16 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
+def _days(value: Any) -> float:
+    try:
+        days = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a number of days") from None
+    if not 0 <= days <= 36_500:
+        raise ValueError("must be between 0, which means for ever, and 36500 days")
+    return days
+
+
 def _count(value: Any) -> int:
     try:
         count = int(value)
@@ -158,9 +178,14 @@ SETTINGS: dict[str, Parser] = {
     "listen": _listen,
     "log_level": _level,
     "default_model": _text,
+    "small_model": _text,
+    "titles": _flag,
     "drain_seconds": _seconds,
     "idle_seconds": _seconds,
     "max_streams": _count,
+    "retention_events_days": _days,
+    "retention_events_min": _count,
+    "retention_archived_days": _days,
     "reflection": _flag,
     "tls_certificate": _path,
     "tls_key": _path,

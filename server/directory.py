@@ -36,6 +36,21 @@ class Directory:
             return key
         return (await self.record(name)).id
 
+    async def locate(self, name: str) -> str:
+        """The id of a conversation, even if the rest of its row cannot be read. Raises Missing."""
+        conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get())
+        if conversation_id is None:
+            raise Missing(name)
+        return conversation_id
+
+    def _locate(self, key: str, principal: str) -> str | None:
+        """By id, else by slug, if it belongs to `principal` (reading thread)."""
+        slug = "" if has_form_of_id(key) else key
+        for conversation_id in (key, self._store.find_slug(slug) if slug else None):
+            if conversation_id and self._store.owner(conversation_id) == principal:
+                return conversation_id
+        return None
+
     def _find(self, key: str) -> ConversationRecord | None:
         """By id, else by slug (reading thread). What has the form of an id is never a slug."""
         found = self._store.load(key)

@@ -15,19 +15,24 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from actors.core.context import ToolGroup
 from actors.runtime import Runtime
 from server import limits
+from server.audits import Audits
 from server.auth import TokenAuth
+from server.browsing import Browser
 from server.catalog import CatalogService
 from server.config import Listen
 from server.directory import Directory
 from server.downloads import Downloads
+from server.exports import Exports
 from server.frames import Frames
 from server.interceptors import Gate
 from server.listings import Listings
 from server.pictures import Pictures
 from server.reads import Reads
 from server.service import Conversations, ConversationService
+from server.streams import WatchSettings
 from server.wakeups import Wakeups
-from server.watch import Sources, Watchers, WatchSettings
+from server.watch import Sources, Watchers
+from server.watch_list import WatchList
 from server.wire.facts import Facts
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
@@ -70,7 +75,8 @@ class Endpoint:
         facts = facts_of(runtime)
         self._reads = Reads()
         self._pictures = Pictures(runtime.images)
-        self.watchers = _watchers(runtime, self._reads, facts, watching)
+        wakeups = Wakeups(asyncio.get_running_loop())
+        self.watchers = _watchers(runtime, self._reads, facts, watching, wakeups)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
         service = ConversationService(
@@ -78,8 +84,18 @@ class Endpoint:
             directory=Directory(runtime.store, self._reads),
             listings=Listings(runtime.store, facts),
             watchers=self.watchers,
+            watch_list=WatchList(
+                self.watchers,
+                feed=runtime.bus.list,
+                store=runtime.store,
+                reads=self._reads,
+                facts=facts,
+                wakeups=wakeups,
+            ),
             pictures=self._pictures,
             downloads=Downloads(runtime.store, self._reads),
+            audits=Audits(runtime.store, self._reads),
+            exports=Exports(runtime.store, self._reads, facts),
             reads=self._reads,
             facts=facts,
             clock=runtime.clock,
@@ -88,6 +104,7 @@ class Endpoint:
             models=runtime.models,
             toolbox=runtime.toolbox,
             report=runtime.sandbox.report,
+            browser=Browser(runtime.workspace, runtime.sandbox.protected),
             reads=self._reads,
             bounds=runtime.limits,
             watching=watching,
@@ -133,14 +150,14 @@ class Endpoint:
         await asyncio.to_thread(self._reads.close)
 
 
-def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSettings) -> Watchers:
+def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSettings, wakeups: Wakeups) -> Watchers:
     sources = Sources(
         hub=runtime.bus,
         store=runtime.store,
         reads=reads,
         frames=Frames(runtime.store, facts, runtime.clock),
         facts=facts,
-        wakeups=Wakeups(asyncio.get_running_loop()),
+        wakeups=wakeups,
     )
     return Watchers(sources, watching)
 

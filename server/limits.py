@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.ports import images
+from actors.runtime import AgentLimits
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Of a request message; the transport refuses a larger one."""
@@ -12,6 +13,8 @@ PAGE_BYTES = 3 * 1024 * 1024
 """Of the items of a page, if it has more than one."""
 ATTACHMENT_PIECE_BYTES = 256 * 1024
 """Of an image that is read, at a time."""
+REPLAY_JSON_BYTES = 1024 * 1024
+"""Of the input or the state of a step that is run again; longer ones are left out."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
 """Of the recent messages in a snapshot, which also holds the queue and the open questions."""
 BATCH_BYTES = 256 * 1024
@@ -43,10 +46,13 @@ CONVERSATIONS_PAGE = (50, 1_000)
 """Default and greatest page size."""
 MESSAGES_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
+QUEUE_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)
 
-MAX_SUB_AGENTS = 10
-SUB_AGENT_TIMEOUT_SECONDS = 20 * 60
+SUB_AGENTS = AgentLimits()
+"""Bounds of what SpawnSubAgents may ask for."""
+REPORT_CHARS = 4_096
+"""Of what a sub-agent submitted, in an event of its parent."""
 
 HEARTBEAT_SECONDS = 15.0
 """The longest silence on a stream."""

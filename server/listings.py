@@ -6,17 +6,17 @@ from bedrock import v1
 from msgspec import Struct
 
 from actors.core.content import Message
-from actors.ports import ConversationRecord, Store, StoredEvent
+from actors.ports import ConversationRecord, Store
 from server import limits
+from server.cycles import list_cycles
 from server.pages import Page, position_of, size_of, token_of
+from server.queue import list_queue
 from server.status import Missing
 from server.wire import messages, states
-from server.wire.cycles import Ledger, fit
 from server.wire.facts import Facts
 
 CHUNK = 100
 """Rows read at a time; a page that is full in bytes has read no more than this in vain."""
-EVENTS_CHUNK = 1_000
 
 
 class _Conversations(Struct):
@@ -30,12 +30,6 @@ class _Messages(Struct):
     """Go on after this sequence, in the direction of the listing."""
 
     sequence: int
-
-
-class _Cycles(Struct):
-    """Go on with the cycle of this number, counted from 0."""
-
-    index: int
 
 
 class Listings:
@@ -108,30 +102,10 @@ class Listings:
             )
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
-    def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
-        """A page of request cycles, folded from the whole log."""
-        listing = ("cycles", conversation_id, request.view, request.descending)
-        start = position_of(request.page_token, _Cycles, *listing)
-        ledger = Ledger(self._facts, conversation_id, self._events(conversation_id))
-        count = len(ledger.cycles)
-        if request.descending:
-            order = range(min(start.index, count - 1) if start else count - 1, -1, -1)
-        else:
-            order = range(start.index if start else 0, count)
-        size = size_of(request.page_size, limits.CYCLES_PAGE)
-        page, answer = Page(size, limits.PAGE_BYTES), v1.ListRequestCyclesResponse()
-        for index in order:
-            shown = fit(ledger.cycle(ledger.cycles[index], request.view), limits.PAGE_BYTES)
-            if not page.take(shown.ByteSize()):
-                answer.next_page_token = token_of(_Cycles(index), *listing)
-                break
-            answer.request_cycles.append(shown)
-        return answer
+    def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
+        """A page of steers and follow-ups."""
+        return list_queue(self._store, request, conversation_id)
 
-    def _events(self, conversation_id: str) -> list[StoredEvent]:
-        events: list[StoredEvent] = []
-        while chunk := self._store.events(
-            conversation_id, after=events[-1].revision if events else 0, limit=EVENTS_CHUNK
-        ):
-            events.extend(chunk)
-        return events
+    def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
+        """A page of request cycles."""
+        return list_cycles(self._store, self._facts, request, conversation_id)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from bedrock import v1
 
-from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmRequesting, Phase
 from actors.event_hub import Piece
 from actors.ports import ConversationRecord, Snapshot, Store
 from server.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.pages import Page
+from server.queue import waiting
 from server.status import Malformed, Missing
+from server.wire.agents import standing
 from server.wire.events import text_delta
 from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
@@ -68,15 +70,14 @@ def open_stream(store: Store, facts: Facts, conversation_id: str, request: v1.Su
 
 def _snapshot(facts: Facts, seen: Snapshot) -> v1.Event.Snapshot:
     """The view as a message that fits into a response, whatever it takes from the oldest of its messages."""
-    record, ledger = seen.record, seen.record.state.ledger
-    run = summary_of(facts, record.id, record.state).run
-    waiting = [(each, "steer", run) for each in ledger.steers] + [(each, "follow_up", "") for each in ledger.follows]
-    waiting.sort(key=lambda entry: entry[0].at)
+    record = seen.record
     answer = v1.Event.Snapshot(
         conversation=conversation(facts, record),
         pending_approvals=pending_approvals(facts, record.id, summary_of(facts, record.id, record.state)),
-        queue=[queued_message(record.id, *entry) for entry in waiting],
+        queue=[queued_message(record.id, *entry) for entry in waiting(record)],
     )
+    if isinstance(record.state, AwaitingSubAgents):
+        answer.sub_agents.CopyFrom(standing(record.state))
     room = min(SNAPSHOT_MESSAGES_BYTES, PAGE_BYTES - answer.ByteSize())
     page = Page(len(seen.messages), room)
     recent: list[v1.Message] = []

@@ -16,17 +16,19 @@ from bedrock import v1
 from actors import requests
 from actors.core.errors import Rejected
 from actors.ports import Clock, ConversationRecord
-from server import commands, limits
+from server import commands, limits, queue, spawning
+from server.audits import Audits
 from server.auth import caller
 from server.directory import Directory
 from server.downloads import Downloads
+from server.exports import Exports
 from server.listings import Listings
 from server.names import parse_child
-from server.not_yet import ConversationsNotYet
 from server.pictures import Pictures
 from server.reads import Reads
 from server.status import Missing, Unanswered, Within
 from server.watch import Watchers
+from server.watch_list import WatchList
 from server.wire.facts import Facts
 from server.wire.states import conversation
 
@@ -42,7 +44,7 @@ class Conversations(Protocol):
     def ask(self, conversation_id: str, request: requests.Request, *, deadline: float | None = None) -> Future[Any]: ...
 
 
-class ConversationService(ConversationsNotYet):
+class ConversationService(v1.ConversationServiceServicer):
     """Event loop only. Errors are raised and become statuses on their way out."""
 
     def __init__(
@@ -52,8 +54,11 @@ class ConversationService(ConversationsNotYet):
         directory: Directory,
         listings: Listings,
         watchers: Watchers,
+        watch_list: WatchList,
         pictures: Pictures,
         downloads: Downloads,
+        audits: Audits,
+        exports: Exports,
         reads: Reads,
         facts: Facts,
         clock: Clock,
@@ -62,8 +67,11 @@ class ConversationService(ConversationsNotYet):
         self._directory = directory
         self._listings = listings
         self._watchers = watchers
+        self._watch_list = watch_list
         self._pictures = pictures
         self._downloads = downloads
+        self._audits = audits
+        self._exports = exports
         self._reads = reads
         self._facts = facts
         self._clock = clock
@@ -132,6 +140,15 @@ class ConversationService(ConversationsNotYet):
         record = await self._ask(context, name, commands.resolve(request, parsed[1]))
         return v1.ResolveApprovalResponse(conversation=conversation(self._facts, record))
 
+    async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
+        parsed = parse_child(request.name, "messages")
+        if parsed is None:
+            raise Missing(request.name)
+        name = f"conversations/{parsed[0]}"
+        conversation_id = await self._directory.identify(name)
+        answer = await self._ask_id(context, name, conversation_id, requests.Withdraw(parsed[1]))
+        return queue.withdrawn(conversation_id, answer)
+
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
@@ -149,6 +166,14 @@ class ConversationService(ConversationsNotYet):
     ) -> v1.ContinueConversationResponse:
         record = await self._ask(context, request.name, commands.continue_(request))
         return v1.ContinueConversationResponse(conversation=conversation(self._facts, record))
+
+    async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
+        conversation_id = await self._directory.identify(request.name)
+        try:
+            answer = await self._ask_id(context, request.name, conversation_id, spawning.spawn(request))
+        except requests.TaskRefused as refusal:
+            raise Within(f"tasks[{refusal.index}]", refusal) from None
+        return spawning.spawned(self._facts, conversation_id, answer)
 
     async def _ask(self, context: Context, name: str, request: requests.Request) -> Any:
         return await self._ask_id(context, name, await self._directory.identify(name), request)
@@ -184,6 +209,10 @@ class ConversationService(ConversationsNotYet):
         record = await self._directory.record(request.parent)
         return await self._reads(self._listings.cycles, request, record.id)
 
+    async def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
+        conversation_id = await self._directory.identify(request.parent)
+        return await self._reads(self._listings.queue, request, conversation_id)
+
     async def DownloadAttachment(  # type: ignore[override]
         self, request: v1.DownloadAttachmentRequest, context: Context
     ) -> None:
@@ -193,10 +222,33 @@ class ConversationService(ConversationsNotYet):
         conversation_id = await self._directory.identify(f"conversations/{parsed[0]}")
         await self._downloads.serve(conversation_id, request, context.write)
 
+    async def VerifyConversation(
+        self, request: v1.VerifyConversationRequest, context: Context
+    ) -> v1.VerifyConversationResponse:
+        conversation_id = await self._directory.locate(request.name)
+        return await self._audits.verify(conversation_id, request)
+
+    async def ReplayConversation(  # type: ignore[override]
+        self, request: v1.ReplayConversationRequest, context: Context
+    ) -> None:
+        conversation_id = await self._directory.identify(request.name)
+        await self._audits.replay(conversation_id, request, context.write)
+
+    async def ExportConversation(  # type: ignore[override]
+        self, request: v1.ExportConversationRequest, context: Context
+    ) -> None:
+        conversation_id = await self._directory.identify(request.name)
+        await self._exports.serve(conversation_id, request, context.write)
+
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
         """Writes its responses itself: they are bytes already, made once for all watchers."""
         conversation_id = await self._directory.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
+
+    async def WatchConversations(  # type: ignore[override]
+        self, request: v1.WatchConversationsRequest, context: Context
+    ) -> None:
+        await self._watch_list.serve(caller.get(), request, context.write)
 
 
 def _seconds(context: Context) -> float:

@@ -110,13 +110,6 @@ class Unauthenticated(Exception):
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
-class Unimplemented(Exception):
-    """The contract has this call, this version of the server does not."""
-
-    def __init__(self, call: str) -> None:
-        super().__init__(f"this version of the server does not have {call} yet")
-
-
 class Unanswered(Exception):
     """The actor did not answer in time."""
 
@@ -180,7 +173,6 @@ def status_of(error: BaseException) -> Status:
 
 _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     Unauthenticated: _Code.UNAUTHENTICATED,
-    Unimplemented: _Code.UNIMPLEMENTED,
     Stalled: _Code.ABORTED,
     Lost: _Code.UNAVAILABLE,
     EtagMismatch: _Code.ABORTED,

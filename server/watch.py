@@ -8,8 +8,6 @@ hub if it still has it, else the store. It keeps no queue; while its reader is s
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,30 +16,14 @@ from bedrock import v1
 from actors.core.errors import Reason, Rejected
 from actors.event_hub import Batch, EventHub
 from actors.ports import Store, StoredEvent
-from server.batches import Outbox, start_of_last_commit
+from server.batches import start_of_last_commit
 from server.frames import Frames
-from server.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
 from server.openings import open_stream
 from server.reads import Reads
 from server.settled import Settled
-from server.status import Stalled
+from server.streams import Stream, Streams, WatchSettings
 from server.wakeups import Wakeups
 from server.wire.facts import Facts
-
-log = logging.getLogger(__name__)
-
-ROUND_SECONDS = 1.0
-"""How often, at least, streams are looked after."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchSettings:
-    """Times and counts."""
-
-    max_streams: int = 10_000
-    heartbeat_seconds: float = HEARTBEAT_SECONDS
-    stall_seconds: float = STALL_SECONDS
-    store_page: int = STORE_PAGE_EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +38,12 @@ class Sources:
     wakeups: Wakeups
 
 
-class Watchers:
-    """All streams of this server. Event loop only."""
+class Watchers(Streams):
+    """The streams of this server; those of single conversations begin here. Event loop only."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
-        self.settings = settings
-        self.closing = False
+        super().__init__(settings)
         self._sources = sources
-        self._streams: set[Watcher] = set()
-        self._empty = asyncio.Event()
-        """While closing: no stream is left."""
-        self._rounds: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._streams)
 
     async def serve(
         self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
@@ -78,54 +52,11 @@ class Watchers:
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Missing, Malformed, Stalled or StoreError.
         """
-        if self.closing:
-            raise Rejected(Reason.SHUTTING_DOWN)
-        if len(self._streams) >= self.settings.max_streams:
-            raise Rejected(Reason.TOO_MANY_STREAMS)
-        watcher = Watcher(self, self._sources, conversation_id, request, write)
-        self._streams.add(watcher)
-        self._keep_rounds()
-        try:
-            await watcher.run()
-        finally:
-            watcher.close()
-            self._streams.discard(watcher)
-            if self.closing and not self._streams:
-                self._empty.set()
-
-    def shut_down(self) -> None:
-        """Have every watcher send what there is and then end with SHUTTING_DOWN."""
-        self.closing = True
-        for watcher in tuple(self._streams):
-            watcher.wake()
-        if not self._streams:
-            self._empty.set()
-
-    def _keep_rounds(self) -> None:
-        """Go round all streams now and then, as long as there are any."""
-        if self._rounds is None and self._streams:
-            interval = min(ROUND_SECONDS, self.settings.heartbeat_seconds / 10, self.settings.stall_seconds / 10)
-            self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
-
-    def _round(self, interval: float) -> None:
-        """Look after every stream: one clock for all is cheaper than one for each."""
-        self._rounds = None
-        now = asyncio.get_running_loop().time()
-        for watcher in tuple(self._streams):
-            watcher.look_after(now, now + interval)
-        self._keep_rounds()
-
-    async def ended(self, seconds: float) -> None:
-        """After `shut_down`: wait until all streams have ended, `seconds` at most."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._empty.wait()
-        except TimeoutError:
-            log.warning("%d watchers did not take the end of their streams", len(self._streams))
+        await self.attend(lambda: Watcher(self, self._sources, conversation_id, request, write))
 
 
-class Watcher:
-    """One stream. Event loop only, but for what the hub calls."""
+class Watcher(Stream):
+    """One stream of Subscribe. Event loop only, but for what the hub calls."""
 
     def __init__(
         self,
@@ -135,21 +66,15 @@ class Watcher:
         request: v1.SubscribeRequest,
         write: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        self._watchers = watchers
+        super().__init__(watchers, write)
         self._sources = sources
         self._conversation_id = conversation_id
         self._request = request
         self._deltas = not request.omit_deltas
-        self._out = Outbox(write)
-        self._woken = asyncio.Event()
-        self.wake = self._woken.set
-        """Have a look. Event loop only."""
         self._position = 0
         """The last revision sent, or contained in the snapshot."""
         self._settled: Settled | None = None
         """Only if the stream ends once the conversation has settled."""
-        self._task: asyncio.Task[None] | None = None
-        self._stalled = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish)
 
     def close(self) -> None:
@@ -159,30 +84,6 @@ class Watcher:
     def _on_publish(self) -> None:
         """Something is there (a publisher's thread)."""
         self._sources.wakeups.wake(self.wake)
-
-    def look_after(self, now: float, next_time: float) -> None:
-        """Break a silence that would be too long next time; end the stream if its reader has stalled."""
-        settings = self._watchers.settings
-        since = self._out.writing_since
-        if since is None:
-            if next_time >= self._out.sent_at + settings.heartbeat_seconds:
-                self.wake()
-        elif now >= since + settings.stall_seconds and self._task is not None:
-            self._stalled = True
-            self._task.cancel()
-
-    async def run(self) -> None:
-        """Serve the stream; see Watchers.serve."""
-        self._task = asyncio.current_task()
-        try:
-            await self._open()
-            while await self._go_on():
-                await self._woken.wait()
-        except asyncio.CancelledError:
-            if not self._stalled or self._task is None:
-                raise
-            self._task.uncancel()
-            raise Stalled from None
 
     async def _open(self) -> None:
         """Snapshot, what was missed, caught up."""
@@ -203,7 +104,7 @@ class Watcher:
     async def _go_on(self) -> bool:
         """Send all that is there now; returns whether the stream goes on."""
         self._woken.clear()
-        closing = self._watchers.closing  # before the look: what is published until then is still sent
+        closing = self._streams.closing  # before the look: what is published until then is still sent
         batch = self._watch.read(self._position, passing=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, passing=self._deltas)
@@ -219,12 +120,6 @@ class Watcher:
             raise Rejected(Reason.SHUTTING_DOWN)
         return True
 
-    def _silent(self) -> bool:
-        """Whether nothing will have been sent for too long when somebody looks again."""
-        settings = self._watchers.settings
-        slack = min(ROUND_SECONDS, settings.heartbeat_seconds / 10)
-        return asyncio.get_running_loop().time() + slack >= self._out.sent_at + settings.heartbeat_seconds
-
     async def _replay(self) -> bool:
         """Send events from the store until there are no more; returns whether there were any."""
         began = self._position
@@ -237,7 +132,7 @@ class Watcher:
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
         """Events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
-        limit = self._watchers.settings.store_page
+        limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
         full = len(events) == limit
         if full:

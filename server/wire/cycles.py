@@ -1,4 +1,4 @@
-"""Request cycles: the fold of a conversation's durable events in its two views."""
+"""Request cycles: the fold of a run's messages and its end, in its two views and as events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from bedrock import v1
+from msgspec.structs import replace
 
 from actors.core import cycles
 from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
-from actors.core.notifications import MessageAdded
-from actors.ports import StoredEvent
 from server import names
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.facts import Facts
@@ -26,7 +25,7 @@ _STEPS = (
     v1.ListRequestCyclesRequest.VIEW_FULL,
 )
 _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.VIEW_FULL)
-
+_EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
 SHORTENED = (16_384, 1_024, 64)
 """Characters that the texts of an over-long cycle are cut to, until it fits."""
@@ -39,6 +38,7 @@ def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
             break
         for step in cycle.steps:
             _shorten(step.ai_block, characters)
+        cycle.events[:] = [_shortened(event, characters) for event in cycles.decode_lines(cycle.events)]
     return cycle
 
 
@@ -58,36 +58,42 @@ def _shorten(block: v1.AiBlock, characters: int) -> None:
                 result.ClearField("display")
 
 
+def _shortened(event: cycles.CycleEvent, characters: int) -> str:
+    match event:
+        case cycles.UserMessage():
+            event = replace(event, text=_cut(event.text, characters))
+        case cycles.AgentOutput():
+            event = replace(event, text=_cut(event.text, characters), input=_cut(event.input, characters))
+        case _:
+            pass
+    return cycles.encode_line(event)
+
+
 def _cut(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:characters]} … [{len(text) - characters} more characters]"
 
 
 class Ledger:
-    """The cycles of a conversation, with the messages that they speak of."""
+    """A request cycle, with the messages that it speaks of."""
 
-    def __init__(self, facts: Facts, conversation_id: str, events: Iterable[StoredEvent]) -> None:
+    def __init__(
+        self, facts: Facts, conversation_id: str, cycle: cycles.RequestCycle, messages: Iterable[Message]
+    ) -> None:
         self._facts = facts
         self._conversation_id = conversation_id
-        self._messages: dict[str, Message] = {}
-        self._results: dict[str, ToolResult] = {}
-        stored = tuple(events)
-        for item in stored:
-            if isinstance(item.notification, MessageAdded):
-                self._remember(item.notification.message)
-        inputs = cycles.events_of((item.notification for item in stored), facts.groups, (item.at for item in stored))
-        self.cycles = cycles.project(inputs)
+        self._cycle = cycle
+        self._messages = {stored.id: stored for stored in messages}
+        self._results: dict[str, ToolResult] = {
+            block.tool_use_id: block
+            for stored in self._messages.values()
+            for block in stored.content
+            if isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
+        }
 
-    def _remember(self, stored: Message) -> None:
-        self._messages[stored.id] = stored
-        for block in stored.content:
-            if isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete):
-                self._results[block.tool_use_id] = block
-
-    def cycle(self, cycle: cycles.RequestCycle, view: View) -> v1.RequestCycle:
-        """One cycle with the views that are asked for."""
-        root = self._messages.get(cycle.root.id)
-        stop = cycle.stop
-        run = stop.run if stop else root.run if root else ""
+    def show(self, view: View) -> v1.RequestCycle:
+        """The cycle with the views that are asked for."""
+        cycle, stop = self._cycle, self._cycle.stop
+        run = self._messages[cycle.root.id].run
         follow_up = cycle.kind is cycles.Delivery.FOLLOW_UP
         return v1.RequestCycle(
             name=names.cycle(self._conversation_id, run),
@@ -96,20 +102,13 @@ class Ledger:
             stop_detail=stop.detail if stop else "",
             steps=[self._step(step) for step in cycles.steps(cycle)] if view in _STEPS else (),
             rounds=[self._round(each) for each in cycles.rounds(cycle)] if view in _ROUNDS else (),
-            start_time=timestamp(root.created_at if root else cycle.root.at),
+            events=map(cycles.encode_line, cycles.events_in(cycle)) if view in _EVENTS else (),
+            start_time=timestamp(cycle.root.at),
             end_time=timestamp(stop.at if stop else 0),
         )
 
     def _message(self, said: cycles.UserMessage) -> v1.Message:
-        stored = self._messages.get(said.id)
-        if stored is not None:
-            return message(self._facts, self._conversation_id, stored)
-        return v1.Message(
-            name=names.message(self._conversation_id, said.id),
-            role=v1.ROLE_USER,
-            content=[v1.ContentBlock(text=said.text)],
-            create_time=timestamp(said.at),
-        )
+        return message(self._facts, self._conversation_id, self._messages[said.id])
 
     def _step(self, step: cycles.Step) -> v1.ResolutionStep:
         match step:
@@ -121,10 +120,16 @@ class Ledger:
                 return v1.ResolutionStep(ai_block=self._ai_block(step))
 
     def _ai_block(self, block: cycles.AiBlock) -> v1.AiBlock:
-        groups = [self._group(group) for group in block.groups]
+        answer = v1.AiBlock(
+            synthetic=block.synthetic,
+            tool_call_groups=[self._group(group) for group in block.groups],
+            message=names.message(self._conversation_id, block.message_id) if block.message_id else "",
+        )
         if block.kind is cycles.OutputKind.REASONING:
-            return v1.AiBlock(reasoning=block.text, tool_call_groups=groups)
-        return v1.AiBlock(assistant=block.text, synthetic=block.synthetic, tool_call_groups=groups)
+            answer.reasoning = block.text
+        else:
+            answer.assistant = block.text
+        return answer
 
     def _group(self, group: cycles.CallGroup) -> v1.ToolCallGroup:
         answer = v1.ToolCallGroup(group=TOOL_GROUP[group.group])
@@ -146,4 +151,6 @@ class Ledger:
             inputs=[names.message(self._conversation_id, each) for each in ids if each],
             output=names.message(self._conversation_id, output.id) if output else "",
             usage=usage(output.usage) if output else None,
+            output_time=timestamp(output.created_at) if output else None,
+            tool_use_ids=[each.tool_call_id for each in served.outputs if each.kind is cycles.OutputKind.TOOL_CALL],
         )

@@ -23,9 +23,9 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
-from actors.core.states import AgentFailed, AgentReport, AgentSucceeded, AgentTimedOut
 from actors.ports import StoredEvent
 from server import names
+from server.wire import agents
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, STOP_REASON
 from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
@@ -66,8 +66,8 @@ def _fill(answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEv
         case ContextWarning(used_tokens=used, window_tokens=window):
             usage = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
             answer.context_warning.CopyFrom(usage)
-        case SubAgents() as agents:
-            answer.sub_agents_changed.CopyFrom(_sub_agents(agents))
+        case SubAgents(reports=reports, pending=pending):
+            answer.sub_agents_changed.CopyFrom(agents.changed(pending, reports))
         case RunStop() as stop:
             answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
         case ToolTreeReaped() as reaped:
@@ -99,32 +99,6 @@ def _approval(
         decision=DECISION[question.decision],
         note=question.reason,
     )
-
-
-def _sub_agents(agents: SubAgents) -> v1.Event.SubAgentsChanged:
-    return v1.Event.SubAgentsChanged(
-        pending=[names.conversation(agent) for agent in agents.pending_ids],
-        reports=[_report(report) for report in agents.reports],
-    )
-
-
-def _report(report: AgentReport) -> v1.Event.SubAgentsChanged.Report:
-    answer = v1.Event.SubAgentsChanged.Report(
-        conversation=names.conversation(report.agent_id), task=report.task, task_index=report.index
-    )
-    match report.outcome:
-        case AgentSucceeded(result=result):
-            answer.state = v1.STATE_KIND_COMPLETED
-            answer.result = result
-        case AgentFailed(kind=kind, error=error, partial_result=partial):
-            answer.state = v1.STATE_KIND_FAILED
-            answer.error.CopyFrom(run_error(kind, error))
-            answer.partial_result = partial
-        case AgentTimedOut(partial_result=partial):
-            answer.state = v1.STATE_KIND_FAILED
-            answer.error.CopyFrom(run_error(ErrorKind.TIMED_OUT, "its time was up"))
-            answer.partial_result = partial
-    return answer
 
 
 def _run_stopped(conversation_id: str, stop: RunStop) -> v1.Event.RunStopped:

@@ -14,6 +14,7 @@ from actors.core.summary import StateSummary, summarize
 from actors.ports import ConversationRecord
 from actors.requests import etag_of
 from server import names
+from server.wire.agents import sub_agent
 from server.wire.enums import APPROVAL_POLICY, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
 from server.wire.facts import Facts
 from server.wire.messages import tool_call
@@ -38,6 +39,7 @@ def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
             warning=ledger.warned,
         ),
         total_usage=usage(ledger.total_usage),
+        aside_usage=usage(ledger.aside_usage),
         parent=names.conversation(record.parent_conversation_id or ""),
         continued_from=names.conversation(record.continued_from),
         continued_by=names.conversation(record.continued_by),
@@ -78,14 +80,14 @@ def state(facts: Facts, conversation_id: str, summary: StateSummary, entered: in
         case "llm_requesting" | "awaiting_continuation":
             answer.llm_requesting.CopyFrom(_llm_requesting(summary))
         case "awaiting_tool_approval":
-            pending = pending_approvals(facts, conversation_id, summary)
-            answer.awaiting_approval.CopyFrom(v1.ConversationState.AwaitingApproval(pending=pending))
+            questions = pending_approvals(facts, conversation_id, summary)
+            answer.awaiting_approval.CopyFrom(v1.ConversationState.AwaitingApproval(pending=questions))
         case "tool_executing":
             answer.tool_executing.CopyFrom(_tool_executing(facts, summary))
         case "awaiting_sub_agents":
-            pending_names = [names.conversation(agent) for agent in summary.pending_agents]
+            pending = map(sub_agent, summary.pending_agents)
             answer.awaiting_sub_agents.CopyFrom(
-                v1.ConversationState.AwaitingSubAgents(pending=pending_names, completed_count=summary.completed_count)
+                v1.ConversationState.AwaitingSubAgents(pending=pending, completed_count=summary.completed_count)
             )
         case "error":
             answer.error.CopyFrom(_error(summary))

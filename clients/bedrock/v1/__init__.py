@@ -191,6 +191,7 @@ from bedrock.v1.conversation_pb2 import (
     QueuedMessage as QueuedMessage,
     RequestCycle as RequestCycle,
     ResolutionStep as ResolutionStep,
+    SubAgent as SubAgent,
     ToolCall as ToolCall,
     ToolCallGroup as ToolCallGroup,
     ToolResult as ToolResult,

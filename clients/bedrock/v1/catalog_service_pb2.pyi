@@ -363,7 +363,7 @@ class BrowseDirectoryResponse(_message.Message):
     """The real path of the directory: absolute, without symbolic links."""
     truncated: _builtins.bool
     """Whether entries were left out because there are too many. At most 1000 are
-    listed.
+    listed: the first ones, unless there are more than 100000.
     """
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrowseDirectoryResponse.Entry]:
@@ -494,12 +494,15 @@ class GetServerInfoResponse(_message.Message):
         MAX_CONVERSATIONS_PAGE_SIZE_FIELD_NUMBER: _builtins.int
         MAX_MESSAGES_PAGE_SIZE_FIELD_NUMBER: _builtins.int
         MAX_REQUEST_CYCLES_PAGE_SIZE_FIELD_NUMBER: _builtins.int
+        MAX_QUEUE_PAGE_SIZE_FIELD_NUMBER: _builtins.int
         MAX_RECENT_MESSAGES_FIELD_NUMBER: _builtins.int
         MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
         MAX_ROUNDS_PER_RUN_FIELD_NUMBER: _builtins.int
         MAX_SUB_AGENTS_FIELD_NUMBER: _builtins.int
         DEFAULT_SUB_AGENT_TURNS_FIELD_NUMBER: _builtins.int
         DEFAULT_SUB_AGENT_TIMEOUT_FIELD_NUMBER: _builtins.int
+        MAX_SUB_AGENT_TURNS_FIELD_NUMBER: _builtins.int
+        MAX_SUB_AGENT_TIMEOUT_FIELD_NUMBER: _builtins.int
         MAX_STREAMS_FIELD_NUMBER: _builtins.int
         HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
         WATCHER_STALL_TIMEOUT_FIELD_NUMBER: _builtins.int
@@ -525,6 +528,8 @@ class GetServerInfoResponse(_message.Message):
         """Messages on one page of ListMessages."""
         max_request_cycles_page_size: _builtins.int
         """Cycles on one page of ListRequestCycles."""
+        max_queue_page_size: _builtins.int
+        """Messages on one page of ListQueue."""
         max_recent_messages: _builtins.int
         """Recent messages in the snapshot of Subscribe."""
         max_attempts: _builtins.int
@@ -535,11 +540,17 @@ class GetServerInfoResponse(_message.Message):
         """Sub-agents that one call may start."""
         default_sub_agent_turns: _builtins.int
         """Turns of a sub-agent for which the task names no number."""
+        max_sub_agent_turns: _builtins.int
+        """Turns that a task may ask for at most."""
         max_streams: _builtins.int
         """Streams that may be open on the server at the same time."""
         @_builtins.property
         def default_sub_agent_timeout(self) -> _duration_pb2.Duration:
             """Time of a sub-agent for which the task names none."""
+
+        @_builtins.property
+        def max_sub_agent_timeout(self) -> _duration_pb2.Duration:
+            """Time that a task may ask for at most."""
 
         @_builtins.property
         def heartbeat_interval(self) -> _duration_pb2.Duration:
@@ -564,19 +575,22 @@ class GetServerInfoResponse(_message.Message):
             max_conversations_page_size: _builtins.int = ...,
             max_messages_page_size: _builtins.int = ...,
             max_request_cycles_page_size: _builtins.int = ...,
+            max_queue_page_size: _builtins.int = ...,
             max_recent_messages: _builtins.int = ...,
             max_attempts: _builtins.int = ...,
             max_rounds_per_run: _builtins.int = ...,
             max_sub_agents: _builtins.int = ...,
             default_sub_agent_turns: _builtins.int = ...,
             default_sub_agent_timeout: _duration_pb2.Duration | None = ...,
+            max_sub_agent_turns: _builtins.int = ...,
+            max_sub_agent_timeout: _duration_pb2.Duration | None = ...,
             max_streams: _builtins.int = ...,
             heartbeat_interval: _duration_pb2.Duration | None = ...,
             watcher_stall_timeout: _duration_pb2.Duration | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "heartbeat_interval", b"heartbeat_interval", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "heartbeat_interval", b"heartbeat_interval", "max_sub_agent_timeout", b"max_sub_agent_timeout", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "default_sub_agent_turns", b"default_sub_agent_turns", "heartbeat_interval", b"heartbeat_interval", "max_attempts", b"max_attempts", "max_conversations_page_size", b"max_conversations_page_size", "max_image_bytes", b"max_image_bytes", "max_image_pixels", b"max_image_pixels", "max_images_per_message", b"max_images_per_message", "max_messages_page_size", b"max_messages_page_size", "max_queue_length", b"max_queue_length", "max_recent_messages", b"max_recent_messages", "max_request_bytes", b"max_request_bytes", "max_request_cycles_page_size", b"max_request_cycles_page_size", "max_response_bytes", b"max_response_bytes", "max_rounds_per_run", b"max_rounds_per_run", "max_streams", b"max_streams", "max_sub_agents", b"max_sub_agents", "max_text_bytes", b"max_text_bytes", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "default_sub_agent_turns", b"default_sub_agent_turns", "heartbeat_interval", b"heartbeat_interval", "max_attempts", b"max_attempts", "max_conversations_page_size", b"max_conversations_page_size", "max_image_bytes", b"max_image_bytes", "max_image_pixels", b"max_image_pixels", "max_images_per_message", b"max_images_per_message", "max_messages_page_size", b"max_messages_page_size", "max_queue_length", b"max_queue_length", "max_queue_page_size", b"max_queue_page_size", "max_recent_messages", b"max_recent_messages", "max_request_bytes", b"max_request_bytes", "max_request_cycles_page_size", b"max_request_cycles_page_size", "max_response_bytes", b"max_response_bytes", "max_rounds_per_run", b"max_rounds_per_run", "max_streams", b"max_streams", "max_sub_agent_timeout", b"max_sub_agent_timeout", "max_sub_agent_turns", b"max_sub_agent_turns", "max_sub_agents", b"max_sub_agents", "max_text_bytes", b"max_text_bytes", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -87,8 +87,10 @@ class CatalogServiceServicer(object):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        A path that is relative, does not exist, is not a directory or may not be
-        read is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT).
+        A path that is relative, does not exist, is not a directory, may not be read or
+        is where the server keeps its own data is refused with
+        WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
+        listed, nor are names that are not valid UTF-8.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,8 +51,10 @@ class CatalogServiceStub:
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    A path that is relative, does not exist, is not a directory or may not be
-    read is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT).
+    A path that is relative, does not exist, is not a directory, may not be read or
+    is where the server keeps its own data is refused with
+    WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
+    listed, nor are names that are not valid UTF-8.
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]
     """Tells the version of the server, what its sandbox can do, and its limits."""
@@ -80,8 +82,10 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
 
-    A path that is relative, does not exist, is not a directory or may not be
-    read is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT).
+    A path that is relative, does not exist, is not a directory, may not be read or
+    is where the server keeps its own data is refused with
+    WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
+    listed, nor are names that are not valid UTF-8.
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Tells the version of the server, what its sandbox can do, and its limits."""
@@ -124,8 +128,10 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists the directories and files in a directory of the server, to help people
         choose a working directory.
 
-        A path that is relative, does not exist, is not a directory or may not be
-        read is refused with WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT).
+        A path that is relative, does not exist, is not a directory, may not be read or
+        is where the server keeps its own data is refused with
+        WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT). What belongs to the server is not
+        listed, nor are names that are not valid UTF-8.
         """
 
     @_abc_1.abstractmethod

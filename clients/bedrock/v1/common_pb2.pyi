@@ -31,124 +31,164 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """Never sent."""
     REFUSAL_REASON_AGENT_BUSY: _RefusalReason.ValueType  # 1
     """FAILED_PRECONDITION. The agent is busy and the call needs it to be at rest.
-    Wait until the run has ended, cancel it, or send the message as a steer or
-    as a follow-up instead. Never answered with UNAVAILABLE, so that automatic
-    retry policies do not hammer a busy conversation.
+    It is never answered with UNAVAILABLE, so that automatic retry policies do not
+    hammer a busy conversation.
+
+    Wait until the run has ended, cancel it, or send the message as a steer or as
+    a follow-up instead.
     """
     REFUSAL_REASON_CANCELLING: _RefusalReason.ValueType  # 2
     """FAILED_PRECONDITION. A cancellation is in progress, and the conversation
-    takes no messages before it is done. Send again once the state is idle;
-    this takes two seconds at most.
+    takes no messages before it is done.
+
+    Send again once the state is idle; this takes two seconds at most.
     """
     REFUSAL_REASON_AWAITING_APPROVAL: _RefusalReason.ValueType  # 3
     """FAILED_PRECONDITION. The agent is busy because it waits for a person to
-    answer an approval. Answer it with ResolveApproval, cancel, or send the
-    message as a steer or as a follow-up.
+    answer an approval.
+
+    Answer it with ResolveApproval, cancel, or send the message as a steer or as a
+    follow-up.
     """
     REFUSAL_REASON_NOT_AWAITING_APPROVAL: _RefusalReason.ValueType  # 4
     """FAILED_PRECONDITION. An approval was answered while the conversation waits
-    for none. Read the conversation again: the question has been answered, or
-    was withdrawn by a cancel or a restart.
+    for none: the question has been answered, or was withdrawn by a cancel or a
+    restart.
+
+    Read the conversation again.
     """
     REFUSAL_REASON_UNKNOWN_OR_DECIDED: _RefusalReason.ValueType  # 5
     """ABORTED. The approval was decided already or never existed, or the queued
-    message to withdraw is no longer queued. Somebody else was faster; a client
-    that only wanted the question closed may ignore this.
+    message to withdraw is no longer queued: somebody else was faster.
+
+    Read the conversation again. A client that only wanted the question closed may
+    ignore this.
     """
     REFUSAL_REASON_CONTINUATION_IN_PROGRESS: _RefusalReason.ValueType  # 6
     """FAILED_PRECONDITION. The continuation summary is being written, and no
-    messages are taken meanwhile. Wait for the end of it and go on with
-    ContinueConversation, or cancel it.
+    messages are taken meanwhile.
+
+    Wait for the end of it and go on with ContinueConversation, or cancel it.
     """
     REFUSAL_REASON_CONTEXT_EXHAUSTED: _RefusalReason.ValueType  # 7
     """FAILED_PRECONDITION. A message was sent to a conversation whose context is used
-    up, and which is read-only from now on. Start its successor with
-    ContinueConversation.
+    up, and which is read-only from now on.
+
+    Start its successor with ContinueConversation.
     """
     REFUSAL_REASON_TERMINAL: _RefusalReason.ValueType  # 8
     """FAILED_PRECONDITION. The conversation is in a terminal state and takes no
-    commands any more. It can be read, exported and deleted.
+    commands any more.
+
+    Read, export or delete it; go on in another conversation.
     """
     REFUSAL_REASON_SUB_AGENT: _RefusalReason.ValueType  # 9
     """FAILED_PRECONDITION. The conversation belongs to a sub-agent, which only
-    its parent may direct. Send the command to the parent; a sub-agent itself
-    can be read, watched and cancelled.
+    its parent may direct.
+
+    Send the command to the parent. The sub-agent itself can be read, watched and
+    cancelled.
     """
     REFUSAL_REASON_NOT_SUB_AGENT: _RefusalReason.ValueType  # 10
     """FAILED_PRECONDITION. The command only applies to sub-agents, and this
-    conversation is none. It comes from within the server and points to a fault
-    there if a client ever sees it.
+    conversation is none. It comes from within the server.
+
+    Report it to the operator: it points to a fault of the server if a client ever
+    sees it.
     """
     REFUSAL_REASON_ALREADY_STARTED: _RefusalReason.ValueType  # 11
     """FAILED_PRECONDITION. The sub-agent was started already and is not started
     twice. It comes from within the server, like NOT_SUB_AGENT.
+
+    Report it to the operator.
     """
     REFUSAL_REASON_ARCHIVED: _RefusalReason.ValueType  # 12
     """FAILED_PRECONDITION. The conversation is archived, and the call would start
-    a run in it. Call UnarchiveConversation first.
+    a run in it.
+
+    Call UnarchiveConversation first.
     """
     REFUSAL_REASON_RUN_OVER: _RefusalReason.ValueType  # 13
-    """ABORTED. The run named in `expected_run` is not the one under way. Look at
-    how it ended and decide whether the message still makes sense.
+    """ABORTED. The run named in `expected_run` is not the one under way.
+
+    Look at how it ended and decide whether the message still makes sense.
     """
     REFUSAL_REASON_QUEUE_FULL: _RefusalReason.ValueType  # 14
     """RESOURCE_EXHAUSTED. As many steers and follow-ups wait as the server keeps
-    for one conversation; see Limits.max_queue_length. Wait until one has been
-    delivered, or withdraw one.
+    for one conversation; see Limits.max_queue_length.
+
+    Wait until one has been delivered, or withdraw one.
     """
     REFUSAL_REASON_REQUEST_ID_REUSED: _RefusalReason.ValueType  # 15
     """ALREADY_EXISTS. The `request_id` was used before with another request body.
+
     Use a new id for a new request.
     """
     REFUSAL_REASON_SLUG_TAKEN: _RefusalReason.ValueType  # 16
-    """ALREADY_EXISTS. Another conversation has this slug. Choose another one, or
-    leave it empty to have the server make one up.
+    """ALREADY_EXISTS. Another conversation has this slug.
+
+    Choose another one, or leave it empty to have the server make one up.
     """
     REFUSAL_REASON_MODEL_UNAVAILABLE: _RefusalReason.ValueType  # 17
     """INVALID_ARGUMENT. The server does not offer the model. It is never replaced
-    silently by another; choose one from ListModels.
+    silently by another.
+
+    Choose one from ListModels.
     """
     REFUSAL_REASON_MODE_UNAVAILABLE: _RefusalReason.ValueType  # 18
     """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
-    was asked for where the sandbox does not work. GetServerInfo says why. Ask
-    for MODE_UNRESTRICTED, or repair the sandbox.
+    was asked for where the sandbox does not work. GetServerInfo says why.
+
+    Ask for MODE_UNRESTRICTED, or repair the sandbox.
     """
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID: _RefusalReason.ValueType  # 19
     """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
-    that the server may use. Correct the path.
+    that the server may use.
+
+    Correct the path.
     """
     REFUSAL_REASON_IMAGE_INVALID: _RefusalReason.ValueType  # 20
     """INVALID_ARGUMENT. An image is damaged, too large, of a format that is not
-    taken, or not of the format that `media_type` claims. Correct or leave out
-    the image that the BadRequest names.
+    taken, or not of the format that `media_type` claims.
+
+    Correct or leave out the image that the BadRequest names.
     """
     REFUSAL_REASON_REVISION_TOO_OLD: _RefusalReason.ValueType  # 21
-    """OUT_OF_RANGE. The events after the given revision are no longer kept. Take
-    a fresh snapshot by subscribing without `after_revision`. The metadata key
-    "oldest_revision" holds the oldest revision that could be given.
+    """OUT_OF_RANGE. The events after the given revision are no longer kept. The
+    metadata key "oldest_revision" holds the oldest revision that could be given.
+
+    Take a fresh snapshot by subscribing without `after_revision`.
     """
     REFUSAL_REASON_TOO_MANY_STREAMS: _RefusalReason.ValueType  # 22
-    """RESOURCE_EXHAUSTED. Too many streams are open, on the server, on this
-    conversation or with this token. Close one, or try again later; unary calls
-    are not affected.
+    """RESOURCE_EXHAUSTED. Too many streams are open on the server; see
+    Limits.max_streams. Unary calls are not affected.
+
+    Close one, or try again later.
     """
     REFUSAL_REASON_BUDGET_REACHED: _RefusalReason.ValueType  # 23
-    """FAILED_PRECONDITION. The call would start work, but the budget of the
-    conversation is spent. Raise the budget with UpdateConversation.
+    """FAILED_PRECONDITION. Sub-agents were to be started, but the budget of the
+    conversation is spent. A message is never refused for that: its run begins, and
+    ends with the detail "budget".
+
+    Raise the budget with UpdateConversation.
     """
     REFUSAL_REASON_STORE_UNAVAILABLE: _RefusalReason.ValueType  # 24
     """UNAVAILABLE. The store could not commit the call, so nothing of it happened.
+
     Try again with the same `request_id` after the delay in
     `google.rpc.RetryInfo`.
     """
     REFUSAL_REASON_SHUTTING_DOWN: _RefusalReason.ValueType  # 25
-    """UNAVAILABLE. The server is shutting down and takes no new work. Connect
-    again and repeat the call with the same `request_id`.
+    """UNAVAILABLE. The server is shutting down and takes no new work.
+
+    Connect again and repeat the call with the same `request_id`.
     """
     REFUSAL_REASON_PERMISSION_DENIED: _RefusalReason.ValueType  # 26
-    """PERMISSION_DENIED. The token is valid but does not allow this call. Use a
-    token with the scope that the metadata key "scope" names. A conversation
-    that belongs to somebody else is answered with NOT_FOUND instead.
+    """PERMISSION_DENIED. The token is valid but does not allow this call. A
+    conversation that belongs to somebody else is answered with NOT_FOUND instead.
+    Reserved: this version of the server has one token, which allows everything.
+
+    Use a token that allows the call.
     """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
@@ -161,140 +201,197 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     the prefix, for example "AGENT_BUSY". Programs should decide on the reason
     and show the status message to people; the wording of messages may change.
 
-    Each value names the gRPC code it is sent with; a reason is never sent with
-    another code. Errors that are no refusals carry the name of their code as the
-    reason: INVALID_ARGUMENT with a `google.rpc.BadRequest` that names the field,
-    NOT_FOUND with a `google.rpc.ResourceInfo`, ABORTED for an outdated `etag`,
-    UNAUTHENTICATED for a missing or unknown token, DATA_LOSS for a conversation
-    that is damaged in the store, which no repetition mends, and INTERNAL for a
-    fault of the server, whose details are only in the server's log.
+    Each value names the gRPC code it is sent with, then the cause, then, in a
+    paragraph of its own, what to do about it. A reason is never sent with another
+    code. Errors that are no refusals carry the name of their code as the reason:
+
+    * INVALID_ARGUMENT: The request is wrong in itself. A `google.rpc.BadRequest`
+      names each field and what is wrong with it. Correct the request.
+    * NOT_FOUND: There is nothing of this name, or it belongs to somebody else. A
+      `google.rpc.ResourceInfo` repeats the name. Correct the name.
+    * ABORTED: The `etag` is outdated, or a watcher read nothing for too long. Read
+      the conversation again, or resume the stream.
+    * FAILED_PRECONDITION: ContinueConversation was called for a conversation whose
+      context is not used up. Call TriggerContinuation first.
+    * UNAUTHENTICATED: The call brought no token, or an unknown one. Send the
+      metadata `authorization: Bearer <token>`.
+    * DEADLINE_EXCEEDED: The deadline passed, or the server did not answer in time.
+      The call may still take effect. Repeat it with the same `request_id`.
+    * CANCELLED: The client gave the call up. It may have taken effect. Repeat it
+      with the same `request_id`.
+    * UNAVAILABLE: The connection was lost, or images cannot be looked at just now.
+      Repeat the call with the same `request_id`, or resume the stream.
+    * DATA_LOSS: The conversation is damaged in the store, and no repetition mends
+      it. Restore it from a backup.
+    * INTERNAL: A fault of the server. The metadata key "id" holds the number under
+      which the server's log has the details. Report it to the operator.
 
     This enum is not a field of any message. It is the one list from which the
-    error tables in the documentation are made.
+    error tables in the documentation are made, and tests hold the server to it.
     """
 
 REFUSAL_REASON_UNSPECIFIED: RefusalReason.ValueType  # 0
 """Never sent."""
 REFUSAL_REASON_AGENT_BUSY: RefusalReason.ValueType  # 1
 """FAILED_PRECONDITION. The agent is busy and the call needs it to be at rest.
-Wait until the run has ended, cancel it, or send the message as a steer or
-as a follow-up instead. Never answered with UNAVAILABLE, so that automatic
-retry policies do not hammer a busy conversation.
+It is never answered with UNAVAILABLE, so that automatic retry policies do not
+hammer a busy conversation.
+
+Wait until the run has ended, cancel it, or send the message as a steer or as
+a follow-up instead.
 """
 REFUSAL_REASON_CANCELLING: RefusalReason.ValueType  # 2
 """FAILED_PRECONDITION. A cancellation is in progress, and the conversation
-takes no messages before it is done. Send again once the state is idle;
-this takes two seconds at most.
+takes no messages before it is done.
+
+Send again once the state is idle; this takes two seconds at most.
 """
 REFUSAL_REASON_AWAITING_APPROVAL: RefusalReason.ValueType  # 3
 """FAILED_PRECONDITION. The agent is busy because it waits for a person to
-answer an approval. Answer it with ResolveApproval, cancel, or send the
-message as a steer or as a follow-up.
+answer an approval.
+
+Answer it with ResolveApproval, cancel, or send the message as a steer or as a
+follow-up.
 """
 REFUSAL_REASON_NOT_AWAITING_APPROVAL: RefusalReason.ValueType  # 4
 """FAILED_PRECONDITION. An approval was answered while the conversation waits
-for none. Read the conversation again: the question has been answered, or
-was withdrawn by a cancel or a restart.
+for none: the question has been answered, or was withdrawn by a cancel or a
+restart.
+
+Read the conversation again.
 """
 REFUSAL_REASON_UNKNOWN_OR_DECIDED: RefusalReason.ValueType  # 5
 """ABORTED. The approval was decided already or never existed, or the queued
-message to withdraw is no longer queued. Somebody else was faster; a client
-that only wanted the question closed may ignore this.
+message to withdraw is no longer queued: somebody else was faster.
+
+Read the conversation again. A client that only wanted the question closed may
+ignore this.
 """
 REFUSAL_REASON_CONTINUATION_IN_PROGRESS: RefusalReason.ValueType  # 6
 """FAILED_PRECONDITION. The continuation summary is being written, and no
-messages are taken meanwhile. Wait for the end of it and go on with
-ContinueConversation, or cancel it.
+messages are taken meanwhile.
+
+Wait for the end of it and go on with ContinueConversation, or cancel it.
 """
 REFUSAL_REASON_CONTEXT_EXHAUSTED: RefusalReason.ValueType  # 7
 """FAILED_PRECONDITION. A message was sent to a conversation whose context is used
-up, and which is read-only from now on. Start its successor with
-ContinueConversation.
+up, and which is read-only from now on.
+
+Start its successor with ContinueConversation.
 """
 REFUSAL_REASON_TERMINAL: RefusalReason.ValueType  # 8
 """FAILED_PRECONDITION. The conversation is in a terminal state and takes no
-commands any more. It can be read, exported and deleted.
+commands any more.
+
+Read, export or delete it; go on in another conversation.
 """
 REFUSAL_REASON_SUB_AGENT: RefusalReason.ValueType  # 9
 """FAILED_PRECONDITION. The conversation belongs to a sub-agent, which only
-its parent may direct. Send the command to the parent; a sub-agent itself
-can be read, watched and cancelled.
+its parent may direct.
+
+Send the command to the parent. The sub-agent itself can be read, watched and
+cancelled.
 """
 REFUSAL_REASON_NOT_SUB_AGENT: RefusalReason.ValueType  # 10
 """FAILED_PRECONDITION. The command only applies to sub-agents, and this
-conversation is none. It comes from within the server and points to a fault
-there if a client ever sees it.
+conversation is none. It comes from within the server.
+
+Report it to the operator: it points to a fault of the server if a client ever
+sees it.
 """
 REFUSAL_REASON_ALREADY_STARTED: RefusalReason.ValueType  # 11
 """FAILED_PRECONDITION. The sub-agent was started already and is not started
 twice. It comes from within the server, like NOT_SUB_AGENT.
+
+Report it to the operator.
 """
 REFUSAL_REASON_ARCHIVED: RefusalReason.ValueType  # 12
 """FAILED_PRECONDITION. The conversation is archived, and the call would start
-a run in it. Call UnarchiveConversation first.
+a run in it.
+
+Call UnarchiveConversation first.
 """
 REFUSAL_REASON_RUN_OVER: RefusalReason.ValueType  # 13
-"""ABORTED. The run named in `expected_run` is not the one under way. Look at
-how it ended and decide whether the message still makes sense.
+"""ABORTED. The run named in `expected_run` is not the one under way.
+
+Look at how it ended and decide whether the message still makes sense.
 """
 REFUSAL_REASON_QUEUE_FULL: RefusalReason.ValueType  # 14
 """RESOURCE_EXHAUSTED. As many steers and follow-ups wait as the server keeps
-for one conversation; see Limits.max_queue_length. Wait until one has been
-delivered, or withdraw one.
+for one conversation; see Limits.max_queue_length.
+
+Wait until one has been delivered, or withdraw one.
 """
 REFUSAL_REASON_REQUEST_ID_REUSED: RefusalReason.ValueType  # 15
 """ALREADY_EXISTS. The `request_id` was used before with another request body.
+
 Use a new id for a new request.
 """
 REFUSAL_REASON_SLUG_TAKEN: RefusalReason.ValueType  # 16
-"""ALREADY_EXISTS. Another conversation has this slug. Choose another one, or
-leave it empty to have the server make one up.
+"""ALREADY_EXISTS. Another conversation has this slug.
+
+Choose another one, or leave it empty to have the server make one up.
 """
 REFUSAL_REASON_MODEL_UNAVAILABLE: RefusalReason.ValueType  # 17
 """INVALID_ARGUMENT. The server does not offer the model. It is never replaced
-silently by another; choose one from ListModels.
+silently by another.
+
+Choose one from ListModels.
 """
 REFUSAL_REASON_MODE_UNAVAILABLE: RefusalReason.ValueType  # 18
 """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
-was asked for where the sandbox does not work. GetServerInfo says why. Ask
-for MODE_UNRESTRICTED, or repair the sandbox.
+was asked for where the sandbox does not work. GetServerInfo says why.
+
+Ask for MODE_UNRESTRICTED, or repair the sandbox.
 """
 REFUSAL_REASON_WORKING_DIRECTORY_INVALID: RefusalReason.ValueType  # 19
 """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
-that the server may use. Correct the path.
+that the server may use.
+
+Correct the path.
 """
 REFUSAL_REASON_IMAGE_INVALID: RefusalReason.ValueType  # 20
 """INVALID_ARGUMENT. An image is damaged, too large, of a format that is not
-taken, or not of the format that `media_type` claims. Correct or leave out
-the image that the BadRequest names.
+taken, or not of the format that `media_type` claims.
+
+Correct or leave out the image that the BadRequest names.
 """
 REFUSAL_REASON_REVISION_TOO_OLD: RefusalReason.ValueType  # 21
-"""OUT_OF_RANGE. The events after the given revision are no longer kept. Take
-a fresh snapshot by subscribing without `after_revision`. The metadata key
-"oldest_revision" holds the oldest revision that could be given.
+"""OUT_OF_RANGE. The events after the given revision are no longer kept. The
+metadata key "oldest_revision" holds the oldest revision that could be given.
+
+Take a fresh snapshot by subscribing without `after_revision`.
 """
 REFUSAL_REASON_TOO_MANY_STREAMS: RefusalReason.ValueType  # 22
-"""RESOURCE_EXHAUSTED. Too many streams are open, on the server, on this
-conversation or with this token. Close one, or try again later; unary calls
-are not affected.
+"""RESOURCE_EXHAUSTED. Too many streams are open on the server; see
+Limits.max_streams. Unary calls are not affected.
+
+Close one, or try again later.
 """
 REFUSAL_REASON_BUDGET_REACHED: RefusalReason.ValueType  # 23
-"""FAILED_PRECONDITION. The call would start work, but the budget of the
-conversation is spent. Raise the budget with UpdateConversation.
+"""FAILED_PRECONDITION. Sub-agents were to be started, but the budget of the
+conversation is spent. A message is never refused for that: its run begins, and
+ends with the detail "budget".
+
+Raise the budget with UpdateConversation.
 """
 REFUSAL_REASON_STORE_UNAVAILABLE: RefusalReason.ValueType  # 24
 """UNAVAILABLE. The store could not commit the call, so nothing of it happened.
+
 Try again with the same `request_id` after the delay in
 `google.rpc.RetryInfo`.
 """
 REFUSAL_REASON_SHUTTING_DOWN: RefusalReason.ValueType  # 25
-"""UNAVAILABLE. The server is shutting down and takes no new work. Connect
-again and repeat the call with the same `request_id`.
+"""UNAVAILABLE. The server is shutting down and takes no new work.
+
+Connect again and repeat the call with the same `request_id`.
 """
 REFUSAL_REASON_PERMISSION_DENIED: RefusalReason.ValueType  # 26
-"""PERMISSION_DENIED. The token is valid but does not allow this call. Use a
-token with the scope that the metadata key "scope" names. A conversation
-that belongs to somebody else is answered with NOT_FOUND instead.
+"""PERMISSION_DENIED. The token is valid but does not allow this call. A
+conversation that belongs to somebody else is answered with NOT_FOUND instead.
+Reserved: this version of the server has one token, which allows everything.
+
+Use a token that allows the call.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
@@ -1092,10 +1189,12 @@ class Budget(_message.Message):
     run_tokens: _builtins.int
     """Tokens, counted as in Usage, that one run may consume."""
     conversation_tokens: _builtins.int
-    """Tokens that all runs of the conversation together may consume."""
+    """Tokens that all runs of the conversation together may consume, small requests
+    beside them included.
+    """
     conversation_cost_micros: _builtins.int
-    """Cost of all runs together in millionths of a US dollar, counted as in Usage:
-    it has no effect while the price of the model is unknown.
+    """Cost of the same in millionths of a US dollar, counted as in Usage: it has no
+    effect while the price of the model is unknown.
     """
     def __init__(
         self,

@@ -78,6 +78,7 @@ class Conversation(_message.Message):
     ALWAYS_APPROVED_TOOLS_FIELD_NUMBER: _builtins.int
     FOLLOW_UP_POLICY_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
+    ASIDE_USAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `conversations/{conversation}`. It never changes. Calls
     also accept `conversations/{slug}`; answers always use the id.
@@ -88,8 +89,10 @@ class Conversation(_message.Message):
     is INVALID_ARGUMENT, so that no name stands for two. Can be updated.
     """
     title: _builtins.str
-    """A title for people, 256 characters at most. Empty until somebody or the
-    server gives it one. Can be updated.
+    """A title for people, 256 characters at most. Unless it has one, or the server
+    gives none, the first message gives it a title, which may improve once within
+    the next minute. Can be updated; the server never replaces a title that
+    somebody gave.
     """
     working_directory: _builtins.str
     """The absolute real path of the directory that tools start in. It is fixed at
@@ -141,7 +144,9 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def total_usage(self) -> _common_pb2.Usage:
-        """The sum over all responses of the model so far, summaries included."""
+        """The sum over all requests to the model so far, summaries included, and those
+        that failed or were cancelled as far as the provider told their usage.
+        """
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -173,6 +178,14 @@ class Conversation(_message.Message):
         new budget holds from the next request to the model on.
         """
 
+    @_builtins.property
+    def aside_usage(self) -> _common_pb2.Usage:
+        """The sum over small requests beside the conversation, to a quick and cheap
+        model: its title, and what `keyword_search` picks from what it finds. They
+        are in no history, count as no request of a run, and are not part of
+        `total_usage`. The budget of the conversation counts both.
+        """
+
     def __init__(
         self,
         *,
@@ -199,10 +212,11 @@ class Conversation(_message.Message):
         always_approved_tools: _abc.Iterable[_builtins.str] | None = ...,
         follow_up_policy: _common_pb2.FollowUpPolicy.ValueType = ...,
         budget: _common_pb2.Budget | None = ...,
+        aside_usage: _common_pb2.Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "state", b"state", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "state", b"state", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -370,15 +384,13 @@ class ConversationState(_message.Message):
         completed_count: _builtins.int
         """How many have ended, well or badly."""
         @_builtins.property
-        def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """The sub-agents still at work, `conversations/{conversation}`, in the order of
-            their tasks.
-            """
+        def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubAgent]:
+            """The sub-agents still at work, in the order of their tasks."""
 
         def __init__(
             self,
             *,
-            pending: _abc.Iterable[_builtins.str] | None = ...,
+            pending: _abc.Iterable[Global___SubAgent] | None = ...,
             completed_count: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -515,6 +527,49 @@ class ConversationState(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 
 Global___ConversationState: _TypeAlias = ConversationState  # noqa: Y015
+
+@_typing.final
+class SubAgent(_message.Message):
+    """A sub-agent at work, as the conversation that started it knows it.
+
+    What it is doing is told by its own conversation, which can be read and watched
+    like any other: GetConversation and Subscribe show its state, its tool, when it
+    began and what it has used; its first message is its whole task.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_INDEX_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    conversation: _builtins.str
+    """Its conversation, `conversations/{conversation}`."""
+    task: _builtins.str
+    """The first line of its task, 200 characters at most."""
+    task_index: _builtins.int
+    """The position of its task among those started together, counted from 0."""
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When its time is up. A sub-agent that is still at work then is stopped, and
+        has failed with ERROR_KIND_TIMED_OUT.
+        """
+
+    def __init__(
+        self,
+        *,
+        conversation: _builtins.str = ...,
+        task: _builtins.str = ...,
+        task_index: _builtins.int = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "deadline", b"deadline", "task", b"task", "task_index", b"task_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubAgent: _TypeAlias = SubAgent  # noqa: Y015
 
 @_typing.final
 class PendingApproval(_message.Message):
@@ -927,21 +982,27 @@ class QueuedMessage(_message.Message):
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     FATE_FIELD_NUMBER: _builtins.int
+    SETTLE_TIME_FIELD_NUMBER: _builtins.int
     fate: Global___QueuedMessage.Fate.ValueType
     """What has become of it."""
     @_builtins.property
     def message(self) -> Global___Message:
         """The message. Its `delivery` says whether it is a steer or a follow-up."""
 
+    @_builtins.property
+    def settle_time(self) -> _timestamp_pb2.Timestamp:
+        """When its wait ended. Unset while it waits."""
+
     def __init__(
         self,
         *,
         message: Global___Message | None = ...,
         fate: Global___QueuedMessage.Fate.ValueType = ...,
+        settle_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fate", b"fate", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fate", b"fate", "message", b"message", "settle_time", b"settle_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -967,6 +1028,7 @@ class RequestCycle(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name,
     `conversations/{conversation}/requestCycles/{request_cycle}`.
@@ -997,6 +1059,15 @@ class RequestCycle(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When the run ended. Unset while it is under way."""
 
+    @_builtins.property
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The events that the views are made of, a JSON object each, the root first:
+        `user-message`, `agent-output`, `tool-result` and at last `run-stop`. Empty if
+        the view was not asked for. `bedrock cycles` makes cycles of such lines. In a
+        list of several cycles, a follow-up's `user-message` stands before the
+        `run-stop` that it waited for.
+        """
+
     def __init__(
         self,
         *,
@@ -1008,10 +1079,11 @@ class RequestCycle(_message.Message):
         rounds: _abc.Iterable[Global___InferenceRound] | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        events: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "name", b"name", "root_delivery", b"root_delivery", "rounds", b"rounds", "start_time", b"start_time", "steps", b"steps", "stop_detail", b"stop_detail", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "events", b"events", "name", b"name", "root_delivery", b"root_delivery", "rounds", b"rounds", "start_time", b"start_time", "steps", b"steps", "stop_detail", b"stop_detail", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1065,6 +1137,7 @@ class AiBlock(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     SYNTHETIC_FIELD_NUMBER: _builtins.int
     TOOL_CALL_GROUPS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     assistant: _builtins.str
     """What the agent said. Empty if `synthetic` is set."""
     reasoning: _builtins.str
@@ -1072,6 +1145,10 @@ class AiBlock(_message.Message):
     synthetic: _builtins.bool
     """Whether the agent called tools without a text before, so that this block
     only exists to hold them.
+    """
+    message: _builtins.str
+    """The message that the text is from,
+    `conversations/{conversation}/messages/{message}`. Empty if `synthetic` is set.
     """
     @_builtins.property
     def tool_call_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallGroup]:
@@ -1084,10 +1161,11 @@ class AiBlock(_message.Message):
         reasoning: _builtins.str = ...,
         synthetic: _builtins.bool = ...,
         tool_call_groups: _abc.Iterable[Global___ToolCallGroup] | None = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assistant", b"assistant", "reasoning", b"reasoning", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant", b"assistant", "reasoning", b"reasoning", "synthetic", b"synthetic", "text", b"text", "tool_call_groups", b"tool_call_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant", b"assistant", "message", b"message", "reasoning", b"reasoning", "synthetic", b"synthetic", "text", b"text", "tool_call_groups", b"tool_call_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_text: _TypeAlias = _typing.Literal["assistant", "reasoning"]  # noqa: Y015
     _WhichOneofArgType_text: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
@@ -1160,6 +1238,8 @@ class InferenceRound(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    OUTPUT_TIME_FIELD_NUMBER: _builtins.int
+    TOOL_USE_IDS_FIELD_NUMBER: _builtins.int
     llm_request_id: _builtins.str
     """The request."""
     output: _builtins.str
@@ -1175,6 +1255,14 @@ class InferenceRound(_message.Message):
     def usage(self) -> _common_pb2.Usage:
         """What the response consumed. Unset while there is none."""
 
+    @_builtins.property
+    def output_time(self) -> _timestamp_pb2.Timestamp:
+        """When the response was stored. Unset while there is none."""
+
+    @_builtins.property
+    def tool_use_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The calls that the response asked for, in order, as in ToolCall.tool_use_id."""
+
     def __init__(
         self,
         *,
@@ -1182,10 +1270,12 @@ class InferenceRound(_message.Message):
         inputs: _abc.Iterable[_builtins.str] | None = ...,
         output: _builtins.str = ...,
         usage: _common_pb2.Usage | None = ...,
+        output_time: _timestamp_pb2.Timestamp | None = ...,
+        tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output_time", b"output_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "llm_request_id", b"llm_request_id", "output", b"output", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "llm_request_id", b"llm_request_id", "output", b"output", "output_time", b"output_time", "tool_use_ids", b"tool_use_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

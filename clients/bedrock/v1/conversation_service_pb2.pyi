@@ -923,13 +923,13 @@ class SpawnSubAgentsRequest(_message.Message):
         WORKING_DIRECTORY_FIELD_NUMBER: _builtins.int
         task: _builtins.str
         """What to do, in words for the sub-agent. Required; it knows nothing else of
-        the conversation.
+        the conversation. 16 KiB in UTF-8 at most: what is long belongs into files.
         """
         model: _builtins.str
         """The model, `models/{model}`. That of the conversation if empty."""
         max_turns: _builtins.int
-        """How many turns it has. The server's default if zero. One more is given to
-        submit a result.
+        """How many turns it has, at most Limits.max_sub_agent_turns. The server's default
+        if zero. One more is given to submit a result.
         """
         working_directory: _builtins.str
         """The absolute path of its working directory. That of the conversation if
@@ -937,11 +937,16 @@ class SpawnSubAgentsRequest(_message.Message):
         """
         @_builtins.property
         def timeout(self) -> _duration_pb2.Duration:
-            """How much time it has. The server's default if unset."""
+            """How much time it has, from one second to Limits.max_sub_agent_timeout. The
+            server's default if unset or zero. When it is up the sub-agent is stopped, whatever it is
+            doing.
+            """
 
         @_builtins.property
         def read_first(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Paths of files whose contents it is given at the start."""
+            """Paths of files whose contents it is given at the start, absolute or relative to
+            its working directory. 10 at most.
+            """
 
         def __init__(
             self,
@@ -968,7 +973,7 @@ class SpawnSubAgentsRequest(_message.Message):
     """A UUID that makes the call idempotent. May be empty."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpawnSubAgentsRequest.Task]:
-        """The tasks, one sub-agent for each. One to ten."""
+        """The tasks, one sub-agent for each. One to Limits.max_sub_agents."""
 
     def __init__(
         self,
@@ -1033,19 +1038,31 @@ class ListQueueRequest(_message.Message):
 
     PARENT_FIELD_NUMBER: _builtins.int
     INCLUDE_SETTLED_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     include_settled: _builtins.bool
-    """Whether to list earlier messages whose wait has ended too, the latest 100."""
+    """Whether to list earlier messages whose wait has ended too."""
+    page_size: _builtins.int
+    """How many messages to return at most. 100 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty for the first page."""
+    descending: _builtins.bool
+    """Whether to begin at the end of this order and go back."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         include_settled: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        descending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_settled", b"include_settled", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "include_settled", b"include_settled", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1058,18 +1075,24 @@ class ListQueueResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.QueuedMessage]:
-        """The messages, in the order in which they were accepted."""
+        """One page of messages: first those whose wait has ended, in the order in which
+        it ended, then those that wait, in the order in which they were accepted.
+        """
 
     def __init__(
         self,
         *,
         messages: _abc.Iterable[_conversation_pb2.QueuedMessage] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1152,10 +1175,12 @@ class VerifyConversationResponse(_message.Message):
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """The revision up to which the conversation was checked."""
+    """The revision up to which the conversation was checked. Zero if its row cannot
+    be read.
+    """
     @_builtins.property
     def violations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What is wrong, one sentence each. Empty if all is well."""
+        """What is wrong, one sentence each, 100 at most. Empty if all is well."""
 
     def __init__(
         self,
@@ -1214,10 +1239,12 @@ class ReplayConversationResponse(_message.Message):
     """The newest revision after the step."""
     event_json: _builtins.str
     """The input of the step as JSON. Its shape is that of the server's log and may
-    change between versions.
+    change between versions. Empty if it is longer than 1 MiB.
     """
     state_json: _builtins.str
-    """The state that came out, as JSON of the same kind."""
+    """The state that came out, as JSON of the same kind. Empty if it is longer than
+    1 MiB.
+    """
     difference: _builtins.str
     """How the result differs from what was stored. Empty if it does not."""
     def __init__(
@@ -1268,7 +1295,9 @@ class ExportConversationResponse(_message.Message):
     LINE_FIELD_NUMBER: _builtins.int
     line: _builtins.str
     """One line: a JSON object without a line break at its end. Its key "kind" says
-    what it is: "conversation", "message" or "event".
+    what it is: "conversation", "message" or "event". The value of the key of that
+    name is the message Conversation, Message or Event of this contract, with the
+    names of its fields. The line of the conversation has its "system_prompt", too.
     """
     def __init__(
         self,
@@ -1375,6 +1404,8 @@ class ListRequestCyclesRequest(_message.Message):
         """The model-serving view: RequestCycle.rounds."""
         VIEW_FULL: ListRequestCyclesRequest._View.ValueType  # 3
         """Both views."""
+        VIEW_EVENTS: ListRequestCyclesRequest._View.ValueType  # 4
+        """The events that the views are made of: RequestCycle.events."""
 
     class View(_View, metaclass=_ViewEnumTypeWrapper):
         """The views of a cycle."""
@@ -1387,6 +1418,8 @@ class ListRequestCyclesRequest(_message.Message):
     """The model-serving view: RequestCycle.rounds."""
     VIEW_FULL: ListRequestCyclesRequest.View.ValueType  # 3
     """Both views."""
+    VIEW_EVENTS: ListRequestCyclesRequest.View.ValueType  # 4
+    """The events that the views are made of: RequestCycle.events."""
 
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
@@ -1581,18 +1614,22 @@ class WatchConversationsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGES_ONLY_FIELD_NUMBER: _builtins.int
+    INCLUDE_SUB_AGENTS_FIELD_NUMBER: _builtins.int
     changes_only: _builtins.bool
     """Whether to leave out the conversations that exist already and send only
     changes. `caught_up` is sent all the same, first.
     """
+    include_sub_agents: _builtins.bool
+    """Whether to send sub-agents as well; their `parent` is set."""
     def __init__(
         self,
         *,
         changes_only: _builtins.bool = ...,
+        include_sub_agents: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "include_sub_agents", b"include_sub_agents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

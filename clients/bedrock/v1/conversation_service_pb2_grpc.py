@@ -48,8 +48,8 @@ class ConversationServiceStub(object):
     names the field: an unknown enum value, over-long text, a malformed name, a
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call can also be refused with PERMISSION_DENIED,
-    and any call that changes something with STORE_UNAVAILABLE or SHUTTING_DOWN.
+    that are particular to it. Any call that changes something can also be refused
+    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.
@@ -223,8 +223,8 @@ class ConversationServiceServicer(object):
     names the field: an unknown enum value, over-long text, a malformed name, a
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call can also be refused with PERMISSION_DENIED,
-    and any call that changes something with STORE_UNAVAILABLE or SHUTTING_DOWN.
+    that are particular to it. Any call that changes something can also be refused
+    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.
@@ -251,9 +251,8 @@ class ConversationServiceServicer(object):
         """Creates a conversation in a working directory. Nothing runs yet.
 
         Refused with WORKING_DIRECTORY_INVALID or MODEL_UNAVAILABLE (both
-        INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS), MODE_UNAVAILABLE
-        (FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow
-        the mode. Idempotent by `request_id`.
+        INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or MODE_UNAVAILABLE
+        (FAILED_PRECONDITION). Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,10 +347,10 @@ class ConversationServiceServicer(object):
         ARCHIVED, in a sub-agent with SUB_AGENT.
 
         Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-        RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT), BUDGET_REACHED
-        (FAILED_PRECONDITION). A message that has neither text nor an image is
-        INVALID_ARGUMENT. Idempotent by `request_id`: a message is stored exactly
-        once, however often the call is repeated.
+        RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT). A message that has
+        neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
+        run begins and ends with the detail "budget". Idempotent by `request_id`: a
+        message is stored exactly once, however often the call is repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -409,8 +408,7 @@ class ConversationServiceServicer(object):
         the mode that is set already changes nothing and succeeds.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
-        FAILED_PRECONDITION), and with PERMISSION_DENIED if the token does not allow
-        widening.
+        FAILED_PRECONDITION).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,10 +451,16 @@ class ConversationServiceServicer(object):
         included, and goes on from there. If any task is not acceptable none is
         started.
 
+        Each sub-agent has a conversation of its own, with this one as its `parent`. It
+        can be read, watched and cancelled, and takes no messages. It is restricted where
+        that can be kept, has no sub-agents itself, and asks nobody for anything. A cancel
+        of this conversation cancels all of them.
+
         Refused unless the conversation is idle or in error: with AGENT_BUSY,
-        CANCELLING, ARCHIVED, SUB_AGENT, TERMINAL or BUDGET_REACHED (all
-        FAILED_PRECONDITION); with MODEL_UNAVAILABLE or WORKING_DIRECTORY_INVALID
-        (INVALID_ARGUMENT) for a task. Idempotent by `request_id`.
+        CANCELLING, ARCHIVED, SUB_AGENT or TERMINAL (all FAILED_PRECONDITION); with
+        BUDGET_REACHED (FAILED_PRECONDITION) if the budget is spent; with
+        MODEL_UNAVAILABLE or WORKING_DIRECTORY_INVALID (INVALID_ARGUMENT) for a task, whose
+        field is named as in `tasks[2].model`. Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -465,6 +469,10 @@ class ConversationServiceServicer(object):
     def ListQueue(self, request, context):
         """Lists the steers and follow-ups that wait, and on request what became of
         earlier ones.
+
+        A message that finds the conversation at rest is in the history at once. Every
+        other one that is accepted is listed here, and ends in exactly one fate, which
+        is kept as long as the conversation, also when old events are pruned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -481,11 +489,15 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def VerifyConversation(self, request, context):
-        """Checks a stored conversation without changing it: that messages and revisions
-        have no gaps, that every tool call has exactly one result, that every run has
-        ended exactly once, and that the hash chain of the log is whole.
+        """Checks a stored conversation without changing it: that every row is as it was
+        written, that steps, revisions and messages have no gaps, that the hash chain of
+        the log is whole, that messages and state are what the log says, that every tool
+        call has exactly one result, every run has ended exactly once and every question
+        has an answer.
 
-        What is found is reported, not repaired. May be called in every state.
+        What is found is reported, not repaired, and rows that cannot be read are
+        findings too. May be called in every state, also while a run is under way. Of
+        events that have been pruned nothing can be said.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -493,11 +505,15 @@ class ConversationServiceServicer(object):
 
     def ReplayConversation(self, request, context):
         """Runs the log of a conversation through the state machine again and compares
-        each step with what was stored.
+        each step with what was stored: the events that came of it, and at the end the
+        state.
 
         Nothing is changed and nothing is carried out: no request is sent and no tool
-        runs. The stream has one response per step and ends with OK also if there are
-        differences.
+        runs. The stream has one response per step, up to where the conversation stands
+        when the call begins, and ends with OK also if there are differences.
+
+        A replay needs the whole log: once events have been pruned, the call is
+        OUT_OF_RANGE with REVISION_TOO_OLD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -509,7 +525,7 @@ class ConversationServiceServicer(object):
         contained.
 
         The export shows the conversation at one revision, also if it goes on
-        meanwhile.
+        meanwhile. Events that have been pruned are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -528,6 +544,9 @@ class ConversationServiceServicer(object):
     def ListRequestCycles(self, request, context):
         """Reads request cycles: what was asked, and all that was done for it. Follow-ups
         that wait belong to no cycle yet and are not shown.
+
+        They are made of messages and the ends of runs, which are kept as long as the
+        conversation, so pruned events are not missed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -562,14 +581,20 @@ class ConversationServiceServicer(object):
         * Durable: an event with a revision is sent only after what it reports has
         been committed. It is never taken back, and reading the conversation after
         it shows its effect.
-        * Ordered, complete, unique: durable events come in the order of their
-        revisions, none is left out and none is sent twice on one stream. Snapshot
-        and first event fit together without a gap.
+        * Ordered: durable events come in the order of their revisions, which are
+        numbered without gaps.
+        * Gap-free: no durable event is left out. Snapshot and first event fit
+        together, and so do the last event of one stream and the first of the next
+        one that resumes after it.
+        * Unique: no durable event is sent twice on one stream, and none up to
+        `after_revision` is sent at all.
         * Atomic: the events of one commit come in the same response, unless they do
         not fit into one.
         * Resumable: after a broken connection or a restart of the server, subscribing
         after the last revision seen goes on as if nothing had happened. Revisions
-        stay valid across restarts.
+        stay valid across restarts. Should events have been pruned that a watcher has
+        not seen, it is told so by REVISION_TOO_OLD before anything is sent: a gap is
+        never silent.
         * Final: text that is streamed belongs to a delta slot, named by
         `llm_request_id` and `attempt`. Every slot that was opened ends in exactly
         one durable event: the `message_added` of the message with the same request
@@ -583,36 +608,51 @@ class ConversationServiceServicer(object):
         # Slow watchers
 
         A watcher that reads slowly holds nobody up and loses no durable event: it only
-        gets them later, and gets deltas in larger pieces. If it reads nothing for
-        Limits.watcher_stall_timeout while events wait for it, its stream ends with
-        ABORTED, and it can resume.
+        gets them later. The server keeps no queue for it but a position in the log and
+        what is being sent, so the memory that a watcher takes is bounded, however far
+        it is behind. Deltas that wait are conflated: what was written meanwhile arrives
+        as one delta, or not at all once its slot has been closed. If a watcher reads
+        nothing for Limits.watcher_stall_timeout while events wait for it, its stream
+        ends with ABORTED, and it can resume.
 
         # How a stream ends
 
+        A stream ends in one of these ways, and always with a status. The end of a
+        connection without one tells nothing about the conversation: resume.
+
         * OK after `deleted`, or, with `until_settled`, when the conversation has
         settled.
+        * NOT_FOUND if there is no such conversation. Nothing is sent before it.
         * OUT_OF_RANGE with REVISION_TOO_OLD if events after `after_revision` are no
-        longer kept. Nothing is sent before it. Subscribe without `after_revision`.
+        longer kept. Nothing is sent before it, unless they go while a slow watcher
+        is on its way through them. Subscribe without `after_revision`.
         * INVALID_ARGUMENT if `after_revision` is newer than the newest revision, which
         can only happen after the server was restored from a backup.
         * RESOURCE_EXHAUSTED with TOO_MANY_STREAMS if no more streams can be opened.
-        * UNAVAILABLE with SHUTTING_DOWN when the server shuts down. Resume.
-        * UNAUTHENTICATED or NOT_FOUND when the token loses its validity or its access
-        meanwhile.
+        * UNAVAILABLE with SHUTTING_DOWN when the server shuts down, after everything
+        that had happened until then was sent. Resume.
+        * ABORTED if the watcher read nothing for too long. Resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchConversations(self, request, context):
-        """Follows the list of conversations, sub-agents and archived ones included.
+        """Follows the list of conversations, archived ones included, sub-agents only if
+        asked for.
 
         The stream first shows every conversation that there is, in no particular
         order, then sends `caught_up`, then every change. Changes of one conversation
         come in the order in which they happened; several may be merged into the last
         one, so the list is always right but is no history. There is no resuming:
         after a broken connection a client starts again and drops what it does not see
-        before `caught_up`. Refusals and ends of the stream are those of Subscribe.
+        before `caught_up`.
+
+        A watcher that reads slowly holds nobody up: what has changed several times
+        meanwhile it gets once. The stream never ends with OK. It is refused with
+        TOO_MANY_STREAMS (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE)
+        when the server shuts down, and with ABORTED if nothing is read for
+        Limits.watcher_stall_timeout while changes wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -772,8 +812,8 @@ class ConversationService(object):
     names the field: an unknown enum value, over-long text, a malformed name, a
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
-    that are particular to it. Any call can also be refused with PERMISSION_DENIED,
-    and any call that changes something with STORE_UNAVAILABLE or SHUTTING_DOWN.
+    that are particular to it. Any call that changes something can also be refused
+    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.

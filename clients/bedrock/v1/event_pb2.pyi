@@ -45,6 +45,7 @@ class Event(_message.Message):
         PARTIAL_FIELD_NUMBER: _builtins.int
         PENDING_APPROVALS_FIELD_NUMBER: _builtins.int
         QUEUE_FIELD_NUMBER: _builtins.int
+        SUB_AGENTS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def conversation(self) -> _conversation_pb2.Conversation:
             """The conversation. Its `revision` is the one that the whole snapshot was
@@ -72,6 +73,12 @@ class Event(_message.Message):
         def queue(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Message]:
             """The steers and follow-ups that wait, oldest first."""
 
+        @_builtins.property
+        def sub_agents(self) -> Global___Event.SubAgentsChanged:
+            """How the sub-agents stand that were started together. Set if and only if the
+            state is STATE_KIND_AWAITING_SUB_AGENTS.
+            """
+
         def __init__(
             self,
             *,
@@ -80,10 +87,11 @@ class Event(_message.Message):
             partial: _abc.Iterable[Global___Event.TextDelta] | None = ...,
             pending_approvals: _abc.Iterable[_conversation_pb2.PendingApproval] | None = ...,
             queue: _abc.Iterable[_conversation_pb2.Message] | None = ...,
+            sub_agents: Global___Event.SubAgentsChanged | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "sub_agents", b"sub_agents"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "queue", b"queue"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "queue", b"queue", "sub_agents", b"sub_agents"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,8 +344,16 @@ class Event(_message.Message):
 
     @_typing.final
     class SubAgentsChanged(_message.Message):
-        """Sub-agents started or ended. Shows all that were started together, so the
-        latest of these events is enough to know how they stand.
+        """A sub-agent ended, and others that were started with it go on. Shows all that
+        were started together, so the latest of these events is enough to know how they
+        stand.
+
+        That sub-agents started is told by `state_changed`: the state names them and
+        their tasks. That the last of them ended is told by the message that holds the
+        results of all. To show what one is doing meanwhile, watch its own conversation.
+        That begins a moment after the state names it, so it can be NOT_FOUND at first;
+        its last state tells its outcome, even if the parent was cancelled and waits for
+        it no more.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -360,15 +376,19 @@ class Event(_message.Message):
             be started.
             """
             task: _builtins.str
-            """Its task."""
+            """The first line of its task, 200 characters at most."""
             task_index: _builtins.int
             """The position of its task among those started together, counted from 0."""
             state: _common_pb2.StateKind.ValueType
             """STATE_KIND_COMPLETED or STATE_KIND_FAILED."""
             result: _builtins.str
-            """What it submitted. Empty unless it completed."""
+            """What it submitted, the first 4096 characters of it: its own conversation has
+            the whole. Empty unless it completed.
+            """
             partial_result: _builtins.str
-            """The last text it wrote. Empty unless it failed."""
+            """The last text it wrote, the first 4096 characters of it. Empty unless it
+            failed.
+            """
             @_builtins.property
             def error(self) -> _common_pb2.RunError:
                 """Why it failed. Unset unless it failed."""
@@ -393,19 +413,17 @@ class Event(_message.Message):
         PENDING_FIELD_NUMBER: _builtins.int
         REPORTS_FIELD_NUMBER: _builtins.int
         @_builtins.property
-        def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """The sub-agents still at work, `conversations/{conversation}`, in the order of
-            their tasks.
-            """
+        def pending(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.SubAgent]:
+            """The sub-agents still at work, in the order of their tasks."""
 
         @_builtins.property
         def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event.SubAgentsChanged.Report]:
-            """What became of the others, in the order of their tasks."""
+            """What became of the others, in the order in which they ended."""
 
         def __init__(
             self,
             *,
-            pending: _abc.Iterable[_builtins.str] | None = ...,
+            pending: _abc.Iterable[_conversation_pb2.SubAgent] | None = ...,
             reports: _abc.Iterable[Global___Event.SubAgentsChanged.Report] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -622,7 +640,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def sub_agents_changed(self) -> Global___Event.SubAgentsChanged:
-        """Durable. Sub-agents started or ended."""
+        """Durable. A sub-agent ended, and others that were started with it go on."""
 
     @_builtins.property
     def tool_tree_reaped(self) -> Global___Event.ToolTreeReaped:
