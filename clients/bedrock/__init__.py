@@ -11,8 +11,9 @@ Say something and watch what happens::
                 print(event.text, end="")
 
 The loop ends with the run. It survives broken connections and restarts of the server and shows nothing twice. Just
-the answer: ``conversation.send("…").answer()``. With asyncio: `AsyncClient`. What can go wrong: `bedrock.errors`. What
-an event holds: `bedrock.events`. The contract itself: ``from bedrock import v1``.
+the answer: ``conversation.ask("…")`` or, in a conversation of its own, ``bedrock.ask("…")``. With asyncio:
+`AsyncClient`. What can go wrong: `bedrock.errors`. What an event holds: `bedrock.events`. The contract itself:
+``from bedrock import v1``.
 """
 
 from importlib import import_module
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bedrock.aio import AsyncClient
-    from bedrock.aio_conversation import AsyncConversation, AsyncRun
-    from bedrock.client import Client
-    from bedrock.conversation import Conversation, Run
+    from bedrock.aio_conversation import AsyncConversation
+    from bedrock.aio_runs import AsyncRun
+    from bedrock.answers import Answer
+    from bedrock.client import Client, ask
+    from bedrock.conversation import Conversation
     from bedrock.errors import (
         AgentBusy,
         ApprovalNeeded,
@@ -40,15 +43,19 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from bedrock.events import Event, Stop
-    from bedrock.messages import Approval, Message, ToolCall, ToolResult
+    from bedrock.messages import Approval, Message, SubAgentStatus, Task, ToolCall, ToolResult
+    from bedrock.runs import Run
+    from bedrock.streams import AsyncStream, Stream
 
 __all__ = [
     "AgentBusy",
+    "Answer",
     "Approval",
     "ApprovalNeeded",
     "AsyncClient",
     "AsyncConversation",
     "AsyncRun",
+    "AsyncStream",
     "AwaitingApproval",
     "BedrockError",
     "Cancelling",
@@ -65,19 +72,27 @@ __all__ = [
     "RunFailed",
     "RunInterrupted",
     "Stop",
+    "Stream",
+    "SubAgentStatus",
+    "Task",
     "ToolCall",
     "ToolResult",
     "Unauthenticated",
     "Unavailable",
+    "ask",
 ]
 
 _HOMES = {
     "bedrock.aio": ("AsyncClient",),
-    "bedrock.aio_conversation": ("AsyncConversation", "AsyncRun"),
-    "bedrock.client": ("Client",),
-    "bedrock.conversation": ("Conversation", "Run"),
+    "bedrock.aio_conversation": ("AsyncConversation",),
+    "bedrock.aio_runs": ("AsyncRun",),
+    "bedrock.answers": ("Answer",),
+    "bedrock.client": ("Client", "ask"),
+    "bedrock.conversation": ("Conversation",),
     "bedrock.events": ("Event", "Stop"),
-    "bedrock.messages": ("Approval", "Message", "ToolCall", "ToolResult"),
+    "bedrock.messages": ("Approval", "Message", "SubAgentStatus", "Task", "ToolCall", "ToolResult"),
+    "bedrock.runs": ("Run",),
+    "bedrock.streams": ("AsyncStream", "Stream"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,7 +1,7 @@
 """Where a watcher stands, and what it has shown: the pure part of following a conversation.
 
-Both clients drive these two classes and do nothing but I/O themselves. A stream may break after any response and be
-opened again with `EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the
+Both clients drive this class and do nothing but I/O themselves. A stream may break after any response and be opened
+again with `EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the
 stream had never broken:
 
 * Durable events go by revision: what is not newer than the last one is dropped.
@@ -13,14 +13,10 @@ stream had never broken:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bedrock import v1
-from bedrock._names import enum_name
-from bedrock.errors import RunFailed, RunInterrupted
-from bedrock.events import Event, Stop
-from bedrock.messages import Message
+from bedrock.events import Event
 
 Slot = tuple[str, int]
 """The request id, or the tool call, and the attempt."""
@@ -158,73 +154,3 @@ class EventCursor:
 
     def _close_output(self, tool_use_id: str) -> None:
         self._shown = {part: shown for part, shown in self._shown.items() if part[0][0] != tool_use_id}
-
-
-@dataclass(slots=True)
-class RunProgress:
-    """Finds the end of the run that one message started or went into."""
-
-    message: str
-    """The message."""
-    run: str
-    """Its run; empty while a follow-up waits."""
-    stop: Stop | None = None
-    """How it ended; None before."""
-    _said: list[str] = field(default_factory=list)
-    """What the agent has said since the last tool or user message of the run."""
-
-    def observe(self, event: Event) -> None:
-        """Take note of an event that follows the message."""
-        if event.kind == "deleted":
-            self.stop = Stop("deleted")
-            return
-        message = event.message
-        if message is not None and message.name == self.message:
-            self.run = message.proto.request_cycle or self.run
-            if event.fate == "withdrawn":
-                self.stop = Stop("withdrawn")
-        if event.kind == "message_added" and message is not None and message.proto.request_cycle == self.run:
-            self._listen(message)
-        if self.run and event.kind == "run_stopped" and event.run == self.run:
-            self.stop = event.stop
-
-    def observe_gap(self, snapshot: v1.Event.Snapshot, cycles: Iterable[v1.RequestCycle]) -> None:
-        """Look for the end where it still can be seen, because the events that told it cannot be had any more.
-
-        Args:
-            snapshot: How the conversation stands now.
-            cycles: Its latest request cycles, with their steps.
-        """
-        for cycle in cycles:
-            if cycle.name == self.run or (cycle.steps and cycle.steps[0].root.name == self.message):
-                self.run = cycle.name
-                if cycle.stop_reason:
-                    self.stop = Stop(enum_name(v1.StopReason, cycle.stop_reason), cycle.stop_detail)
-                return
-        waits = any(message.name == self.message for message in snapshot.queue)
-        if not waits and (not self.run or snapshot.conversation.state.run != self.run):
-            self.stop = Stop("interrupted", "unknown")
-
-    def outcome(self) -> str:
-        """Return what the agent said last.
-
-        Raises:
-            RunFailed: The run ended in an error.
-            RunInterrupted: It was cut short, or there was no run.
-        """
-        stop = self.stop or Stop("interrupted", "unknown")
-        if stop.reason == "error":
-            reason = (stop.error_kind or stop.detail).upper()
-            raise RunFailed(stop.error_message or f"the run failed: {reason}", reason=reason)
-        if stop.reason != "completed":
-            why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
-            raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
-        return "".join(self._said)
-
-    def _listen(self, message: Message) -> None:
-        if message.role in ("user", "tool"):
-            self._said.clear()
-        elif message.role == "agent":
-            self._said.append(message.text)
-            if message.tool_calls:
-                self._said.clear()

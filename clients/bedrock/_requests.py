@@ -6,17 +6,26 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._names import enum_name, enum_value, resource_name
-from bedrock.messages import Approval
+from bedrock.messages import Approval, Task
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""
 
 _MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+class Page(Protocol):
+    """What a call that lists something answers."""
+
+    @property
+    def next_page_token(self) -> str:
+        """Where the next page begins; empty on the last one."""
 
 
 def new_request_id() -> str:
@@ -64,7 +73,7 @@ def send(
     text: str,
     *,
     delivery: str | None,
-    images: Sequence[ImageSource],
+    images: ImageSource | Sequence[ImageSource],
     expected_run: str,
     request_id: str | None,
 ) -> v1.SendMessageRequest:
@@ -72,11 +81,16 @@ def send(
     return v1.SendMessageRequest(
         name=name,
         text=text,
-        images=[image(source) for source in images],
+        images=pictures(images),
         delivery=enum_value(v1.Delivery, delivery),
         expected_run=expected_run,
         request_id=request_id or new_request_id(),
     )
+
+
+def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
+    """Make the request that reads the latest request cycles of a conversation, with all that is known of them."""
+    return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> str:
@@ -86,13 +100,16 @@ def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) ->
     return "direct"
 
 
-def spawn(
-    name: str, tasks: Sequence[str | v1.SpawnSubAgentsRequest.Task], request_id: str | None
-) -> v1.SpawnSubAgentsRequest:
+def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> list[str]:
+    """Return the names of the sub-agents that a call has started."""
+    return list(response.sub_agents) if isinstance(response, v1.SpawnSubAgentsResponse) else []
+
+
+def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
     """Make the request that starts sub-agents; a task may be just its text."""
     return v1.SpawnSubAgentsRequest(
         name=name,
-        tasks=[v1.SpawnSubAgentsRequest.Task(task=task) if isinstance(task, str) else task for task in tasks],
+        tasks=[(Task(task=task) if isinstance(task, str) else task).to_proto() for task in tasks],
         request_id=request_id or new_request_id(),
     )
 
@@ -143,6 +160,13 @@ def update(
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
+
+
+def pictures(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
+    """Make images of the contract of one source or of several. Raises the same as `image`."""
+    if isinstance(sources, v1.Image | bytes | str | os.PathLike):
+        return [image(sources)]
+    return [image(source) for source in sources]
 
 
 def image(source: ImageSource) -> v1.Image:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,11 +28,14 @@ from bedrock._names import resource_name
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
 from bedrock.aio_conversation import AsyncConversation
+from bedrock.answers import Answer, AsyncApprove
 from bedrock.errors import BedrockError, Unavailable
+from bedrock.streams import AsyncStream
 
 __all__ = ["AsyncClient"]
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
+PageT = TypeVar("PageT", bound=_requests.Page)
 
 
 class AsyncClient:
@@ -112,6 +115,22 @@ class AsyncClient:
         created = (await self.call(self.conversations_stub.CreateConversation, request)).conversation
         return AsyncConversation(self, created.name)
 
+    async def ask(
+        self,
+        text: str,
+        *,
+        working_directory: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        mode: str | None = None,
+        approval_policy: str | None = None,
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        approve: AsyncApprove | None = None,
+    ) -> Answer:
+        """Ask in a new conversation and wait for the answer. If the task is cancelled meanwhile, so is the run."""
+        pictures = _requests.pictures(images)
+        conversation = await self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
+        return await conversation.ask(text, images=pictures, approve=approve)
+
     def conversation(self, name: str) -> AsyncConversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
         return AsyncConversation(self, resource_name("conversations", name))
@@ -119,17 +138,15 @@ class AsyncClient:
     async def conversations(self, *, archived: bool = False, parent: str = "") -> AsyncIterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first."""
         request = _requests.conversations(archived=archived, parent=parent)
-        while True:
-            page = await self.call(self.conversations_stub.ListConversations, request)
+        async for page in self.pages(self.conversations_stub.ListConversations, request):
             for conversation in page.conversations:
                 yield conversation
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
-    def watch(self, *, changes_only: bool = False) -> AsyncGenerator[v1.WatchConversationsResponse]:
+    def watch_conversations(
+        self, *, changes_only: bool = False, include_sub_agents: bool = False
+    ) -> AsyncStream[v1.WatchConversationsResponse]:
         """Follow the list of conversations. Ends with an error when the connection breaks; then start again."""
-        request = v1.WatchConversationsRequest(changes_only=changes_only)
+        request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
         return self.stream(self.conversations_stub.WatchConversations, request)
 
     async def models(self) -> list[v1.Model]:
@@ -148,7 +165,7 @@ class AsyncClient:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
         return await self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
 
-    async def call(self, method: Callable[..., Awaitable[Answer]], request: Any) -> Answer:
+    async def call(self, method: Callable[..., Awaitable[Response]], request: Any) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package."""
         self._ensure_open()
         try:
@@ -156,8 +173,22 @@ class AsyncClient:
         except grpc.RpcError as error:
             raise from_rpc(error, self.address) from None
 
-    async def stream(self, method: Callable[..., AsyncIterable[Answer]], request: Any) -> AsyncGenerator[Answer]:
-        """Make a call that answers with a stream; closing the generator cancels the call."""
+    async def pages(self, method: Callable[..., Awaitable[PageT]], request: Any) -> AsyncIterator[PageT]:
+        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        while True:
+            page = await self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def stream(self, method: Callable[..., AsyncIterable[Response]], request: Any) -> AsyncStream[Response]:
+        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
+        return AsyncStream(self._responses(method, request))
+
+    async def _responses(
+        self, method: Callable[..., AsyncIterable[Response]], request: Any
+    ) -> AsyncGenerator[Response]:
         self._ensure_open()
         call: Any = method(request, metadata=self._metadata)
         try:

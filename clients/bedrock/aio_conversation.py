@@ -1,124 +1,28 @@
-"""A conversation and its runs, for the client for asyncio.
+"""A conversation, for the client for asyncio.
 
 Methods without a word about their arguments take those of their twins in `bedrock.conversation`, and raise the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Mapping, Sequence
-from contextlib import aclosing
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from bedrock import _requests, v1
-from bedrock._backoff import Backoff
-from bedrock._cursor import EventCursor, RunProgress
+from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
-from bedrock._status import is_gap, may_resume
-from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
-from bedrock.events import Event, Stop
-from bedrock.messages import Approval, Message
+from bedrock.aio_runs import AsyncRun, follow
+from bedrock.answers import Answer, AsyncApprove
+from bedrock.errors import BedrockError
+from bedrock.events import Event
+from bedrock.messages import Approval, Message, Task
+from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
     from bedrock.aio import AsyncClient
 
-__all__ = ["AsyncConversation", "AsyncRun"]
-
-
-class AsyncRun:
-    """What one message does: ``await`` it to have the message accepted, iterate it to see the run to its end.
-
-    Iterating sends the message too, if it was not awaited before. Otherwise it is as `Run`.
-    """
-
-    message: Message
-    """The message as it was stored or queued, once it was accepted."""
-    disposition: str
-    """"direct", "steer_queued", "follow_up_queued" or "duplicate", once it was accepted."""
-
-    def __init__(self, client: AsyncClient, conversation: str, sending: Coroutine[Any, Any, Any]) -> None:
-        self._client = client
-        self._conversation = conversation
-        self._sending: Coroutine[Any, Any, Any] | None = sending
-        self._progress = RunProgress("", "")
-        self._events: AsyncGenerator[Event] | None = None
-
-    @property
-    def name(self) -> str:
-        """The resource name of the run; empty while a follow-up waits."""
-        return self._progress.run
-
-    @property
-    def stop(self) -> Stop | None:
-        """How the run ended; None until the iterator has seen the end."""
-        return self._progress.stop
-
-    def __await__(self) -> Generator[Any, Any, Self]:
-        return self._sent().__await__()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        if self._events is None:
-            await self._sent()
-        if self._events is None:
-            raise StopAsyncIteration
-        return await anext(self._events)
-
-    async def __aenter__(self) -> Self:
-        return await self._sent()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Stop watching. The run goes on."""
-        if self._events is not None:
-            await self._events.aclose()
-
-    async def wait(self) -> Stop | None:
-        """Wait for the end of the run and return how it ended; None if the iterator was closed before."""
-        async for _ in self:
-            pass
-        return self.stop
-
-    async def answer(self) -> str:
-        """Wait for the end of the run and return what the agent said last. Raises the same as `Run.answer`."""
-        async for event in self:
-            if event.approval and await self._waits(event.approval):
-                raise ApprovalNeeded(f"the agent asks whether {event.approval.tool} may run", event.approval)
-        return self._progress.outcome()
-
-    async def _waits(self, approval: Approval) -> bool:
-        """Whether a question is still open: one answer may have settled others that were asked with it."""
-        request = v1.GetConversationRequest(name=self._conversation)
-        now = (await self._client.call(self._client.conversations_stub.GetConversation, request)).conversation
-        return any(pending.name == approval.name for pending in now.state.awaiting_approval.pending)
-
-    async def _sent(self) -> Self:
-        if self._sending is not None:
-            sending, self._sending = self._sending, None
-            response = await sending
-            self.message = Message(response.message)
-            self.disposition = _requests.disposition(response)
-            self._progress = RunProgress(response.message.name, response.run)
-            self._events = self._follow(EventCursor(self._conversation, response.revision))
-        return self
-
-    async def _follow(self, cursor: EventCursor) -> AsyncGenerator[Event]:
-        async with aclosing(follow(self._client, cursor, resuming=True)) as events:
-            async for event in events:
-                if event.kind == "snapshot":
-                    request = v1.ListRequestCyclesRequest(parent=cursor.name, descending=True)
-                    page = await self._client.call(self._client.conversations_stub.ListRequestCycles, request)
-                    self._progress.observe_gap(event.proto.snapshot, page.request_cycles)
-                self._progress.observe(event)
-                yield event
-                if self._progress.stop:
-                    return
+__all__ = ["AsyncConversation"]
 
 
 class AsyncConversation:
@@ -138,7 +42,7 @@ class AsyncConversation:
         text: str,
         *,
         delivery: str | None = None,
-        images: Sequence[_requests.ImageSource] = (),
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
         expected_run: str = "",
         request_id: str | None = None,
     ) -> AsyncRun:
@@ -148,6 +52,25 @@ class AsyncConversation:
         )
         return AsyncRun(self._client, self.name, self._client.call(self._stub.SendMessage, request))
 
+    async def ask(
+        self,
+        text: str,
+        *,
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        approve: AsyncApprove | None = None,
+        request_id: str | None = None,
+    ) -> Answer:
+        """Send a message and wait for the answer. If the task is cancelled meanwhile, so is the run."""
+        async with self.send(text, images=images, request_id=request_id) as run:
+            try:
+                return await run.answer(approve=approve)
+            except BedrockError:
+                raise
+            except BaseException:
+                with suppress(BedrockError):
+                    await self.cancel(run=run.name, reason="nobody waits for the answer any more")
+                raise
+
     def events(
         self,
         after_revision: int | None = None,
@@ -155,12 +78,12 @@ class AsyncConversation:
         recent_messages: int | None = None,
         omit_deltas: bool = False,
         until_settled: bool = False,
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncStream[Event]:
         """Follow the conversation across broken connections and restarts, each event once."""
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return follow(self._client, cursor)
+        return AsyncStream(follow(self._client, cursor))
 
     async def get(self) -> v1.Conversation:
         """Read the conversation."""
@@ -170,13 +93,9 @@ class AsyncConversation:
     async def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> AsyncIterator[Message]:
         """Iterate over the stored messages."""
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        while True:
-            page = await self._client.call(self._stub.ListMessages, request)
+        async for page in self._client.pages(self._stub.ListMessages, request):
             for message in page.messages:
                 yield Message(message)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     async def cycles(self, *, view: str = "steps", newest_first: bool = False) -> AsyncIterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it."""
@@ -185,18 +104,18 @@ class AsyncConversation:
             view=enum_value(v1.ListRequestCyclesRequest.View, view),
             descending=newest_first,
         )
-        while True:
-            page = await self._client.call(self._stub.ListRequestCycles, request)
+        async for page in self._client.pages(self._stub.ListRequestCycles, request):
             for cycle in page.request_cycles:
                 yield cycle
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
-    async def queue(self, *, include_settled: bool = False) -> list[v1.QueuedMessage]:
-        """Return the steers and follow-ups that wait and, if asked for, what became of earlier ones."""
-        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled)
-        return list((await self._client.call(self._stub.ListQueue, request)).messages)
+    async def queue(
+        self, *, include_settled: bool = False, newest_first: bool = False
+    ) -> AsyncIterator[v1.QueuedMessage]:
+        """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones."""
+        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
+        async for page in self._client.pages(self._stub.ListQueue, request):
+            for message in page.messages:
+                yield message
 
     async def withdraw(self, message: Message | str) -> Message:
         """Take back a message that still waits."""
@@ -285,19 +204,21 @@ class AsyncConversation:
         successor = (await self._client.call(self._stub.ContinueConversation, request)).conversation
         return AsyncConversation(self._client, successor.name)
 
-    def spawn_sub_agents(
-        self, tasks: Sequence[str | v1.SpawnSubAgentsRequest.Task], *, request_id: str | None = None
-    ) -> AsyncRun:
+    def spawn(self, tasks: Sequence[str | Task], *, request_id: str | None = None) -> AsyncRun:
         """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results."""
         request = _requests.spawn(self.name, tasks, request_id)
         return AsyncRun(self._client, self.name, self._client.call(self._stub.SpawnSubAgents, request))
+
+    def sub_agents(self) -> AsyncIterator[v1.Conversation]:
+        """Iterate over the conversations of the sub-agents, the latest changed first."""
+        return self._client.conversations(parent=self.name)
 
     async def verify(self) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
         request = v1.VerifyConversationRequest(name=self.name)
         return list((await self._client.call(self._stub.VerifyConversation, request)).violations)
 
-    def replay(self, until_revision: int = 0) -> AsyncGenerator[v1.ReplayConversationResponse]:
+    def replay(self, until_revision: int = 0) -> AsyncStream[v1.ReplayConversationResponse]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         return self._client.stream(self._stub.ReplayConversation, request)
@@ -313,40 +234,3 @@ class AsyncConversation:
         request = v1.DownloadAttachmentRequest(name=name)
         pieces = self._client.stream(self._stub.DownloadAttachment, request)
         return b"".join([piece.data async for piece in pieces])
-
-
-async def follow(client: AsyncClient, cursor: EventCursor, *, resuming: bool = False) -> AsyncGenerator[Event]:
-    """Yield what the cursor has not shown, over as many streams as it takes.
-
-    Args:
-        client: Whose connection to use.
-        cursor: Where to begin; it is moved on.
-        resuming: Whether the server is known to be there, so that even the first stream may be tried again.
-    """
-    backoff = Backoff(client.reconnect_for)
-    while True:
-        try:
-            async with aclosing(client.stream(client.conversations_stub.Subscribe, cursor.request())) as responses:
-                async for response in responses:
-                    events = cursor.receive(response)
-                    if cursor.progressed:
-                        resuming = True
-                        backoff.progress()
-                    for event in events:
-                        yield event
-            if cursor.finished:
-                return
-            error: BedrockError = Unavailable("the server ended the stream")
-        except BedrockError as failure:
-            error = failure
-            if resuming and is_gap(error):
-                cursor.start_afresh()
-                continue
-            if not (resuming and may_resume(error)):
-                raise
-        delay = backoff.next(error.retry_after or 0.0)
-        if delay is None:
-            raise error
-        if client.on_disconnect is not None:
-            client.on_disconnect(error, delay)
-        await client.pause(delay)

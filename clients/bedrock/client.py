@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,15 +15,18 @@ from bedrock._channel import call_metadata, open_channel
 from bedrock._names import resource_name
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
+from bedrock.answers import Answer, Approve
 from bedrock.conversation import Conversation
 from bedrock.errors import BedrockError, Unavailable
+from bedrock.streams import Stream
 
 if TYPE_CHECKING:
     from bedrock._settings import Settings
 
-__all__ = ["Client"]
+__all__ = ["Client", "ask"]
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
+PageT = TypeVar("PageT", bound=_requests.Page)
 
 
 class Client:
@@ -140,6 +143,35 @@ class Client:
         created = self.call(self.conversations_stub.CreateConversation, request).conversation
         return Conversation(self, created.name)
 
+    def ask(
+        self,
+        text: str,
+        *,
+        working_directory: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        mode: str | None = None,
+        approval_policy: str | None = None,
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        approve: Approve | None = None,
+    ) -> Answer:
+        """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
+
+        The conversation is kept: ``client.conversation(answer.conversation).ask("And …?")`` goes on in it.
+
+        Args:
+            text: What to say.
+            working_directory, model, mode, approval_policy: As for `create`.
+            images, approve: As for `Conversation.ask`.
+
+        Raises:
+            ApprovalNeeded: An approval is asked and `approve` was not given.
+            RunFailed, RunInterrupted: As for `Run.answer`.
+            InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
+        """
+        pictures = _requests.pictures(images)
+        conversation = self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
+        return conversation.ask(text, images=pictures, approve=approve)
+
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
         return Conversation(self, resource_name("conversations", name))
@@ -152,16 +184,19 @@ class Client:
             parent: Show the sub-agents of this conversation instead.
         """
         request = _requests.conversations(archived=archived, parent=parent)
-        while True:
-            page = self.call(self.conversations_stub.ListConversations, request)
+        for page in self.pages(self.conversations_stub.ListConversations, request):
             yield from page.conversations
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
-    def watch(self, *, changes_only: bool = False) -> Generator[v1.WatchConversationsResponse]:
-        """Follow the list of conversations. Ends with an error when the connection breaks; then start again."""
-        request = v1.WatchConversationsRequest(changes_only=changes_only)
+    def watch_conversations(
+        self, *, changes_only: bool = False, include_sub_agents: bool = False
+    ) -> Stream[v1.WatchConversationsResponse]:
+        """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
+
+        Args:
+            changes_only: Leave out what exists already.
+            include_sub_agents: Show sub-agents, too.
+        """
+        request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
         return self.stream(self.conversations_stub.WatchConversations, request)
 
     def models(self) -> list[v1.Model]:
@@ -180,7 +215,7 @@ class Client:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
         return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
 
-    def call(self, method: Callable[..., Answer], request: Any) -> Answer:
+    def call(self, method: Callable[..., Response], request: Any) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package."""
         self._ensure_open()
         try:
@@ -188,8 +223,20 @@ class Client:
         except grpc.RpcError as error:
             raise from_rpc(error, self.address) from None
 
-    def stream(self, method: Callable[..., Iterator[Answer]], request: Any) -> Generator[Answer]:
-        """Make a call that answers with a stream; closing the generator cancels the call."""
+    def pages(self, method: Callable[..., PageT], request: Any) -> Iterator[PageT]:
+        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        while True:
+            page = self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def stream(self, method: Callable[..., Iterator[Response]], request: Any) -> Stream[Response]:
+        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
+        return Stream(self._responses(method, request))
+
+    def _responses(self, method: Callable[..., Iterator[Response]], request: Any) -> Generator[Response]:
         self._ensure_open()
         call: Any = method(request, metadata=self._metadata)
         try:
@@ -211,3 +258,26 @@ class Client:
     def _ensure_open(self) -> None:
         if self._closed.is_set():
             raise Unavailable("this client is closed")
+
+
+def ask(
+    text: str,
+    *,
+    working_directory: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    mode: str | None = None,
+    approval_policy: str | None = None,
+    images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+    approve: Approve | None = None,
+) -> Answer:
+    """Ask the server that the environment names, or that of this machine; as `Client.ask` with a client of its own."""
+    with Client() as client:
+        return client.ask(
+            text,
+            working_directory=working_directory,
+            model=model,
+            mode=mode,
+            approval_policy=approval_policy,
+            images=images,
+            approve=approve,
+        )

@@ -1,111 +1,25 @@
-"""A conversation and its runs, for the blocking client."""
+"""A conversation, for the blocking client."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from bedrock import _requests, v1
-from bedrock._backoff import Backoff
-from bedrock._cursor import EventCursor, RunProgress
+from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
-from bedrock._status import is_gap, may_resume
-from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
-from bedrock.events import Event, Stop
-from bedrock.messages import Approval, Message
+from bedrock.answers import Answer, Approve
+from bedrock.errors import BedrockError
+from bedrock.events import Event
+from bedrock.messages import Approval, Message, Task
+from bedrock.runs import Run, follow
+from bedrock.streams import Stream
 
 if TYPE_CHECKING:
     from bedrock.client import Client
 
-__all__ = ["Conversation", "Run"]
-
-
-class Run:
-    """What one message does, from the moment it was accepted: an iterator of events that ends with the run.
-
-    All events of the conversation are shown meanwhile, also those of a run that a follow-up waits for. Broken
-    connections and restarts of the server are bridged. When an approval is asked the iterator waits for the answer,
-    however long it takes; answer it in the loop. Leaving the loop leaves the run alone.
-    """
-
-    def __init__(
-        self, client: Client, conversation: str, response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse
-    ) -> None:
-        self.message = Message(response.message)
-        """The message as it was stored or queued."""
-        self.disposition = _requests.disposition(response)
-        """"direct", "steer_queued", "follow_up_queued", or "duplicate" if the call had been accepted before."""
-        self._client = client
-        self._conversation = conversation
-        self._progress = RunProgress(response.message.name, response.run)
-        self._events = self._follow(EventCursor(conversation, response.revision))
-
-    @property
-    def name(self) -> str:
-        """The resource name of the run; empty while a follow-up waits."""
-        return self._progress.run
-
-    @property
-    def stop(self) -> Stop | None:
-        """How the run ended; None until the iterator has seen the end."""
-        return self._progress.stop
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Event:
-        return next(self._events)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop watching. The run goes on."""
-        self._events.close()
-
-    def wait(self) -> Stop | None:
-        """Wait for the end of the run and return how it ended; None if the iterator was closed before."""
-        for _ in self:
-            pass
-        return self.stop
-
-    def answer(self) -> str:
-        """Wait for the end of the run and return what the agent said last.
-
-        Raises:
-            ApprovalNeeded: The run waits for a person. Answer, then call this again.
-            RunFailed: The run ended in an error.
-            RunInterrupted: The run was cancelled or cut short.
-        """
-        for event in self:
-            if event.approval and self._waits(event.approval):
-                raise ApprovalNeeded(f"the agent asks whether {event.approval.tool} may run", event.approval)
-        return self._progress.outcome()
-
-    def _waits(self, approval: Approval) -> bool:
-        """Whether a question is still open: one answer may have settled others that were asked with it."""
-        request = v1.GetConversationRequest(name=self._conversation)
-        now = self._client.call(self._client.conversations_stub.GetConversation, request).conversation
-        return any(pending.name == approval.name for pending in now.state.awaiting_approval.pending)
-
-    def _follow(self, cursor: EventCursor) -> Generator[Event]:
-        with closing(follow(self._client, cursor, resuming=True)) as events:
-            for event in events:
-                if event.kind == "snapshot":
-                    request = v1.ListRequestCyclesRequest(parent=cursor.name, descending=True)
-                    page = self._client.call(self._client.conversations_stub.ListRequestCycles, request)
-                    self._progress.observe_gap(event.proto.snapshot, page.request_cycles)
-                self._progress.observe(event)
-                yield event
-                if self._progress.stop:
-                    return
+__all__ = ["Conversation"]
 
 
 class Conversation:
@@ -125,7 +39,7 @@ class Conversation:
         text: str,
         *,
         delivery: str | None = None,
-        images: Sequence[_requests.ImageSource] = (),
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
         expected_run: str = "",
         request_id: str | None = None,
     ) -> Run:
@@ -135,7 +49,8 @@ class Conversation:
             text: What to say.
             delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run under way) or
                 "follow_up" (starts a run when this one has ended).
-            images: Bytes or paths of images for the model to see.
+            images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
+                WebP, which is told by the bytes.
             expected_run: Refuse with RunOver unless this run is under way.
             request_id: The id to use again if this call is repeated; made up if None. The message is stored once.
 
@@ -148,6 +63,41 @@ class Conversation:
         )
         return Run(self._client, self.name, self._client.call(self._stub.SendMessage, request))
 
+    def ask(
+        self,
+        text: str,
+        *,
+        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        approve: Approve | None = None,
+        request_id: str | None = None,
+    ) -> Answer:
+        """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
+
+        A question stands for its run: if the wait is broken off, by Ctrl-C or by an error in `approve`, the run is
+        cancelled. A run that waits for an approval is left waiting for it.
+
+        Args:
+            text: What to say.
+            images: As for `send`.
+            approve: Who answers when the run asks for an approval: "all" to approve everything, or a function that
+                takes the `Approval` and returns True to approve and False to deny.
+            request_id: As for `send`. Asking again with it waits for the same run.
+
+        Raises:
+            ApprovalNeeded: An approval is asked and `approve` was not given.
+            RunFailed, RunInterrupted: As for `Run.answer`.
+            AgentBusy, InvalidArgument, …: As for `send`.
+        """
+        with self.send(text, images=images, request_id=request_id) as run:
+            try:
+                return run.answer(approve=approve)
+            except BedrockError:
+                raise
+            except BaseException:
+                with suppress(BedrockError):
+                    self.cancel(run=run.name, reason="nobody waits for the answer any more")
+                raise
+
     def events(
         self,
         after_revision: int | None = None,
@@ -155,7 +105,7 @@ class Conversation:
         recent_messages: int | None = None,
         omit_deltas: bool = False,
         until_settled: bool = False,
-    ) -> Generator[Event]:
+    ) -> Stream[Event]:
         """Follow the conversation across broken connections and restarts, each event once.
 
         Begins with a snapshot or, if `after_revision` is given, with the events after it. Should the server no longer
@@ -175,7 +125,7 @@ class Conversation:
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return follow(self._client, cursor)
+        return Stream(follow(self._client, cursor))
 
     def get(self) -> v1.Conversation:
         """Read the conversation."""
@@ -185,18 +135,15 @@ class Conversation:
     def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> Iterator[Message]:
         """Iterate over the stored messages."""
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        while True:
-            page = self._client.call(self._stub.ListMessages, request)
+        for page in self._client.pages(self._stub.ListMessages, request):
             yield from map(Message, page.messages)
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     def cycles(self, *, view: str = "steps", newest_first: bool = False) -> Iterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
-            view: "steps" (made for people), "rounds" (how the model was served) or "full".
+            view: "steps" (made for people), "rounds" (how the model was served), "full" (both), or "events" (what
+                they are made of).
             newest_first: Begin with the latest.
         """
         request = v1.ListRequestCyclesRequest(
@@ -204,17 +151,19 @@ class Conversation:
             view=enum_value(v1.ListRequestCyclesRequest.View, view),
             descending=newest_first,
         )
-        while True:
-            page = self._client.call(self._stub.ListRequestCycles, request)
+        for page in self._client.pages(self._stub.ListRequestCycles, request):
             yield from page.request_cycles
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
-    def queue(self, *, include_settled: bool = False) -> list[v1.QueuedMessage]:
-        """Return the steers and follow-ups that wait and, if asked for, what became of earlier ones."""
-        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled)
-        return list(self._client.call(self._stub.ListQueue, request).messages)
+    def queue(self, *, include_settled: bool = False, newest_first: bool = False) -> Iterator[v1.QueuedMessage]:
+        """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
+
+        Args:
+            include_settled: Those first whose wait has ended, each with its fate.
+            newest_first: Begin with the one that was accepted last.
+        """
+        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
+        for page in self._client.pages(self._stub.ListQueue, request):
+            yield from page.messages
 
     def withdraw(self, message: Message | str) -> Message:
         """Take back a message that still waits.
@@ -337,19 +286,32 @@ class Conversation:
         successor = self._client.call(self._stub.ContinueConversation, request).conversation
         return Conversation(self._client, successor.name)
 
-    def spawn_sub_agents(
-        self, tasks: Sequence[str | v1.SpawnSubAgentsRequest.Task], *, request_id: str | None = None
-    ) -> Run:
-        """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results."""
+    def spawn(self, tasks: Sequence[str | Task], *, request_id: str | None = None) -> Run:
+        """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results.
+
+        Args:
+            tasks: One to ten, each just its text or a `Task` with limits of its own.
+            request_id: The id to use again if this call is repeated; made up if None.
+
+        Raises:
+            AgentBusy, Cancelling, Archived, …: The state does not allow it.
+            SubAgent: This conversation belongs to a sub-agent, and those have none themselves.
+            InvalidArgument: A task cannot be taken; none was started. Also ModelUnavailable and
+                WorkingDirectoryInvalid.
+        """
         request = _requests.spawn(self.name, tasks, request_id)
         return Run(self._client, self.name, self._client.call(self._stub.SpawnSubAgents, request))
+
+    def sub_agents(self) -> Iterator[v1.Conversation]:
+        """Iterate over the conversations of the sub-agents, the latest changed first."""
+        return self._client.conversations(parent=self.name)
 
     def verify(self) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
         request = v1.VerifyConversationRequest(name=self.name)
         return list(self._client.call(self._stub.VerifyConversation, request).violations)
 
-    def replay(self, until_revision: int = 0) -> Generator[v1.ReplayConversationResponse]:
+    def replay(self, until_revision: int = 0) -> Stream[v1.ReplayConversationResponse]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         return self._client.stream(self._stub.ReplayConversation, request)
@@ -363,39 +325,3 @@ class Conversation:
         """Read an image as it was sent, by the name that a message holds."""
         request = v1.DownloadAttachmentRequest(name=name)
         return b"".join(piece.data for piece in self._client.stream(self._stub.DownloadAttachment, request))
-
-
-def follow(client: Client, cursor: EventCursor, *, resuming: bool = False) -> Generator[Event]:
-    """Yield what the cursor has not shown, over as many streams as it takes.
-
-    Args:
-        client: Whose connection to use.
-        cursor: Where to begin; it is moved on.
-        resuming: Whether the server is known to be there, so that even the first stream may be tried again.
-    """
-    backoff = Backoff(client.reconnect_for)
-    while True:
-        try:
-            with closing(client.stream(client.conversations_stub.Subscribe, cursor.request())) as responses:
-                for response in responses:
-                    events = cursor.receive(response)
-                    if cursor.progressed:
-                        resuming = True
-                        backoff.progress()
-                    yield from events
-            if cursor.finished:
-                return
-            error: BedrockError = Unavailable("the server ended the stream")
-        except BedrockError as failure:
-            error = failure
-            if resuming and is_gap(error):
-                cursor.start_afresh()
-                continue
-            if not (resuming and may_resume(error)):
-                raise
-        delay = backoff.next(error.retry_after or 0.0)
-        if delay is None:
-            raise error
-        if client.on_disconnect is not None:
-            client.on_disconnect(error, delay)
-        client.pause(delay)

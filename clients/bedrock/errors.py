@@ -219,7 +219,7 @@ class Cancelling(FailedPrecondition):
 class ContextExhausted(FailedPrecondition):
     """The context is used up and the conversation is read-only."""
 
-    hint = "Go on in its successor: continue the conversation."
+    hint = "Go on in its successor: `bedrock continue`, or /continue in a chat."
 
 
 class ContinuationInProgress(FailedPrecondition):

@@ -9,16 +9,16 @@ An `Event` is a thin view of the event of the contract. Decide on ``event.kind``
 | ``tool_output_delta`` | a tool wrote some output | ``text`` |
 | ``stream_discarded`` | what was streamed since the last message is void | |
 | ``message_added`` | a message was stored | ``message`` |
-| ``state_changed`` | the state changed | ``state``, ``run`` |
+| ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
 | ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now |
 | ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
 | ``retrying`` | a request or a tool failed and will be tried again | ``error`` |
 | ``run_stopped`` | a run ended | ``stop``, ``run`` |
 | ``conversation_updated`` | mode, usage or settings changed | ``conversation`` |
 | ``context_warning`` | the context is 80 % full | |
-| ``sub_agents_changed`` | sub-agents started or ended | |
+| ``sub_agents_changed`` | a sub-agent ended, and others go on | ``sub_agents`` |
 | ``tool_tree_reaped`` | the processes of a cancelled tool are gone | |
-| ``snapshot`` | how things stand, at the start or after a gap | ``conversation``, ``messages`` |
+| ``snapshot`` | how things stand, at the start or after a gap | ``conversation``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
 | ``deleted`` | the conversation is gone | |
 
@@ -32,7 +32,7 @@ from datetime import datetime
 
 from bedrock import v1
 from bedrock._names import enum_name
-from bedrock.messages import Approval, Message, moment
+from bedrock.messages import Approval, Message, SubAgentStatus, moment
 
 __all__ = ["Event", "Stop"]
 
@@ -144,6 +144,22 @@ class Event:
         if self.proto.WhichOneof("event") != "approval_changed" or self.proto.approval_changed.decision:
             return None
         return Approval.from_proto(self.proto.approval_changed.approval)
+
+    @property
+    def sub_agents(self) -> list[SubAgentStatus]:
+        """All sub-agents that were started together, while the conversation waits for some of them: of a snapshot,
+        a change of the state, or the end of one of them. A change of the state tells of those at work only.
+        """
+        match self.proto.WhichOneof("event"):
+            case "sub_agents_changed":
+                return SubAgentStatus.all_of(self.proto.sub_agents_changed)
+            case "snapshot":
+                return SubAgentStatus.all_of(self.proto.snapshot.sub_agents)
+            case "state_changed":
+                pending = self.proto.state_changed.state.awaiting_sub_agents.pending
+                return SubAgentStatus.all_of(v1.Event.SubAgentsChanged(pending=pending))
+            case _:
+                return []
 
     @property
     def error(self) -> v1.RunError | None:

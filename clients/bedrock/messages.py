@@ -5,20 +5,21 @@ Each value is made from its message of the contract, which stays at hand as ``pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
 from bedrock import v1
-from bedrock._names import enum_name
+from bedrock._names import enum_name, resource_name
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct
     from google.protobuf.timestamp_pb2 import Timestamp
 
-__all__ = ["Approval", "Message", "ToolCall", "ToolResult"]
+__all__ = ["Approval", "Message", "SubAgentStatus", "Task", "ToolCall", "ToolResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,73 @@ class Approval:
             return cls(approval.name, upgrade.tool_use_id, "request_mode_upgrade", {"reason": upgrade.reason})
         call = ToolCall.from_proto(approval.tool_call)
         return cls(approval.name, call.id, call.tool, call.input or {"raw_input": call.raw_input})
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a sub-agent is to do. What is left out is as the conversation or the server has it."""
+
+    task: str
+    """What to do, in words for the sub-agent: it knows nothing else of the conversation."""
+    model: str = ""
+    max_turns: int = 0
+    """How many turns it has; one more is given to submit a result."""
+    timeout: float = 0.0
+    """How many seconds it has."""
+    read_first: Sequence[str] = ()
+    """Paths of files that it is given at the start."""
+    working_directory: str = ""
+
+    def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:
+        """Make the message of the contract."""
+        made = v1.SpawnSubAgentsRequest.Task(
+            task=self.task,
+            model=resource_name("models", self.model) if self.model else "",
+            max_turns=self.max_turns,
+            read_first=self.read_first,
+            working_directory=self.working_directory,
+        )
+        if self.timeout:
+            made.timeout.FromTimedelta(timedelta(seconds=self.timeout))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgentStatus:
+    """A sub-agent as its parent's events tell of it. What it is doing is told by its own conversation."""
+
+    name: str
+    """The resource name of its conversation; empty if it could not even be started."""
+    task: str
+    """The first line of its task."""
+    index: int
+    """The position of its task among those started together, counted from 0."""
+    outcome: str = ""
+    """"completed" or "failed"; empty while it is at work."""
+    result: str = ""
+    """What it submitted, or the last text it wrote if it failed; the beginning of it if it is long."""
+    error_kind: str = ""
+    """Why it failed, e.g. "timed_out"."""
+    error_message: str = ""
+    """The same for people."""
+
+    @classmethod
+    def all_of(cls, changed: v1.Event.SubAgentsChanged) -> list[SubAgentStatus]:
+        """Take all that were started together from the message of the contract, in the order of their tasks."""
+        working = [cls(agent.conversation, agent.task, agent.task_index) for agent in changed.pending]
+        ended = [
+            cls(
+                name=report.conversation,
+                task=report.task,
+                index=report.task_index,
+                outcome=enum_name(v1.StateKind, report.state),
+                result=report.result or report.partial_result,
+                error_kind=enum_name(v1.ErrorKind, report.error.kind),
+                error_message=report.error.message,
+            )
+            for report in changed.reports
+        ]
+        return sorted([*working, *ended], key=lambda agent: agent.index)
 
 
 def plain(struct: Struct) -> dict[str, Any]:

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
 import click
 
+from bedrock import Client
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.paint import harmless
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All active conversations.")
+@click.option("--all", "everything", is_flag=True, help="All conversations, archived ones and sub-agents too.")
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
     """Check stored conversations and change nothing.
 
-    Looked at are gaps, the results of calls, the ends of runs, and the hash chain.
+    Looked at are the rows as they were written, gaps, the hash chain, the results of calls and the ends of runs.
     """
     client = connect(ctx)
-    chosen = [found.slug for found in client.conversations()] if everything else list(names)
-    if not chosen:
+    if not (names or everything):
         raise click.UsageError("name conversations, or use --all")
     broken = 0
-    for name in chosen:
+    for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
         broken += bool(violations)
         click.echo(f"{name}: {'ok' if not violations else f'{len(violations)} violation(s)'}")
         for violation in violations:
-            click.echo(f"  {violation}")
+            click.echo(f"  {harmless(violation)}")
     ctx.exit(exits.FAILED if broken else exits.OK)
+
+
+def _everything(client: Client) -> Iterator[str]:
+    """The slugs of all conversations, and of their sub-agents, each once: what changes meanwhile is listed again."""
+    seen: set[str] = set()
+    for archived in (False, True):
+        for found in client.conversations(archived=archived):
+            for each in (found, *client.conversations(parent=found.name)):
+                if each.name not in seen:
+                    seen.add(each.name)
+                    yield each.slug or each.name.removeprefix("conversations/")
 
 
 @click.command()
@@ -45,15 +61,28 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
             click.echo(f"{step.step}\t{step.revision}\t{step.event_json}\t{step.state_json}")
         if step.difference:
             differences += 1
-            click.echo(f"step {step.step}: {step.difference}")
+            click.echo(f"step {step.step}: {harmless(step.difference)}")
     click.echo(f"{steps} steps, {differences} differences")
     ctx.exit(exits.FAILED if differences else exits.OK)
 
 
 @click.command()
 @click.argument("name")
+@click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
 @click.pass_context
-def export(ctx: click.Context, name: str) -> None:
-    """Print everything about a conversation as lines of JSON."""
-    for line in connect(ctx).conversation(name).export():
-        click.echo(line)
+def export(ctx: click.Context, name: str, path: Path | None) -> None:
+    """Print everything about a conversation as lines of JSON.
+
+    First the conversation, then its messages, then its events. Images are named; `bedrock download` gets them.
+    """
+    lines = connect(ctx).conversation(name).export()
+    if path is None:
+        for line in lines:
+            click.echo(line)
+        return
+    first = next(lines)  # a conversation that is not there leaves no file behind
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in chain((first,), lines))
+    except OSError as error:
+        raise exits.Failure(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None

@@ -61,7 +61,7 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool)
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
         width = shutil.get_terminal_size().columns - 1
-        session = ChatSession(conversation, paint, print, width=width)
+        session = ChatSession(client, name, paint, print, width=width)
         client.on_disconnect = session.disconnected
         now = await conversation.get()
         print(paint.bold(now.slug), paint.dim(f"in {now.working_directory} · /help says what can be done"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bedrock import v1
 
-#: How much of an image's id people are shown, and may give.
+#: How much of an image's hash people are shown, and may give.
 SHOWN = 12
 
 
 def short(image: v1.Image) -> str:
-    """What people call an image: the beginning of its id."""
-    return image.attachment.rpartition("/")[2][:SHOWN]
+    """What people call an image: the beginning of the hash in its id."""
+    return image.attachment.rpartition("/")[2].rpartition("-")[2][:SHOWN]
 
 
 def kind(image: v1.Image) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from bedrock import AsyncConversation, Event, v1
+from bedrock import AsyncClient, v1
 from bedrock._requests import image
+from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import Paint, one_line
-from bedrock.cli.transcript import Transcript
-from bedrock.cli.view import ConversationView
+from bedrock.cli.queueing import queue_lines
 from bedrock.errors import BedrockError
 from bedrock.messages import Approval
 
@@ -26,6 +24,7 @@ Tab            queue: starts a run of its own when this one has ended (follow-up
 Esc, Ctrl-C    cancel what is under way, and drop what is queued
 Ctrl-C again   leave; the run goes on
 /queue TEXT    the same as Tab
+/queue         show what waits
 /image PATH    show an image file with what you say next
 /cancel        the same as Esc
 /kill          the same, and end the background jobs too
@@ -48,7 +47,8 @@ class ChatSession:
 
     def __init__(
         self,
-        conversation: AsyncConversation,
+        client: AsyncClient,
+        name: str,
         paint: Paint,
         write: Callable[[str], None],
         *,
@@ -58,24 +58,27 @@ class ChatSession:
         """Prepare; nothing is called yet.
 
         Args:
-            conversation: What to chat in.
+            client: Whose connection to use.
+            name: What to chat in.
             paint: How to colour lines.
             write: Prints a line.
             width: Where to break lines as they stream in.
             refresh: Called when the prompt or the status line may have changed.
         """
-        self.view = ConversationView()
-        self.transcript = Transcript(paint, write, live=True, width=width)
+        self._onlooker = Onlooker(client.conversation, paint, write, width=width, refresh=self._changed)
+        self.view = self._onlooker.view
+        self.transcript = self._onlooker.transcript
+        self.agent_lines = self._onlooker.agent_lines
         self.over = asyncio.Event()
         """Set when there is nothing to stay for: the person leaves, or the conversation is gone."""
         self.refresh = refresh
-        self._conversation = conversation
+        self._conversation = client.conversation(name)
         self._paint = paint
         self._write = write
         self._entered: asyncio.Queue[str] = asyncio.Queue()
         self._disconnected = False
         self._armed = False
-        self._asked: set[str] = set()
+        self._was_busy = False
         self._pictures: list[v1.Image] = []
         """To be sent with what is said next."""
 
@@ -88,7 +91,7 @@ class ChatSession:
         """The status line."""
         if self._disconnected:
             return "connection lost, trying again…"
-        return self.view.status(time.monotonic(), datetime.now(UTC))  # noqa: TID251 -- counts down on the reader's clock
+        return self._onlooker.status()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
         """Take note that the stream of events was cut; it comes back by itself."""
@@ -100,8 +103,8 @@ class ChatSession:
     async def follow(self) -> None:
         """Show what happens, until there is nothing more to come."""
         try:
-            async for event in self._conversation.events(recent_messages=RECENT_MESSAGES):
-                self._happened(event)
+            async for _ in self._onlooker.follow(self._conversation.events(recent_messages=RECENT_MESSAGES)):
+                pass
         except BedrockError as error:
             self._complain(error)
         self.over.set()
@@ -152,18 +155,12 @@ class ChatSession:
         if jobs:
             self._write(self._paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
 
-    def _happened(self, event: Event) -> None:
-        was_busy = self.view.busy
+    def _changed(self) -> None:
+        """Something has happened, here or in a sub-agent."""
         self._disconnected = False
-        self.view.observe(event, time.monotonic())
-        if self.view.busy and not was_busy:
+        if self.view.busy and not self._was_busy:
             self._armed = False
-        self.transcript.show(event)
-        for approval in self.view.approvals:  # also those that were open before somebody looked
-            if approval.name not in self._asked:
-                self._asked.add(approval.name)
-                for line in self.transcript.question(approval, self.view.working_directory):
-                    self._write(line)
+        self._was_busy = self.view.busy
         self.refresh()
 
     async def _do(self, text: str) -> None:
@@ -207,8 +204,8 @@ class ChatSession:
                 await self.cancel()
             case "kill":
                 await self._cancel(kill_jobs=True)
-            case "queue" if argument:
-                await self._send(argument, "follow_up")
+            case "queue":
+                await self._queue(argument)
             case "withdraw" if self.view.queue:
                 await self._attempt(self._conversation.withdraw(self.view.queue[-1]))
             case "mode" if argument in ("restricted", "unrestricted"):
@@ -219,6 +216,14 @@ class ChatSession:
                 await self._continue()
             case _:
                 self._write(self._paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
+
+    async def _queue(self, text: str) -> None:
+        """Send it as a follow-up; without a text, show what waits."""
+        if text:
+            await self._send(text, "follow_up")
+            return
+        for line in await self._attempt(queue_lines(self._conversation)) or ():
+            self._write(self._paint.dim(line))
 
     async def _add_picture(self, path: str) -> None:
         try:

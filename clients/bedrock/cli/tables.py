@@ -57,7 +57,12 @@ def as_plain(value: Message | Sequence[Message]) -> Any:
 
 def ago(then: datetime, now: datetime) -> str:
     """How long ago something was, in its largest unit."""
-    seconds = max(0, int((now - then).total_seconds()))
+    return lasted(then, now)
+
+
+def lasted(begin: datetime, end: datetime) -> str:
+    """How long something took, in its largest unit."""
+    seconds = max(0, int((end - begin).total_seconds()))
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {unit}"

@@ -78,8 +78,8 @@ def _interrupt(session: ChatSession, app: Application[str]) -> None:
 
 
 def _prompt(session: ChatSession, paint: Paint) -> str:
-    tail = session.transcript.tail
-    above = f"{tail}\n" if tail else ""
+    lines = [*session.agent_lines(), *filter(None, [session.transcript.tail])]
+    above = "".join(f"{line}\n" for line in lines)
     if (asked := session.question) is not None:
         always = "" if asked.tool == "request_mode_upgrade" else " [a]lways "  # which is asked each time
         return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)

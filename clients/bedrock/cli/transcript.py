@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from bedrock import Event, Message, v1
 from bedrock._names import enum_name
+from bedrock.cli.agents import AgentTree
+from bedrock.cli.calls import telling
 from bedrock.cli.flow import LineFlow
 from bedrock.cli.paint import Paint, harmless, literal, one_line
 from bedrock.cli.pictures import described
@@ -17,8 +19,10 @@ OUTPUT_LINES = 12
 #: What a message of a person begins with.
 USER_MARK = "> "
 
-#: The inputs that say most about a call; shown without their names.
-_TELLING = ("cmd", "command", "path", "pattern", "thoughts")
+SUMMED_UP = "the conversation, summed up"
+GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
+
+_SUMMARIES = (v1.SYSTEM_MESSAGE_KIND_SUMMARY, v1.SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK)
 
 
 class Transcript:
@@ -36,14 +40,25 @@ class Transcript:
         self._printed_lines = 0
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
+        self._summing = False
+        """Whether a summary is being written, under a heading that is printed already."""
+        self.agents = AgentTree()
 
     @property
     def tail(self) -> str:
         """The beginning of a line that is still being written."""
         return harmless(self._said.tail or self._thought.tail)
 
+    def tell_agents(self) -> None:
+        """Print which sub-agents have ended, as far as that was not printed before."""
+        for line in self.agents.endings(self._paint):
+            self._write(line)
+
     def show(self, event: Event) -> None:
         """Print what an event is to a person; many are nothing."""
+        self.agents.observe(event)
+        if event.kind != "snapshot":  # whose messages come first
+            self.tell_agents()
         show = getattr(self, f"_show_{event.kind}", None)
         if show is not None:
             show(event)
@@ -63,7 +78,7 @@ class Transcript:
                 for image in message.images:
                     self._write(self._paint.dim(f"    {described(image)}"))
             case "system" if not message.proto.meta:
-                self._block(self._paint.dim("· "), harmless(message.text), self._paint.dim)
+                self._system(message)
             case "error":
                 self._block(self._paint.bad("✗ "), harmless(message.text), self._paint.bad)
             case _:
@@ -77,7 +92,7 @@ class Transcript:
             return [self._paint.careful(f"? {wants}"), *self._indent(literal(str(approval.input.get("reason", ""))))]
         call = ToolCall(approval.id, approval.tool, approval.input)
         head = f"? {literal(approval.tool)} wants to run in {working_directory}"
-        return [self._paint.careful(head), *self._indent(_telling(call, literal))]
+        return [self._paint.careful(head), *self._indent(telling(call, literal))]
 
     def _agent(self, message: Message) -> None:
         for line in self._thought.finish(message.reasoning if self._live else ""):
@@ -86,10 +101,42 @@ class Transcript:
             self._write(harmless(line))
         for call in message.tool_calls:
             self._calls[call.id] = call
-            first, *rest = _telling(call, harmless).split("\n")
+            first, *rest = telling(call, harmless).split("\n")
             self._write(f"{self._paint.name('● ' + harmless(call.tool))} {first}")
             for line in rest[: OUTPUT_LINES - 1]:
                 self._write(f"    {line}")
+
+    def _system(self, message: Message) -> None:
+        """What the server told the agent."""
+        text, kind = harmless(message.text), message.proto.system_kind
+        if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
+            self._write(self._paint.dim("· what the sub-agents report"))
+            self._whole_output(text)
+        elif kind in _SUMMARIES:
+            self._summary(text, of_another=message.sequence == 1)
+        else:
+            self._block(self._paint.dim("· "), text, self._paint.dim)
+
+    def _summary(self, text: str, *, of_another: bool) -> None:
+        """The summary of a conversation that is full, in it or as the first message of the one that goes on."""
+        if not self._summing:
+            self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
+        for line in self._said.finish(text):
+            self._write(harmless(line))
+        if not of_another:
+            self._write(self._paint.careful(f"■ {GO_ON}"))
+
+    def _heading(self, text: str) -> None:
+        self._write("")
+        self._write(self._paint.bold(f"── {text} ──"))
+
+    def _whole_output(self, text: str) -> None:
+        """The beginning of an output that was not shown while it was written."""
+        lines = text.rstrip("\n").split("\n") if text else []
+        for line in lines[:OUTPUT_LINES]:
+            self._write(self._paint.dim(f"  │ {line}"))
+        if len(lines) > OUTPUT_LINES:
+            self._write(self._paint.dim(f"  │ … {len(lines) - OUTPUT_LINES} more lines"))
 
     def _result(self, result: ToolResult) -> None:
         call = self._calls.pop(result.id, None)
@@ -101,17 +148,14 @@ class Transcript:
             if not streamed:
                 self._write(self._paint.dim(f"  │ {harmless(last)}"))
         else:
-            lines = harmless(result.output).rstrip("\n").split("\n") if result.output else []
-            for line in lines[:OUTPUT_LINES]:
-                self._write(self._paint.dim(f"  │ {line}"))
-            if len(lines) > OUTPUT_LINES:
-                self._write(self._paint.dim(f"  │ … {len(lines) - OUTPUT_LINES} more lines"))
+            self._whole_output(harmless(result.output))
         self._printed, self._printed_lines = LineFlow(), 0
+        tool = call.tool if call else "tool"
         if result.outcome == "ok":
-            ending = self._paint.dim(f"  └ {call.tool if call else 'tool'}, {result.seconds:.1f} s")
+            took = f", {result.seconds:.1f} s" if result.seconds else ""
+            self._write(self._paint.dim(f"  └ {tool}{took}"))
         else:
-            ending = self._paint.careful(f"  └ {call.tool if call else 'tool'}: {result.outcome}")
-        self._write(ending)
+            self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
 
     def _output_line(self, line: str) -> None:
         self._printed_lines += 1
@@ -123,10 +167,21 @@ class Transcript:
     def _show_snapshot(self, event: Event) -> None:
         for message in event.messages:
             self.message(message)
+        self.tell_agents()
+        if not self._live:
+            for line in self.agents.roll(self._paint):
+                self._write(line)
 
     def _show_message_added(self, event: Event) -> None:
         if event.message is not None:
             self.message(event.message)
+
+    def _show_state_changed(self, event: Event) -> None:
+        """A summary has its heading before it is written."""
+        summing = event.state is not None and event.state.kind == v1.STATE_KIND_AWAITING_CONTINUATION
+        if summing and not self._summing and self._live:
+            self._heading(SUMMED_UP)
+        self._summing = summing and self._live
 
     def _show_text_delta(self, event: Event) -> None:
         if self._live:
@@ -193,14 +248,11 @@ class Transcript:
         usage = event.proto.context_warning
         if usage.usable_window_tokens:
             share = 100 * usage.used_tokens / usage.usable_window_tokens
-            self._write(self._paint.careful(f"· {share:.0f} % of the context is used"))
-
-    def _show_sub_agents_changed(self, event: Event) -> None:
-        changed = event.proto.sub_agents_changed
-        done = len(changed.reports)
-        failed = sum(1 for report in changed.reports if report.state == v1.STATE_KIND_FAILED)
-        text = f"sub-agents: {done} of {done + len(changed.pending)} done"
-        self._write(self._paint.dim(f"· {text}{f', {failed} failed' if failed else ''}"))
+            self._write(
+                self._paint.careful(
+                    f"· {share:.0f} % of the context is used; near its end the conversation is summed up"
+                )
+            )
 
     def _show_tool_tree_reaped(self, event: Event) -> None:
         reaped = event.proto.tool_tree_reaped
@@ -222,16 +274,6 @@ class Transcript:
 
     def _indent(self, text: str) -> list[str]:
         return [f"    {line}" for line in text.split("\n")]
-
-
-def _telling(call: ToolCall, clean: Callable[[str], str]) -> str:
-    """What a call is about, from its input."""
-    if not call.input:
-        return clean(call.raw_input)
-    key = next((key for key in _TELLING if key in call.input), None)
-    lines = [] if key is None else [clean(str(call.input[key]))]
-    lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items() if name != key]
-    return "\n".join(lines)
 
 
 def _interruption(detail: str) -> str:

@@ -16,7 +16,6 @@ _WORDS = {
     "awaiting_llm": "thinking",
     "awaiting_tool_approval": "waits for you",
     "awaiting_continuation": "summing up",
-    "awaiting_sub_agents": "sub-agents",
     "context_exhausted": "context used up",
 }
 
@@ -33,6 +32,8 @@ class ConversationView:
     """Tokens in the context."""
     window: int = 0
     """Tokens that fit; zero if unknown."""
+    tokens: int = 0
+    """Tokens of all requests so far."""
     state: v1.ConversationState = field(default_factory=v1.ConversationState)
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
@@ -80,7 +81,7 @@ class ConversationView:
             now: Of the same clock as in `observe`.
             wall: The time of day, to count down to the next attempt.
         """
-        parts = [self._activity(now, wall)]
+        parts = [self.activity(now, wall)]
         if self.queue:
             parts.append(f"{len(self.queue)} waiting")
         if self.window:
@@ -88,7 +89,8 @@ class ConversationView:
         parts += [part for part in (self.mode, self.model) if part]
         return " · ".join(parts)
 
-    def _activity(self, now: float, wall: datetime) -> str:
+    def activity(self, now: float, wall: datetime) -> str:
+        """What is going on, in a few words; the arguments are those of `status`."""
         state = self.state
         kind = enum_name(v1.StateKind, state.kind)
         match state.WhichOneof("detail"):
@@ -100,8 +102,7 @@ class ConversationView:
                 seconds = max(0.0, now - self._since)
                 return f"{harmless(tools.current.tool)} {tools.completed_count + 1}/{count} {seconds:.0f} s"
             case "awaiting_sub_agents":
-                agents = state.awaiting_sub_agents
-                return f"sub-agents {agents.completed_count}/{agents.completed_count + len(agents.pending)}"
+                return _agents(state.awaiting_sub_agents)
             case _:
                 return _WORDS.get(kind, kind.replace("_", " "))
 
@@ -123,6 +124,7 @@ class ConversationView:
         self.mode = enum_name(v1.Mode, conversation.mode)
         self.used = conversation.context_usage.used_tokens
         self.window = conversation.context_usage.usable_window_tokens
+        self.tokens = tokens_of(conversation.total_usage)
 
     def _state(self, state: v1.ConversationState, now: float) -> None:
         self.state = state
@@ -130,3 +132,14 @@ class ConversationView:
         if running != self._tool:
             self._tool, self._since = running, now
         self.approvals = [Approval.from_proto(approval) for approval in state.awaiting_approval.pending]
+
+
+def _agents(waiting: v1.ConversationState.AwaitingSubAgents) -> str:
+    count = waiting.completed_count + len(waiting.pending)
+    done = f", {waiting.completed_count} done" if waiting.completed_count else ""
+    return f"{count} sub-agent{'' if count == 1 else 's'}{done}"
+
+
+def tokens_of(usage: v1.Usage) -> int:
+    """All tokens, in and out."""
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens

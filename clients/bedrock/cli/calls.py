@@ -1,0 +1,34 @@
+"""What a tool call is about, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bedrock.messages import ToolCall
+
+#: The inputs that say most about a call; shown without their names.
+_TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
+
+
+def telling(call: ToolCall, clean: Callable[[str], str]) -> str:
+    """What a call is about, from its input."""
+    if not call.input:
+        return clean(call.raw_input)
+    if isinstance(tasks := call.input.get("tasks"), list):
+        return _tasks(tasks, clean)
+    key = next((key for key in _TELLING if key in call.input), None)
+    lines = [] if key is None else [clean(str(call.input[key]))]
+    lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items() if name != key]
+    return "\n".join(lines)
+
+
+def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
+    """What sub-agents are to do: a line for each, with what it says beside the task."""
+    lines = [f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"]
+    for number, task in enumerate(tasks, start=1):
+        values = task if isinstance(task, dict) else {"task": task}
+        more = [f"{clean(str(name))}: {clean(str(value))}" for name, value in values.items() if name != "task"]
+        said = clean(str(values.get("task", ""))).replace("\n", "\n   ")
+        lines.append(f"{number}. {said}" + (f" ({', '.join(more)})" if more else ""))
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""`bedrock watch` without a name: the active conversations as a table that follows them, or a line each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from datetime import datetime
+
+import click
+
+from bedrock import Client, v1
+from bedrock._names import enum_name
+from bedrock.cli.live import LiveBlock
+from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.tables import as_plain
+from bedrock.messages import moment
+
+#: Lines of a terminal that are not the table's.
+MARGIN = 3
+
+
+def watch_list(client: Client, output: str) -> None:
+    """Follow the list until the stream ends."""
+    with closing(client.watch_conversations()) as entries:
+        if output == "stream-json":
+            for entry in entries:
+                click.echo(json.dumps(as_plain(entry)))
+        elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            _draw(entries)
+        else:
+            for entry in entries:
+                if line := _line(entry):
+                    click.echo(line)
+
+
+def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
+    """Keep a table up to date at the place where it stands. What existed already is shown at once, as a whole."""
+    table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
+    caught_up = False
+    for entry in entries:
+        table.take(entry)
+        caught_up = caught_up or entry.HasField("caught_up")
+        if caught_up and not entry.HasField("heartbeat"):
+            size = shutil.get_terminal_size()
+            block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
+
+
+def _line(entry: v1.WatchConversationsResponse) -> str:
+    if entry.HasField("conversation_deleted"):
+        return f"{entry.conversation_deleted}  deleted"
+    if not entry.HasField("conversation_changed"):
+        return ""
+    changed = entry.conversation_changed
+    state = "archived" if changed.HasField("archive_time") else _state(changed)
+    return f"{changed.slug}  {state}  {one_line(changed.title, 60)}".rstrip()
+
+
+def _state(conversation: v1.Conversation) -> str:
+    return enum_name(v1.StateKind, conversation.state.kind).replace("_", " ")
+
+
+class Listing:
+    """The active conversations, the latest changed first."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, v1.Conversation] = {}
+
+    def take(self, entry: v1.WatchConversationsResponse) -> None:
+        """Follow one entry of the stream."""
+        if entry.HasField("conversation_deleted"):
+            self._active.pop(entry.conversation_deleted, None)
+        elif entry.HasField("conversation_changed"):
+            changed = entry.conversation_changed
+            self._active.pop(changed.name, None)
+            if not changed.HasField("archive_time"):
+                self._active[changed.name] = changed
+
+    def lines(self, paint: Paint, width: int, height: int) -> list[str]:
+        """The table in so many columns and lines at most; the rest is counted."""
+        latest = sorted(self._active.values(), key=_changed, reverse=True)
+        if not latest:
+            return [paint.dim("No conversations. Start one: `bedrock chat`.")]
+        shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
+        cells = [("slug", "state", "mode", "context", "title"), *map(_cells, shown)]
+        widths = [max(len(row[column]) for row in cells) for column in range(4)]
+        lines = [_cut(_row(row, widths), width) for row in cells]
+        lines[0] = paint.dim(lines[0])
+        if len(shown) < len(latest):
+            lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
+        return lines
+
+
+def _changed(conversation: v1.Conversation) -> datetime:
+    return moment(conversation.update_time)
+
+
+def _cells(conversation: v1.Conversation) -> tuple[str, str, str, str, str]:
+    usage = conversation.context_usage
+    share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
+    title = conversation.title or conversation.working_directory
+    return conversation.slug, _state(conversation), enum_name(v1.Mode, conversation.mode), share, one_line(title, 200)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join((*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]))
+
+
+def _cut(text: str, width: int) -> str:
+    """A line of the table, cut to the terminal; its blanks stay."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -1,0 +1,139 @@
+"""Runs as they went, line by line within 80 columns: requests, tools by group, durations, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import groupby
+
+from bedrock import v1
+from bedrock._names import enum_name
+from bedrock.cli.paint import Paint, harmless, one_line
+from bedrock.messages import Message, moment
+
+WIDTH = 80
+"""Columns that a line takes at most."""
+_TEXT = WIDTH - 14
+_TOOLS = WIDTH - 16
+
+
+def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint) -> Iterator[str]:
+    """Yield the lines of cycles that have both views, a blank one before each cycle."""
+    for cycle in cycles:
+        yield ""
+        yield from _Timeline(cycle, paint).lines()
+
+
+class _Timeline:
+    """One cycle."""
+
+    def __init__(self, cycle: v1.RequestCycle, paint: Paint) -> None:
+        self._cycle = cycle
+        self._paint = paint
+        self._said: dict[str, v1.Message] = {}
+        self._texts: dict[str, str] = {}
+        self._calls: dict[str, tuple[str, v1.ToolCall, v1.ToolResult | None]] = {}
+        for step in cycle.steps:
+            match step.WhichOneof("step"):
+                case "root":
+                    self._said[step.root.name] = step.root
+                case "steer":
+                    self._said[step.steer.name] = step.steer
+                case _:
+                    self._take(step.ai_block)
+
+    def _take(self, block: v1.AiBlock) -> None:
+        if block.message and block.assistant:
+            self._texts.setdefault(block.message, block.assistant)
+        for group in block.tool_call_groups:
+            kind = enum_name(v1.ToolGroup, group.group)
+            for call in group.calls:
+                result = group.results.get(call.tool_use_id)
+                self._calls[call.tool_use_id] = kind, call, result
+
+    def lines(self) -> Iterator[str]:
+        """Yield the head, what people said and what requests brought, in order, and the end."""
+        yield self._head()
+        shown: set[str] = set()
+        for number, served in enumerate(self._cycle.rounds, 1):
+            for name in served.inputs:
+                if name in self._said:
+                    shown.add(name)
+                    yield self._user(self._said[name])
+            yield self._round(number, served)
+            yield from self._tools(served)
+        for name, said in self._said.items():
+            if name not in shown:
+                yield self._user(said)
+        yield self._end()
+
+    def _head(self) -> str:
+        cycle = self._cycle
+        began = moment(cycle.start_time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        parts = [cycle.name.rpartition("/")[2] or "run", began if cycle.HasField("start_time") else ""]
+        if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP:
+            parts.append("follow-up")
+        return self._paint.bold(one_line(" ".join(filter(None, parts)), WIDTH))
+
+    def _user(self, said: v1.Message) -> str:
+        steer = " (steer)" if said.delivery == v1.DELIVERY_STEER else ""
+        text = Message(said).text or ("an image" if Message(said).images else "")
+        return f"   >          {self._paint.name(one_line(text, _TEXT - len(steer)))}{self._paint.dim(steer)}"
+
+    def _round(self, number: int, served: v1.InferenceRound) -> str:
+        at = self._after_start(moment(served.output_time)) if served.HasField("output_time") else ""
+        text = one_line(self._texts.get(served.output, ""), _TEXT)
+        return f"{number:>4} {self._paint.dim(f'{at:>8}')} {text or self._paint.dim('no text')}"
+
+    def _after_start(self, then: datetime) -> str:
+        start = self._cycle.start_time
+        return _seconds((then - moment(start)).total_seconds()) if self._cycle.HasField("start_time") else ""
+
+    def _tools(self, served: v1.InferenceRound) -> Iterator[str]:
+        calls = [self._calls[call] for call in served.tool_use_ids if call in self._calls]
+        for kind, entries in groupby(calls, key=lambda entry: entry[0]):
+            group = list(entries)
+            names = ", ".join(_counted([harmless(call.tool) for _, call, _ in group]))
+            took = sum(result.duration.ToTimedelta().total_seconds() for _, _, result in group if result)
+            notes = [_seconds(took)] if took else []
+            notes += _counted([_outcome(result) for _, _, result in group if _outcome(result) != "ok"])
+            tail = f"  {', '.join(notes)}" if notes else ""
+            line = one_line(f"{kind}: {names}", max(8, _TOOLS - len(tail)))
+            yield f"{'':14}- {line}{self._paint.dim(tail)}"
+
+    def _end(self) -> str:
+        cycle = self._cycle
+        reason = enum_name(v1.StopReason, cycle.stop_reason)
+        parts = [f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"]
+        if cycle.HasField("start_time") and cycle.HasField("end_time"):
+            parts.append(_seconds((moment(cycle.end_time) - moment(cycle.start_time)).total_seconds()))
+        count = len(cycle.rounds)
+        parts.append("1 request" if count == 1 else f"{count} requests")
+        parts += _tokens(cycle)
+        paint = {"completed": self._paint.good, "error": self._paint.bad}.get(reason, self._paint.careful)
+        return f"   =          {paint(one_line(', '.join(parts), _TEXT))}"
+
+
+def _outcome(result: v1.ToolResult | None) -> str:
+    return enum_name(v1.ToolOutcome, result.outcome) if result else "open"
+
+
+def _counted(values: list[str]) -> list[str]:
+    """Each value once, in the order of the first ones, with how often it is there."""
+    return [value if values.count(value) == 1 else f"{value} x{values.count(value)}" for value in dict.fromkeys(values)]
+
+
+def _seconds(value: float) -> str:
+    """For people: 0.12 s, 3.4 s, 75 s, 12 min."""
+    if value < 1:
+        return f"{max(0.0, value):.2f} s"
+    if value < 10:
+        return f"{value:.1f} s"
+    return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+
+
+def _tokens(cycle: v1.RequestCycle) -> list[str]:
+    usages = [served.usage for served in cycle.rounds]
+    read = sum(usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens for usage in usages)
+    written = sum(usage.output_tokens for usage in usages)
+    return [f"{read:,} tokens in", f"{written:,} out"] if read or written else []

@@ -1,0 +1,71 @@
+"""`bedrock watch`: follow a conversation and its sub-agents, or the list of conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from contextlib import aclosing
+
+import click
+
+from bedrock import AsyncClient
+from bedrock._names import resource_name
+from bedrock.cli.connection import connect
+from bedrock.cli.live import LiveBlock
+from bedrock.cli.live_list import watch_list
+from bedrock.cli.onlooker import Onlooker
+from bedrock.cli.paint import Paint
+from bedrock.cli.tables import as_plain
+
+#: How often the seconds of the tree are counted, in seconds.
+TICK = 0.5
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--output", type=click.Choice(["text", "stream-json"]), default="text", help="For people, or a line per event."
+)
+@click.pass_context
+def watch(ctx: click.Context, name: str | None, output: str) -> None:
+    """Follow a conversation, or the list of them, until Ctrl-C. Watching never disturbs.
+
+    While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
+    own name: `bedrock list --parent NAME` lists them.
+    """
+    if name is None:
+        watch_list(connect(ctx), output)
+    elif output == "stream-json":
+        for event in connect(ctx).conversation(name).events():
+            click.echo(json.dumps({"kind": event.kind, **as_plain(event.proto)}))
+    else:
+        asyncio.run(_watch(ctx.find_root().obj, name))
+
+
+async def _watch(address: str | None, name: str) -> None:
+    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size().columns - 1 if live else None
+    block = LiveBlock(sys.stdout)
+    async with AsyncClient(address) as client:
+        paint = Paint.for_stream(sys.stdout)
+        onlooker = Onlooker(client.conversation, paint, block.write if live else click.echo, live=live, width=width)
+        ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
+        conversation = client.conversation(resource_name("conversations", name))
+        try:
+            async with aclosing(conversation.events(omit_deltas=not live)) as events:
+                async for _ in onlooker.follow(events):
+                    if live:
+                        block.show(onlooker.agent_lines())
+        finally:
+            if ticking is not None:
+                ticking.cancel()
+
+
+async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
+    """Count the seconds, for ever."""
+    while True:
+        block.show(onlooker.agent_lines())
+        await asyncio.sleep(TICK)

@@ -1,0 +1,71 @@
+"""What a server sends as it comes: an iterator that may be left at any time.
+
+Close a stream, or leave the ``with`` around it, to end the call at once::
+
+    with conversation.events() as events:
+        for event in events:
+            ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+__all__ = ["AsyncStream", "Stream"]
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """An iterator over what a server sends, and a context manager."""
+
+    def __init__(self, items: Generator[T]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading and end the call. What was watched goes on."""
+        self._items.close()
+
+
+class AsyncStream(Generic[T]):
+    """An asynchronous iterator over what a server sends, and a context manager."""
+
+    def __init__(self, items: AsyncGenerator[T]) -> None:
+        self._items = items
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        return await anext(self._items)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop reading and end the call. What was watched goes on."""
+        await self._items.aclose()
+
+    aclose = close
+    """The same by the name that `contextlib.aclosing` calls."""

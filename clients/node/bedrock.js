@@ -1,0 +1,250 @@
+/**
+ * A client for Bedrock: conversations with LLM agents, over gRPC.
+ *
+ *     const bedrock = new Bedrock(); // finds the server of this machine, and its token
+ *     const conversation = await bedrock.create({ workingDirectory: process.cwd() });
+ *     for await (const event of await conversation.send('Which files are here?')) {
+ *       if (event.event === 'textDelta') process.stdout.write(event.textDelta.text);
+ *     }
+ *
+ * Requests, answers and events are the messages of protos/bedrock/v1, with fields in camelCase and enums as the names
+ * of their values. `event.event` is the kind of an event: the name of the field that is set.
+ */
+import { randomUUID } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import grpc from '@grpc/grpc-js';
+import protoLoader from '@grpc/proto-loader';
+
+const includeDirs = ['../../protos', '.'].map((folder) => fileURLToPath(new URL(folder, import.meta.url)));
+const contract = protoLoader.loadSync(
+  ['bedrock/v1/conversation_service.proto', 'bedrock/v1/catalog_service.proto', 'status.proto'],
+  { includeDirs, longs: Number, enums: String, defaults: true, oneofs: true },
+);
+const { ConversationService, CatalogService } = grpc.loadPackageDefinition(contract).bedrock.v1;
+const CHANNEL = { 'grpc.keepalive_time_ms': 30_000, 'grpc.max_reconnect_backoff_ms': 2_000 };
+
+/** A connection to a server. */
+export class Bedrock {
+  #stubs;
+  #metadata = new grpc.Metadata();
+
+  /**
+   * What is not given comes from BEDROCK_ADDRESS, BEDROCK_TOKEN and BEDROCK_CA_FILE, or from the files of a server on
+   * this machine. An address with https:// means TLS. `timeout`: milliseconds for a call. `reconnectFor`: milliseconds
+   * until a stream that stays broken is given up. `onDisconnect(error, milliseconds)` is told before each pause.
+   */
+  constructor({ address, token, caFile, timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {} } = {}) {
+    const found = settings(address, token, caFile);
+    if (found.token) this.#metadata.set('authorization', `Bearer ${found.token}`);
+    const credentials = found.tls ? grpc.credentials.createSsl(found.ca) : grpc.credentials.createInsecure();
+    this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, CHANNEL));
+    Object.assign(this, { timeout, reconnectFor, onDisconnect });
+  }
+
+  close = () => this.#stubs.forEach((stub) => stub.close());
+
+  /** Make a unary call of either service: `call('listModels', {})`. Throws BedrockError. */
+  call(method, request) {
+    const stub = this.#stubs.find((each) => method in each);
+    const answer = promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + this.timeout });
+    return answer.catch((error) => Promise.reject(BedrockError.from(error)));
+  }
+
+  /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. */
+  stream(method, request) {
+    const stream = this.#stubs[0][method](request, this.#metadata);
+    return stream.on('error', () => {}); // iterating throws it; after a cancel nobody listens any more
+  }
+
+  /** Create a conversation; the fields are those of CreateConversationRequest. */
+  async create(fields) {
+    const { conversation } = await this.call('createConversation', { requestId: randomUUID(), ...fields });
+    return this.conversation(conversation.name);
+  }
+
+  /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
+  conversation = (name) => new Conversation(this, name);
+}
+
+/** One conversation. Holds nothing but its name; every method is a call. */
+class Conversation {
+  constructor(client, name) {
+    Object.assign(this, { client, name });
+  }
+
+  /** Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. */
+  async send(text, fields = {}) {
+    const request = { name: this.name, text, requestId: randomUUID(), ...fields };
+    return new Run(this, await this.client.call('sendMessage', request));
+  }
+
+  /** Answer a question: `approval` of an event, and APPROVE, APPROVE_ALWAYS or DENY. */
+  resolve = ({ name }, decision, note = '') =>
+    this.client.call('resolveApproval', { name, decision: `APPROVAL_DECISION_${decision}`, note });
+
+  /** Stop what is under way; never refused. `fields`: more of CancelConversationRequest, like discardQueued: true. */
+  cancel = (fields = {}) => this.client.call('cancelConversation', { name: this.name, ...fields });
+
+  /** The history, oldest message first. */
+  async *messages(pageToken = '') {
+    const page = await this.client.call('listMessages', { parent: this.name, pageToken });
+    yield* page.messages;
+    if (page.nextPageToken) yield* this.messages(page.nextPageToken);
+  }
+
+  /**
+   * Follow the conversation over broken connections and restarts of the server: every event once, none left out. Text
+   * deltas add up to the message that follows them, even if some were missed. Begins after the revision, or with a
+   * snapshot; another snapshot shows the present should the server no longer keep what was missed.
+   */
+  async *events(afterRevision) {
+    let cursor = new Cursor(this.name, afterRevision);
+    for (let failures = 0, since; ; failures += 1) {
+      const stream = this.client.stream('subscribe', cursor.request());
+      let failure = new BedrockError('the server ended the stream', { code: 'UNAVAILABLE' });
+      try {
+        for await (const { events } of stream) {
+          failures = 0;
+          for (const event of events) yield* cursor.take(event);
+        }
+      } catch (error) {
+        failure = BedrockError.from(error);
+      } finally {
+        stream.cancel();
+      }
+      if (cursor.deleted) return;
+      since = failures ? since : Date.now();
+      const gap = failure.reason === 'REVISION_TOO_OLD' || failure.fields?.after_revision;
+      if (gap) cursor = new Cursor(this.name);
+      else if (!failure.passing || Date.now() - since > this.client.reconnectFor) throw failure;
+      const delay = Math.min(100 * 2 ** failures, 5_000) * (0.8 + 0.4 * Math.random());
+      this.client.onDisconnect(failure, delay);
+      await pause(delay);
+    }
+  }
+}
+
+/** What one message does: an iterable of events that ends with the run. `stop`, its runStopped, then says how. */
+class Run {
+  constructor(conversation, { message, disposition, run, revision }) {
+    Object.assign(this, { conversation, message, disposition, name: run, revision, stop: null });
+  }
+
+  async *[Symbol.asyncIterator]() {
+    const mine = (message) => message?.name === this.message.name;
+    for await (const event of this.conversation.events(this.revision)) {
+      const { messageAdded, queueChanged, runStopped, snapshot } = event;
+      this.name = [messageAdded, queueChanged?.message].find(mine)?.requestCycle || this.name;
+      if (this.name && runStopped?.requestCycle === this.name) this.stop = runStopped;
+      yield event;
+      const withdrawn = mine(queueChanged?.message) && queueChanged.fate === 'FATE_WITHDRAWN';
+      const missed = snapshot && snapshot.conversation.state.run !== this.name && !snapshot.queue.some(mine);
+      if (this.stop || withdrawn || missed || event.event === 'deleted') return;
+    }
+  }
+}
+
+/** Where a watcher stands. Put together, what comes out is as if no stream had ever broken. */
+class Cursor {
+  #shown = new Map(); // how many code points were shown of each part of the run's slots
+  #held = []; // what the open slot holds, until the stream has caught up
+
+  constructor(name, afterRevision) {
+    Object.assign(this, { name, afterRevision, deleted: false });
+  }
+
+  request = () => ({ name: this.name, afterRevision: this.afterRevision });
+
+  /** What is new in an event. */
+  *take(event) {
+    const kind = event.event;
+    if (kind === 'snapshot') {
+      this.#held = event.snapshot.partial;
+      if (this.afterRevision !== undefined) return;
+      this.afterRevision = event.snapshot.conversation.revision;
+    } else if (kind === 'caughtUp') {
+      for (const delta of this.#held.splice(0)) yield* this.#fresh(delta);
+      return;
+    } else if (kind === 'textDelta' || kind === 'toolOutputDelta') {
+      return yield* this.#fresh(event[kind], kind);
+    } else if (event.revision) {
+      if (event.revision <= this.afterRevision) return;
+      this.afterRevision = event.revision;
+      const { llmRequestId: id, attempt, content } = event.messageAdded ?? event.streamDiscarded ?? {};
+      if (id && content) yield* this.#rest(event.messageAdded);
+      this.#held = this.#held.filter((delta) => delta.llmRequestId !== id || delta.attempt !== attempt);
+      if (event.runStopped) this.#shown.clear();
+    }
+    this.deleted = kind === 'deleted';
+    if (kind && kind !== 'heartbeat') yield event;
+  }
+
+  /** The part of a delta that was not shown yet. Offsets count code points, not UTF-16 units. */
+  *#fresh(delta, kind = 'textDelta') {
+    const part = [delta.llmRequestId ?? delta.toolUseId, delta.attempt, delta.reasoning].join();
+    const points = [...delta.text];
+    const offset = Math.max(delta.offset, this.#shown.get(part) ?? 0);
+    if (offset >= delta.offset + points.length) return;
+    this.#shown.set(part, delta.offset + points.length);
+    const text = points.slice(offset - delta.offset).join('');
+    yield { event: kind, revision: 0, [kind]: { ...delta, offset, text } };
+  }
+
+  /** What a message of the model says and the deltas that were seen did not. */
+  *#rest({ llmRequestId, attempt, content }) {
+    for (const block of ['reasoning', 'text']) {
+      const text = content.map((each) => each[block] ?? '').join('');
+      yield* this.#fresh({ llmRequestId, attempt, reasoning: block === 'reasoning', offset: 0, text });
+    }
+  }
+}
+
+/** What the server, or the way to it, answers instead of doing what was asked. Programs decide on `reason`. */
+export class BedrockError extends Error {
+  /** `code` of gRPC; `reason`, empty if no server answered; `fields` of the request and what is wrong with each. */
+  constructor(message, { code = '', reason = '', metadata = {}, fields = {}, retryAfter = 0 }) {
+    super(message);
+    Object.assign(this, { name: 'BedrockError', code, reason, metadata, fields, retryAfter });
+  }
+
+  /** Whether a stream that ended so may be opened again. */
+  get passing() {
+    const codes = ['UNAVAILABLE', 'ABORTED', ...(this.reason ? [] : ['CANCELLED', 'UNKNOWN', 'INTERNAL'])];
+    return codes.includes(this.code) || this.reason === 'TOO_MANY_STREAMS';
+  }
+
+  static from(error) {
+    if (!error.metadata) return error; // none of gRPC's
+    const [packed] = error.metadata.get('grpc-status-details-bin');
+    const facts = { code: grpc.status[error.code], fields: {} };
+    for (const any of packed ? contract['google.rpc.Status'].deserialize(packed).details : []) {
+      const detail = contract[any.type_url.split('/').at(-1)]?.deserialize(any.value);
+      if (detail?.reason) Object.assign(facts, { reason: detail.reason, metadata: detail.metadata });
+      if (detail?.retryDelay) facts.retryAfter = detail.retryDelay.seconds;
+      for (const { field, description } of detail?.fieldViolations ?? []) facts.fields[field] = description;
+    }
+    return new BedrockError(error.details, facts);
+  }
+}
+
+/** Where to connect and with what, as in every client of Bedrock: arguments, environment, files of a local server. */
+function settings(address, token, caFile) {
+  const { env } = process;
+  const data = env.BEDROCK_DATA_DIR || join(env.XDG_STATE_HOME || join(homedir(), '.local', 'state'), 'bedrock');
+  const read = (name) => (existsSync(join(data, name)) ? readFileSync(join(data, name), 'utf8').trim() : '');
+  address ||= env.BEDROCK_ADDRESS || read('address') || '127.0.0.1';
+  const [, scheme, host] = /^(?:(https?):\/\/)?(.*?)\/?$/.exec(address);
+  const target = host.includes(':') ? host : `${host}:7421`;
+  const local = /^(unix|unix-abstract|localhost|127(\.\d+){3}|\[::1\]):/.test(target);
+  token ??= env.BEDROCK_TOKEN ?? (local ? read('token') : '');
+  const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;
+  if (token && !local && !scheme) throw new BedrockError(clear, { reason: 'MISCONFIGURED' });
+  const ca = caFile || env.BEDROCK_CA_FILE;
+  return { target, token, tls: scheme === 'https', ca: ca ? readFileSync(ca) : null };
+}

@@ -1,0 +1,124 @@
+#!/usr/bin/env node
+/** A chat with an agent: `node chat.js --help`. What the agent says goes to stdout, everything else to stderr. */
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { parseArgs } from 'node:util';
+
+import { Bedrock, BedrockError } from './bedrock.js';
+
+const USAGE = `usage: node chat.js [options] [message]
+  -r, --resume NAME      go on in this conversation, by its id or slug
+  -C, --directory DIR    where a new conversation works (default: here)
+  --ask POLICY           which tool calls ask: auto (default), ask_writes or ask_all
+  --yes                  answer every question with yes
+  --json                 print every event as a line of JSON
+Without a message, each line that is typed is one. While the agent works, a line is a steer, and Ctrl-C cancels.`;
+
+const { values: options, positionals } = commandLine();
+let conversation;
+let talking = null; // what goes on until the run has ended
+let question = null; // the approval that waits for an answer
+
+const note = (text) => process.stderr.write(`[${text}]\n`);
+
+function commandLine() {
+  const known = {
+    resume: { type: 'string', short: 'r' },
+    directory: { type: 'string', short: 'C', default: process.cwd() },
+    ask: { type: 'string', default: 'auto' },
+    yes: { type: 'boolean' },
+    json: { type: 'boolean' },
+    help: { type: 'boolean', short: 'h' },
+  };
+  try {
+    return parseArgs({ allowPositionals: true, options: known });
+  } catch (error) {
+    console.error(`${error.message}\n${USAGE}`);
+    return process.exit(2);
+  }
+}
+
+/** Send a message and show what it does until its run has ended. */
+async function talk(text) {
+  const run = await conversation.send(text);
+  for await (const event of run) {
+    if (options.json) console.log(JSON.stringify(event));
+    else if (event.textDelta && !event.textDelta.reasoning) process.stdout.write(event.textDelta.text);
+    else if (event.messageAdded?.role === 'ROLE_AGENT') process.stdout.write('\n');
+    if (event.streamDiscarded) note('the text of this attempt is void');
+    for (const block of event.messageAdded?.content ?? []) showTool(block);
+    if (event.approvalChanged) await ask(event.approvalChanged);
+  }
+  const { reason, detail, error } = run.stop ?? {};
+  const stopped = detail ? `stopped: ${detail}` : 'stopped';
+  note(error?.message ?? (reason === 'STOP_REASON_COMPLETED' ? 'done' : stopped));
+}
+
+function showTool({ toolCall, toolResult }) {
+  if (toolCall) process.stderr.write(`● ${describe(toolCall)}\n`);
+  if (toolResult) process.stderr.write(`${toolResult.output}\n`);
+}
+
+/** A tool call in one line. */
+function describe({ tool, input, rawInput }) {
+  const values = Object.values(input?.fields ?? {}).map((value) => value[value.kind]);
+  return [tool, rawInput, ...values].filter(Boolean).join(' ');
+}
+
+/** Put a question to the person; it is settled when it has a decision. */
+async function ask({ approval, decision }) {
+  question = decision === 'APPROVAL_DECISION_UNSPECIFIED' ? approval : null;
+  if (!question) return;
+  const { toolCall, modeUpgrade } = approval;
+  process.stderr.write(`? ${toolCall ? describe(toolCall) : `unrestricted mode: ${modeUpgrade.reason}`} [y/n]\n`);
+  if (options.yes) await answer('y');
+}
+
+/** Answer the open question. Somebody else may have been faster. */
+async function answer(line) {
+  try {
+    await conversation.resolve(question, /^y/i.test(line) ? 'APPROVE' : 'DENY');
+  } catch (error) {
+    if (!['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL'].includes(error.reason)) throw error;
+  }
+}
+
+/** What to do with a line that was typed. */
+async function take(line) {
+  if (question) return answer(line);
+  if (talking) return conversation.send(line, { delivery: 'DELIVERY_STEER' });
+  talking = report(talk(line));
+  await talking;
+  talking = question = null;
+}
+
+/** Wait for something; what Bedrock refuses is told. */
+async function report(work) {
+  try {
+    await work;
+  } catch (error) {
+    if (!(error instanceof BedrockError)) throw error;
+    note(`${error.reason || error.code}: ${error.message}`);
+    process.exitCode = 1;
+  }
+}
+
+async function main() {
+  const bedrock = new Bedrock({ onDisconnect: (error) => note(`disconnected, resuming: ${error.message}`) });
+  const { resume, directory: workingDirectory, ask: policy } = options;
+  conversation = resume
+    ? bedrock.conversation(`conversations/${resume.replace(/^conversations\//, '')}`)
+    : await bedrock.create({ workingDirectory, approvalPolicy: `APPROVAL_POLICY_${policy.toUpperCase()}` });
+  note(conversation.name);
+  process.on('SIGINT', () => (talking ? report(conversation.cancel({ discardQueued: true })) : process.exit(130)));
+  const lines = createInterface({ input: process.stdin });
+  lines.on('line', (line) => report(take(line)));
+  if (positionals.length) await take(positionals.join(' '));
+  else await once(lines, 'close');
+  await talking;
+  lines.close();
+  bedrock.close();
+}
+
+if (options.help) console.log(USAGE);
+else await report(main());
