@@ -47,10 +47,10 @@ class Watched:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def turn(self) -> float:
+    async def turn(self, text: str = "go on") -> float:
         """Send a message, wait for the end of its run; milliseconds."""
         began = time.perf_counter()
-        await self.send("go on")
+        await self.send(text)
         return (await self.stopped.get() - began) * 1000
 
     async def send(self, text: str) -> None:

@@ -73,9 +73,9 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    for value in _lines(f"/proc/{pid}/status", "VmRSS"):
+def rss_mib(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory of a process; `VmHWM`: the most there ever was."""
+    for value in _lines(f"/proc/{pid}/status", field):
         return round(int(value.split()[0]) / 1024, 1)
     return 0.0
 

@@ -35,9 +35,9 @@ class House:
 
 
 @contextlib.contextmanager
-def provider(pause: float = 0.0) -> Iterator[str]:
-    """A model provider; yields its base URL."""
-    command = [sys.executable, "-m", "tests.bench.provider", "--pause", str(pause)]
+def provider(pause: float = 0.0, flood: int = 0) -> Iterator[str]:
+    """A model provider; yields its base URL. `flood`: its answers have no end, and so many pieces a second."""
+    command = [sys.executable, "-m", "tests.bench.provider", "--pause", str(pause), "--flood", str(flood)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,7 +1,8 @@
 """A model provider for the workload: its own process, canned Anthropic streams, as fast as sockets go.
 
 A request without a tool result gets 25 pieces of text and two calls of `think`; one with results gets 25 pieces of
-text and the end of the turn. That is one turn: two requests, 50 pieces, two tools.
+text and the end of the turn. That is one turn: two requests, 50 pieces, two tools. A sub-agent's turn ends with its
+result. A message "spawn N" gets a call that starts so many sub-agents.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from typing import Any
 
 PIECES = 25
 
 
-def stream(*, tools: bool) -> list[bytes]:
-    """The server-sent events of one answer."""
+THINK = ("think", {"thoughts": "on we go"})
+
+
+def stream(*calls: tuple[str, dict[str, Any]]) -> list[bytes]:
+    """The server-sent events of one answer: text, then calls of tools."""
     start = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 100, "output_tokens": 1}}
     events: list[tuple[str, dict[str, Any]]] = [
         ("message_start", {"message": start}),
@@ -28,21 +33,38 @@ def stream(*, tools: bool) -> list[bytes]:
         ),
         ("content_block_stop", {"index": 0}),
     ]
-    for index in (1, 2) if tools else ():
-        block = {"type": "tool_use", "id": f"toolu_{index}", "name": "think", "input": {}}
-        thought = {"type": "input_json_delta", "partial_json": '{"thoughts": "on we go"}'}
+    for index, (name, arguments) in enumerate(calls, start=1):
+        block = {"type": "tool_use", "id": f"toolu_{index}", "name": name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
         events += [
             ("content_block_start", {"index": index, "content_block": block}),
-            ("content_block_delta", {"index": index, "delta": thought}),
+            ("content_block_delta", {"index": index, "delta": delta}),
             ("content_block_stop", {"index": index}),
         ]
-    stop = {"stop_reason": "tool_use" if tools else "end_turn"}
+    stop = {"stop_reason": "tool_use" if calls else "end_turn"}
     events += [("message_delta", {"delta": stop, "usage": {"output_tokens": 60}}), ("message_stop", {})]
     return [f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in events]
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-CALLING, ENDING = stream(tools=True), stream(tools=False)
+CALLING, ENDING = stream(THINK, THINK), stream()
+FLOOD, FLOOD_TEXT = ENDING[2], "piece 00 "
+"""A piece of text, again and again."""
+FLOOD_SECONDS = 0.002
+"""Between two bursts of a flood."""
+SUBMITTING = stream(("submit_result", {"result": "all is well"}))
+
+
+def events_for(body: dict[str, Any]) -> list[bytes]:
+    """What answers this request."""
+    last = body["messages"][-1]["content"]
+    blocks = [{"type": "text", "text": last}] if isinstance(last, str) else last
+    if any(block["type"] == "tool_result" for block in blocks):
+        return SUBMITTING if any(tool["name"] == "submit_result" for tool in body.get("tools", ())) else ENDING
+    word, _, count = blocks[-1].get("text", "").partition(" ")
+    if word == "spawn":
+        return stream(("spawn_sub_agent", {"tasks": [{"task": "go on"}] * int(count)}))
+    return CALLING
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause: float) -> None:
@@ -53,10 +75,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pau
             int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
         )
         body = json.loads(await reader.readexactly(length))
-        last = body["messages"][-1]["content"]
-        answered = isinstance(last, list) and any(block.get("type") == "tool_result" for block in last)
         writer.write(HEAD)
-        for event in ENDING if answered else CALLING:
+        for event in events_for(body):
             if writer.is_closing():
                 break
             writer.write(event)
@@ -66,12 +86,32 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pau
     writer.close()
 
 
+async def drown(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: int) -> None:
+    """One request, and an answer without an end."""
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + b"".join(ENDING[:2]))
+        began, sent = time.perf_counter(), 0
+        while not writer.is_closing():
+            due = int((time.perf_counter() - began) * rate)
+            writer.write(FLOOD * (due - sent))
+            sent = due
+            await writer.drain()
+            await asyncio.sleep(FLOOD_SECONDS)
+    writer.close()
+
+
 async def main() -> None:
     """Serve until standard input closes; the port is the first line printed."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--pause", type=float, default=0.0, help="seconds between pieces of text")
-    pause = arguments.parse_args().pause
-    server = await asyncio.start_server(lambda r, w: answer(r, w, pause), "127.0.0.1", 0, backlog=1024)
+    arguments.add_argument("--flood", type=int, default=0, help="pieces of text a second, in answers without an end")
+    given = arguments.parse_args()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await (drown(reader, writer, given.flood) if given.flood else answer(reader, writer, given.pause))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -18,6 +18,7 @@ PAGES = (
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "tests" / "README.md",
     ROOT / "clients" / "README.md",
+    ROOT / "clients" / "node" / "README.md",
     ROOT / "actors" / "core" / "README.md",
 )
 """Everything that is written for people to read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,17 @@ class Chat:
         ]
 
     def assert_valid(self) -> None:
-        """The chain is valid and no call waits for its result."""
-        stored = [core_message(message) for message in self.messages()]
-        assert history.violations(stored) == ()
-        assert history.open_calls(stored) == ()
+        """The chain is valid, no call waits for its result, and verify and replay find nothing."""
+        assert_valid(self.messages())
+        assert self.conversation.verify() == []
+        assert [step.difference for step in self.conversation.replay() if step.difference] == []
+
+
+def assert_valid(messages: Iterable[v1.Message]) -> None:
+    """The chain is valid and no call waits for its result."""
+    stored = [core_message(message) for message in messages]
+    assert history.violations(stored) == ()
+    assert history.open_calls(stored) == ()
 
 
 _TYPES = {

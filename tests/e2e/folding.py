@@ -45,16 +45,18 @@ class Cycle:
                     pass  # results make no step
         return done
 
-    def rounds(self) -> list[tuple[str, list[str], str]]:
-        """Requests, the messages that went in since the one before, the message that came out."""
-        done: list[tuple[str, list[str], str]] = []
+    def rounds(self) -> list[tuple[str, list[str], str, list[str]]]:
+        """Requests, the messages that went in since the one before, the message that came out and its calls."""
+        done: list[tuple[str, list[str], str, list[str]]] = []
         inputs = [self.root]
         for kind, *rest in self.items:
             if kind in ("steer", "result"):
                 inputs.append(rest[0])
             elif not done or done[-1][0] != rest[0]:
-                done.append((rest[0], list(dict.fromkeys(inputs)), rest[1]))
+                done.append((rest[0], list(dict.fromkeys(inputs)), rest[1], []))
                 inputs = []
+            if kind == "call":
+                done[-1][3].append(rest[2])
         return done
 
 
@@ -128,8 +130,8 @@ def listed_steps(cycle: v1.RequestCycle) -> list[Any]:
     return done
 
 
-def listed_rounds(cycle: v1.RequestCycle) -> list[tuple[str, list[str], str]]:
-    return [(each.llm_request_id, list(each.inputs), each.output) for each in cycle.rounds]
+def listed_rounds(cycle: v1.RequestCycle) -> list[tuple[str, list[str], str, list[str]]]:
+    return [(each.llm_request_id, list(each.inputs), each.output, list(each.tool_use_ids)) for each in cycle.rounds]
 
 
 def _ids(calls: Sequence[v1.ToolCall]) -> list[str]:

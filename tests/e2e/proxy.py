@@ -11,6 +11,10 @@ from typing import Self
 
 from tests.e2e.patience import PATIENCE
 
+CONNECT_SECONDS = 2.0
+"""What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;
+whoever came through the proxy then has to come again."""
+
 
 class Proxy:
     """Listens on 127.0.0.1 for as long as the context is open."""
@@ -20,6 +24,8 @@ class Proxy:
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.accepted = 0
+        """Connections so far."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._lock = threading.Lock()
@@ -33,8 +39,8 @@ class Proxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._threads[0].join(PATIENCE)  # it accepts; no connection is new after its end
         self._flowing.set()
+        self._threads[0].join(PATIENCE)  # it accepts; no connection is new after its end
         self.cut()
         for thread in self._threads:
             thread.join(PATIENCE)
@@ -50,7 +56,7 @@ class Proxy:
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads; the close that follows sends the reset
 
     def freeze(self) -> None:
-        """Let nothing through; connections stay open."""
+        """Let nothing through; connections stay open, and new ones wait here without the server."""
         self._flowing.clear()
 
     def thaw(self) -> None:
@@ -67,8 +73,10 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
+            self.accepted += 1
+            self._flowing.wait()
             try:
-                far = socket.create_connection(self._target, timeout=PATIENCE)
+                far = socket.create_connection(self._target, timeout=CONNECT_SECONDS)
             except OSError:
                 near.close()
                 continue

@@ -17,6 +17,7 @@ import grpc
 from bedrock import Client, v1
 
 from tests.e2e import processes
+from tests.e2e.auditing import audit
 from tests.e2e.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,8 @@ class ServerProcess:
 
 
 class Servers:
-    """Starts servers, and looks at each of them at the end: it stops when asked to, and nothing went wrong inside."""
+    """Starts servers, and looks at each of them at the end: what it tells of its conversations agrees, it stops when
+    asked to, and nothing went wrong inside."""
 
     def __init__(self) -> None:
         self._servers: list[ServerProcess] = []
@@ -129,6 +131,9 @@ class Servers:
     def close(self) -> None:
         """Stop those that still run."""
         try:
+            for server in self._servers:
+                if server.process.poll() is None:
+                    audit(server)
             codes = [server.stop() for server in self._servers if server.process.poll() is None]
             assert codes == [0] * len(codes), "a server did not stop as it should"
             faults = [fault for server in self._servers for fault in server.faults()]

@@ -1,9 +1,14 @@
-"""An independent gRPC client, buf curl, knows nothing of this project but its .proto files."""
+"""An independent gRPC client, buf curl, knows nothing of this project but its .proto files.
+
+docs/api.md shows how to use it; every recipe there is run, in order, as somebody would who follows the page.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +18,26 @@ from typing import Any
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
+from tests.documents.pages import fenced
 from tests.e2e.patience import PATIENCE, only, within
-from tests.e2e.server_process import ROOT, ServerProcess
+from tests.e2e.server_process import ROOT, ServerProcess, Servers
 from tests.e2e.twin import Twin, says, stalls
 
 SERVICE = "bedrock.v1.ConversationService"
+GUIDE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+RECIPES = {
+    "connect": ["version", "maxRequestBytes"],
+    "health, of a server with reflection": ['"SERVING"'],
+    "create": ["STATE_KIND_IDLE", '"slug": "first-steps"'],
+    "send": ["DISPOSITION_DIRECT"],
+    "subscribe": ["snapshot", "caughtUp", "STATE_KIND_AWAITING_TOOL_APPROVAL"],
+    "approve": ["APPROVAL_DECISION_APPROVE", "it works", "STOP_REASON_COMPLETED"],
+    "steer and follow up": ["DISPOSITION_DIRECT", "DISPOSITION_STEER_QUEUED", "DISPOSITION_FOLLOW_UP_QUEUED"],
+    "cancel": ["STATE_KIND_IDLE", "returnedSteers", "discardedFollowUps"],
+    "list cycles": ["steps", "rounds", "STOP_REASON_INTERRUPTED", "not_run"],
+    "spawn sub-agents": ["subAgents", "run"],
+}
+"""What each recipe of the guide prints, among other things."""
 
 
 class Curl:
@@ -142,3 +162,25 @@ def test_a_foreign_client_creates_sends_subscribes_and_cancels(
 
 def test_a_foreign_client_without_the_token_is_refused(curl: Curl) -> None:
     assert curl.refusal("ListConversations", token="wrong")["code"] == "unauthenticated"
+
+
+def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_path: Path) -> None:
+    server = start_server(tmp_path, "--reflection")
+    found = re.findall(r"<!-- recipe: (.+?) -->", GUIDE)
+    assert found == list(RECIPES)
+    assert GUIDE.count("```bash") == len(found)
+    script = "\n".join(f"echo '# {name}'\n{fenced(GUIDE, f'recipe: {name}')}" for name in found)
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=ROOT,
+        env={"HOME": str(tmp_path), "PATH": programs, "BEDROCK_DATA_DIR": str(server.data)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *printed = re.split(r"^# .+$", done.stdout, flags=re.MULTILINE)
+    for (name, wanted), answer in zip(RECIPES.items(), printed, strict=True):
+        assert [text for text in wanted if text not in answer] == [], f"{name}: {answer}"

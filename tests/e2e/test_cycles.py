@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from bedrock import v1
 
+from tests.e2e.auditing import assert_cycles
 from tests.e2e.chat import Chat
-from tests.e2e.folding import fold, listed_rounds, listed_steps
+from tests.e2e.folding import listed_steps
 from tests.e2e.patience import within
 from tests.e2e.twin import calls, held, refuses, says, stalls
 from tests.e2e.watcher import Watcher
@@ -25,15 +26,8 @@ def test_cycles_are_what_the_events_amount_to(open_chat: Callable[..., Chat], wa
     head = chat.conversation.get().revision
     watcher.until(lambda event: event.revision == head)
 
-    expected = fold(watcher.durable)
     listed = list(chat.conversation.cycles(view="full"))
-
-    assert [cycle.name for cycle in listed] == [cycle.run for cycle in expected]
-    assert [cycle.stop_reason for cycle in listed] == [cycle.stop for cycle in expected]
-    assert [cycle.stop_detail for cycle in listed] == [cycle.detail for cycle in expected]
-    assert [cycle.root_delivery == v1.DELIVERY_FOLLOW_UP for cycle in listed] == [each.follow_up for each in expected]
-    assert [listed_steps(cycle) for cycle in listed] == [cycle.steps() for cycle in expected]
-    assert [listed_rounds(cycle) for cycle in listed] == [cycle.rounds() for cycle in expected]
+    assert_cycles(listed, watcher.durable)
     _assert_everything_was_there(listed)
     newest = list(chat.conversation.cycles(view="rounds", newest_first=True))
     assert [cycle.name for cycle in newest] == [cycle.name for cycle in reversed(listed)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from bedrock import ApprovalNeeded, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
 from bedrock.errors import (
     AgentBusy,
     Archived,
-    BedrockError,
     ContextExhausted,
     ContinuationInProgress,
     FailedPrecondition,
@@ -376,22 +377,38 @@ def test_lists_have_pages(open_chat: OpenChat) -> None:
     assert len(set(conversations)) == len(conversations)
 
 
-NOT_YET: dict[str, Callable[[Chat], object]] = {
-    "SpawnSubAgents": lambda chat: chat.conversation.spawn_sub_agents(["think"]),
-    "ListQueue": lambda chat: chat.conversation.queue(),
-    "WithdrawMessage": lambda chat: chat.conversation.withdraw(f"{chat.name}/messages/m1"),
-    "VerifyConversation": lambda chat: chat.conversation.verify(),
-    "ReplayConversation": lambda chat: list(chat.conversation.replay()),
-    "ExportConversation": lambda chat: list(chat.conversation.export()),
-    "WatchConversations": lambda chat: list(chat.client.watch()),
-    "BrowseDirectory": lambda chat: chat.client.browse("/tmp"),
-}
+# --- what is stored ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", NOT_YET)
-def test_what_this_version_cannot_do_says_so(method: str, open_chat: OpenChat) -> None:
-    chat = open_chat()
-    with pytest.raises(BedrockError) as raised:
-        within(lambda: NOT_YET[method](chat))
-    assert raised.value.code == "UNIMPLEMENTED"
-    assert method in raised.value.message
+def test_a_conversation_is_exported_as_it_was_told(open_chat: OpenChat) -> None:
+    chat = open_chat(calls(ECHO), says("Done."))
+    assert chat.ask("Do it.") == "Done."
+    lines = [json.loads(line) for line in chat.conversation.export()]
+    assert lines[0]["conversation"]["name"] == chat.name
+    assert str(lines[0]["conversation"]["working_directory"]) in lines[0]["system_prompt"]
+    told = [message.name for message in chat.messages()]
+    assert [line["message"]["name"] for line in lines if line["kind"] == "message"] == told
+    chat.assert_valid()
+
+
+def test_the_list_of_conversations_is_followed(open_chat: OpenChat) -> None:
+    chat = open_chat(says("Hello."))
+    with closing(chat.client.watch_conversations()) as entries:
+        shown = {entry.conversation_changed.name for entry in until(entries, "caught_up")}
+        assert chat.name in shown
+        chat.send("Hi.")
+        for entry in entries:
+            changed = entry.conversation_changed
+            if changed.name == chat.name and changed.revision > 2 and not changed.state.busy:
+                break
+        chat.conversation.delete()
+        while until(entries, "conversation_deleted")[-1].conversation_deleted != chat.name:
+            pass
+
+
+def until(entries: Iterator[v1.WatchConversationsResponse], kind: str) -> list[v1.WatchConversationsResponse]:
+    """What comes up to an entry of this kind, of other conversations too."""
+    seen: list[v1.WatchConversationsResponse] = []
+    while not seen or seen[-1].WhichOneof("event") != kind:
+        seen.append(within(lambda: next(entries)))
+    return seen

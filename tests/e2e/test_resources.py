@@ -48,7 +48,7 @@ def _live(open_chat: Callable[..., Chat], server: ServerProcess, number: int) ->
     chat = open_chat(calls(("bash", {"cmd": "sleep 1000 & echo hi"}), ("think", {"thoughts": "x"})), says("Done."))
     watcher = Watcher(server, chat.name)
     assert chat.ask("Go.") == "Done."
-    match number % 3:
+    match number % 4:
         case 0:
             chat.part.then(stalls)
             chat.send("Stall.")
@@ -57,6 +57,10 @@ def _live(open_chat: Callable[..., Chat], server: ServerProcess, number: int) ->
         case 1:
             chat.part.then(refuses(400, "invalid_request_error"))
             chat.send("Fail.").wait()
+        case 2:
+            chat.part.then(calls(("spawn_sub_agent", {"tasks": [{"task": chat.part.key}] * 3})), *[stalls] * 3)
+            chat.send("Delegate.")
+            chat.part.next_reached(stalls)
         case _:
             chat.part.then(calls(("bash", {"cmd": "echo up; sleep 1000"})))
             chat.send("Run.")

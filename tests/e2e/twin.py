@@ -186,8 +186,8 @@ class Twin:
             exchange.closed.set()
 
     def _part_of(self, exchange: Exchange) -> Part | None:
-        found = KEY.search("\n".join(exchange.texts))
-        return self._parts.get(found[0]) if found else None
+        keys = KEY.findall("\n".join(exchange.texts))
+        return next((self._parts[key] for key in keys if key in self._parts), None)
 
 
 def _texts(block: dict[str, Any]) -> list[str]:

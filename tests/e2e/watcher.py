@@ -105,6 +105,7 @@ def checked_slots(events: Iterable[v1.Event]) -> dict[Slot, str]:
     and messages begin as they were streamed. `Snapshot.partial` is where a slot begins that was open already.
     """
     shown: dict[Slot, str] = {}
+    thought: dict[Slot, str] = {}
     closed: set[Slot] = set()
     for event in events:
         match event.WhichOneof("event"):
@@ -116,8 +117,9 @@ def checked_slots(events: Iterable[v1.Event]) -> dict[Slot, str]:
                 delta = event.text_delta
                 slot = (delta.llm_request_id, delta.attempt)
                 assert slot not in closed, "text after the end of its slot"
-                assert delta.offset == len(shown.get(slot, "")), "text twice, or text missing"
-                shown[slot] = shown.get(slot, "") + delta.text
+                kind = thought if delta.reasoning else shown
+                assert delta.offset == len(kind.get(slot, "")), "text twice, or text missing"
+                kind[slot] = kind.get(slot, "") + delta.text
             case "message_added" if event.message_added.role == v1.ROLE_AGENT:
                 message = event.message_added
                 slot = (message.llm_request_id, message.attempt)

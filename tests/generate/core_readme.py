@@ -12,7 +12,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from actors.core.content import Delivery
+from actors.core.content import Delivery, Usage
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.core.events import (
@@ -21,6 +21,7 @@ from actors.core.events import (
     GridEvent,
     InternalFault,
     SetMode,
+    UsageReported,
     UserMessage,
     WithdrawMessage,
 )
@@ -103,6 +104,7 @@ def _more(one: Column) -> Iterator[Case]:
     state, context = one.state, one.context
     yield Case(state, context, WithdrawMessage(NOW, WAITING.message_id))
     yield Case(state, context, InternalFault(NOW, "see the log"))
+    yield Case(state, context, UsageReported(NOW, Usage(1), aside=True))
     yield Case(state, context, UserMessage(NOW, "m9", "hi", delivery=Delivery.STEER, expected_run="c:99"))
     yield Case(state, context, CancelTimeout(NOW, "c:99"))
     elsewhere = replace(context, mode=Mode.UNRESTRICTED, restriction_available=False)

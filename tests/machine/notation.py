@@ -247,7 +247,7 @@ def _notification(data: Notification) -> str:
         case ApprovalResolved():
             return f"ApprovalResolved {data.tool_use_id} {data.decision.value}"
         case SubAgents():
-            return f"SubAgents {len(data.reports)} {len(data.pending_ids)}"
+            return f"SubAgents {len(data.reports)} {len(data.pending)}"
         case ModeChanged():
             return f"ModeChanged {data.mode.value}"
         case RunStop():

@@ -44,6 +44,7 @@ from actors.core.events import (
     ToolRetryTimeout,
     ToolTransient,
     TriggerContinuation,
+    UsageReported,
     UserCancel,
     UserMessage,
     WithdrawMessage,
@@ -116,6 +117,7 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         last_text="so far" if sub_agent else "",
         used_tokens=tape.pick((0, 500, 850)),
         total_usage=Usage(tape.pick((100, 5_000))),
+        aside_usage=Usage(tape.pick((0, 5_000))),
         run_usage=Usage(tape.pick((100, 3_000))),
     )
 
@@ -269,7 +271,7 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
         LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
         LlmStreamStarted(600, *request),
         LlmStreamChunk(600, *request, Text("some")),
-        LlmAborted(600, *request),
+        LlmAborted(600, *request, usage),
         RetryTimeout(600, *request),
         ToolComplete(600, *execution, result),
         ToolTransient(600, *execution, "no process", tape.pick((True, False))),
@@ -307,7 +309,7 @@ def some_calls_of_any(tape: Tape) -> tuple[ToolUse, ...]:
 def an_event(tape: Tape) -> Event:
     """Anything that can happen."""
     settle: tuple[Event, ...] = (BeginLlm(600), FinishCancel(600), PromoteFollowUp(600))
-    match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "fault")):
+    match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "usage", "fault")):
         case "outcome":
             return an_outcome(tape, mine=True)
         case "stray":
@@ -318,5 +320,7 @@ def an_event(tape: Tape) -> Event:
             return tape.pick(settle)
         case "restart":
             return Restart(600)
+        case "usage":
+            return UsageReported(600, Usage(tape.pick((50, 5_000))), tape.pick((True, False)))
         case _:
             return InternalFault(600, "see the log")

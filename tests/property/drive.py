@@ -49,6 +49,7 @@ from actors.core.events import (
     ToolComplete,
     ToolTransient,
     TriggerContinuation,
+    UsageReported,
     UserCancel,
     UserMessage,
     WithdrawMessage,
@@ -413,7 +414,8 @@ def command(world: World, tape: Tape) -> None:
 def disaster(world: World, tape: Tape) -> None:
     if tape.pick((False, False, True)):
         fault = InternalFault(world.now, "see the log")
-        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault)
+        spent = UsageReported(world.now, Usage(tape.pick((10, 500))), tape.pick((True, False)))
+        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent)
         world.apply(tape.pick(disasters))
     else:
         progress(world, tape)

@@ -10,12 +10,14 @@ import copy
 import re
 from typing import Any, Self
 
+from actors.core.audit import Audit
 from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
 from actors.core.context import ConvContext, ToolTraits
 from actors.core.cycles import Delivery, Projector, RequestCycle, events_of
 from actors.core.effects import (
     Effect,
     ExecuteTool,
+    NotifyClient,
     NotifyParent,
     PersistMessage,
     PersistMode,
@@ -34,7 +36,9 @@ from actors.core.history import ChainCheck, provider_view, summary_view
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    Durable,
     Fate,
+    MessageAdded,
     Notification,
     QueueChanged,
     RunStop,
@@ -62,7 +66,7 @@ from actors.core.states import (
     ToolExecuting,
 )
 from actors.core.summary import run_id, summarize
-from actors.core.transition import Step
+from actors.core.transition import Step, context_after
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
 
 UNSAID = "~"
@@ -106,6 +110,7 @@ class Laws:
         self.history: list[Message] = []
         self.told: list[Notification] = []
         self.chain_check = ChainCheck()
+        self.audit = Audit(context.conversation_id)
         self.position = "Idle"
         self.slots: dict[tuple[str, int], str] = {}
         self.used_ids: set[str] = set()
@@ -133,6 +138,7 @@ class Laws:
             if isinstance(value, (list, dict, set)):
                 setattr(twin, name, value.copy())
         twin.chain_check = copy.deepcopy(self.chain_check)
+        twin.audit = copy.deepcopy(self.audit)
         return twin
 
     # --- one transition
@@ -143,6 +149,7 @@ class Laws:
         check_transition(before, step.context, step.event, after, effects)
         for effect in effects:
             self._effect(effect, step)
+            self._audit(effect)
         for told in notifications(effects):
             self.told.append(told)
             self._notification(told, step)
@@ -155,6 +162,14 @@ class Laws:
             check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
         if isinstance(after, Failed):
             self._partial(after)
+
+    def _audit(self, effect: Effect) -> None:
+        """What `bedrock verify` would say of it."""
+        told: Durable | None = MessageAdded(effect.message) if isinstance(effect, PersistMessage) else None
+        if isinstance(effect, NotifyClient) and not isinstance(effect.data, Token):
+            told = effect.data
+        if told:
+            check("an audit finds nothing", not (found := list(self.audit.take(told))), found)
 
     def _effect(self, effect: Effect, step: Step) -> None:
         match effect:
@@ -354,6 +369,8 @@ class Laws:
         follows = len(before.ledger.follows) + 1
         check("I39 chains end", len(steps) <= 3 + 2 * follows, len(steps))
         self._rests(after)
+        mode = context_after(steps[-1].context, steps[-1].effects).mode
+        check("an audit finds nothing", not (found := list(self.audit.end(after, mode))), found)
         if isinstance(event, UserMessage):
             self.accepted.add(event.message_id)
         self._fates(after)

@@ -1,6 +1,7 @@
 """The laws that one transition shows by itself, whatever came before it (SEMANTICS §3)."""
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.core.content import MessageType, ToolSuccess, ToolUse
 from actors.core.context import ConvContext
@@ -25,6 +26,7 @@ from actors.core.events import (
     SetMode,
     ToolComplete,
     ToolTransient,
+    UsageReported,
     UserCancel,
 )
 from actors.core.notifications import (
@@ -71,7 +73,10 @@ def check_transition(
     _same_again(before, context, event, after, effects)
     _persisted(before, after, effects)
     _one_operation(after, effects)
-    check("I5 terminal states absorb", not isinstance(before, TERMINAL) or not effects, before, event)
+    absorbs = isinstance(before, TERMINAL) and not isinstance(event, UsageReported)
+    check("I5 terminal states absorb", not absorbs or not effects, before, event)
+    if isinstance(event, UsageReported):
+        check("C44 what was spent changes sums only", after == _poorer(before, event), before, after, event)
     _delays(context, event, after, effects)
     _parent_is_told(before, context, after, effects)
     _counters_grow(before, after)
@@ -84,6 +89,13 @@ def check_transition(
     grown = before.ledger.warned < after.ledger.warned
     warnings = [one for one in told if isinstance(one, ContextWarning)]
     check("C49 one warning per crossing", len(warnings) == grown, before.ledger.warned, after.ledger.warned)
+
+
+def _poorer(state: State, event: UsageReported) -> State:
+    ledger = state.ledger
+    if event.aside:
+        return replace(state, ledger=replace(ledger, aside_usage=ledger.aside_usage + event.usage))
+    return replace(state, ledger=replace(ledger, total_usage=ledger.total_usage + event.usage))
 
 
 def notifications(effects: tuple[Effect, ...]) -> list[Notification]:
@@ -216,7 +228,7 @@ def _bounded(context: ConvContext, before: State, after: State, effects: tuple[E
     check("C17 the queue is bounded", queued <= limits.max_queue or not grown, after)
     if any(isinstance(effect, RequestLlm) and effect.attempt == 1 for effect in effects):
         check("C44 the round cap", context.is_sub_agent or ledger.rounds <= limits.max_rounds, after)
-        run, whole = ledger.run_usage.context_tokens, ledger.total_usage.context_tokens
+        run, whole = ledger.run_usage.context_tokens, (ledger.total_usage + ledger.aside_usage).context_tokens
         check("C44 the run's budget", not 0 < budget.run_tokens <= run, after)
         check("C44 the conversation's budget", not 0 < budget.conversation_tokens <= whole, after)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.core.content import Content, Text, ToolUse
+from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
@@ -21,6 +21,7 @@ from actors.ports import (
     CancelToken,
     Commit,
     ConversationRecord,
+    Model,
     ModelAborted,
     ModelAnswer,
     ModelFailed,
@@ -42,7 +43,10 @@ from actors.store.memory import MemoryStore
 from actors.supervisor import Supervisor
 from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
+from actors.verification import findings
 from actors.workspace import LocalWorkspace
+from tests.integration.actors.family import FamilyBox, FamilyModel
+from tests.replaying import differences
 from tests.toolboxes import NothingKept
 
 PATIENCE = 10.0
@@ -56,6 +60,8 @@ class Exchange:
     request: ModelRequest
     sink: ModelSink
     cancel: CancelToken
+    counted: Usage | None = None
+    """What an abort tells of the cost."""
     _answer: queue.SimpleQueue[ModelAnswer | Exception] = field(default_factory=queue.SimpleQueue)
 
     def say(self, *content: Content | str, **answer: Any) -> None:
@@ -65,14 +71,16 @@ class Exchange:
     def call(self, *calls: ToolUse, text: str = "") -> None:
         self.say(*((Text(text),) if text else ()), *calls, end_turn=False)
 
-    def fail(self, kind: ErrorKind, text: str = "staged", retry_after_ms: int | None = None) -> None:
-        self._answer.put(ModelFailed(LlmFailure(kind, text), retry_after_ms))
+    def fail(
+        self, kind: ErrorKind, text: str = "staged", retry_after_ms: int | None = None, usage: Usage | None = None
+    ) -> None:
+        self._answer.put(ModelFailed(LlmFailure(kind, text), retry_after_ms, usage))
 
     def crash(self) -> None:
         self._answer.put(ZeroDivisionError("a bug in an adapter"))
 
     def wait(self) -> ModelAnswer:
-        self.cancel.on_cancel(lambda: self._answer.put(ModelAborted()))
+        self.cancel.on_cancel(lambda: self._answer.put(ModelAborted(self.counted)))
         answer = self._answer.get(timeout=PATIENCE * 3)
         if isinstance(answer, Exception):
             raise answer
@@ -98,14 +106,18 @@ class ScriptedModel:
 class Catalog:
     default = "scripted"
 
-    def __init__(self, model: ScriptedModel) -> None:
+    def __init__(self, model: ScriptedModel, small: Model | None = None) -> None:
         self._model = model
+        self._small = small
 
     def list(self) -> tuple[ModelInfo, ...]:
         return (self._model.info,)
 
     def get(self, name: str) -> ScriptedModel | None:
         return self._model if name == "scripted" else None
+
+    def small(self, name: str) -> Model | None:
+        return self._small
 
 
 @dataclass
@@ -263,6 +275,7 @@ class World:
         self.truth: Store = store.inner if isinstance(store, ShakyStore) else store
         """What is really stored, whatever the actors get to see."""
         self.model = settings.pop("model", None) or ScriptedModel()
+        self.small: Any = settings.pop("small", None)
         self.box = settings.pop("box", None) or Box()
         self.hub = EventHub()
         self.faults = Trap()
@@ -271,7 +284,7 @@ class World:
         self.runtime = Runtime(
             store=store,
             bus=self.hub,
-            models=Catalog(self.model),
+            models=Catalog(self.model, self.small),
             toolbox=self.box,
             sandbox=settings.pop("sandbox", None) or NoSandbox(),
             clock=self.clock,
@@ -363,6 +376,8 @@ class Talk:
         assert violations(self.world.truth.history(self.id, record.state.ledger.seq)) == ()
         revisions = [event.revision for event in self.events()]
         assert revisions == list(range(1, record.last_seq + 1))
+        assert findings(self.world.truth, record) == ()
+        assert differences(self.world.truth, record) == []
 
     def texts(self) -> list[str]:
         """All plain text and tool output in the history."""
@@ -390,6 +405,12 @@ def make_world() -> Iterator[Callable[..., World]]:
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
+
+
+@pytest.fixture
+def family(make_world: Callable[..., World]) -> World:
+    """A world whose model and tools are those of tests.integration.actors.family."""
+    return make_world(model=FamilyModel(), box=FamilyBox())
 
 
 @pytest.fixture

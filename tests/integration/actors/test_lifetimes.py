@@ -11,6 +11,7 @@ import pytest
 
 from actors.actor import tell
 from actors.core.content import Text, ToolUse
+from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
@@ -315,7 +316,7 @@ def test_one_request_id_continues_a_conversation_once(world: World) -> None:
 
 
 def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(world: World) -> None:
-    talk = world.create(approval_policy="ask_all")
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
     talk.send("go")
     talk.exchange().call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))

@@ -1,7 +1,7 @@
 """The integration tests that seed 2 asks for, under its own words, one each.
 
-Over real actors wherever a conversation can be brought there at run time. What cannot yet, sub-agents and the states
-that never rest, is lived through on the machine itself.
+Over real actors, but for the states that never rest and those of sub-agents, which are lived through on the machine
+itself; families over real actors are in test_sub_agents.py and test_sub_agents_stopped.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from actors.core.content import SubAgentComplete, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.effects import CancelSubAgents, NotifyParent, SpawnSubAgent
 from actors.core.errors import ErrorKind
-from actors.core.events import AgentsSpawned, SpawnSubAgents, SubAgentResult, SubAgentTimeout, UserCancel
+from actors.core.events import AgentsSpawned, SubAgentResult, SubAgentTimeout, UserCancel
 from actors.core.history import open_calls, violations
 from actors.core.notifications import Retrying, RunStop, StateChanged
 from actors.core.states import (
@@ -37,7 +37,6 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.llm_runner import Outcome
 from actors.ports import ToolOutput
 from actors.requests import Trigger
 from tests.machine.columns import SUB_AGENT
@@ -197,7 +196,7 @@ STAGED: dict[type[State], Callable[[], Machine]] = {
     Completed: lambda: _over(ToolUse("t1", "submit_result", '{"result": "done"}')),
     Failed: _over,
 }
-"""The machine in a state that no conversation can be found in at run time."""
+"""The machine in the other states."""
 
 
 def _cancelled_on_the_machine(state: type[State]) -> None:
@@ -297,18 +296,6 @@ def _lived(spawn: SpawnSubAgent, submission: ToolUse) -> NotifyParent:
     assert violations(child.messages) == ()
     assert open_calls(child.messages) == ()
     return told
-
-
-def test_a_server_that_runs_no_sub_agents_answers_for_each_of_them(world: World) -> None:
-    talk = world.create()
-    spawned = SpawnSubAgents(world.clock.now_ms(), "m-1", (task("one"), task("two")))
-    assert world.supervisor._deliver(talk.id, Outcome(spawned))
-    exchange = talk.exchange()
-    told = exchange.request.turns[-1].content[-1].text
-    assert told.count("Failed: this server does not run sub-agents") == 2
-    exchange.say("Then I do it myself.")
-    talk.rest(Idle)
-    assert world.store.children(talk.id) == ()
 
 
 # --- Server restart recovery --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from actors.workspace import LocalWorkspace
 from server.auth import TokenAuth
 from server.config import Listen
 from server.endpoint import Endpoint
-from server.watch import WatchSettings
+from server.streams import WatchSettings
 from tests.toolboxes import NothingKept
 
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from actors.system import SystemClock
 from server.auth import PRINCIPAL
 from server.frames import Frames
 from server.reads import Reads
+from server.streams import WatchSettings
 from server.wakeups import Wakeups
-from server.watch import Sources, Watchers, WatchSettings
+from server.watch import Sources, Watchers
 from server.wire.facts import Facts
 
 PATIENCE = 10.0

@@ -37,6 +37,7 @@ from server.status import Malformed, Missing, Stalled
 from server.wire.events import event
 from server.wire.facts import Facts
 from tests.integration.server.stage import ID, Author, changed, stage
+from tests.unit.server.samples import STATES
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -101,6 +102,23 @@ async def test_a_snapshot_stays_small_whatever_the_messages() -> None:
         assert len(snapshot.queue) == 8
         assert snapshot.messages[-1].sequence == 20
         assert 0 < len(snapshot.messages) < 20
+
+
+@on_loop
+async def test_a_late_watcher_sees_in_the_snapshot_how_sub_agents_stand() -> None:
+    async with stage() as s:
+        s.author.commit(changed("awaiting_sub_agents"), state=STATES["awaiting_sub_agents"])
+        stream = s.watch()
+        await stream.kind("caught_up")
+        agents = stream.events[0].snapshot.sub_agents
+        assert [(agent.conversation, agent.task) for agent in agents.pending] == [("conversations/agent-2", "look")]
+        assert [(report.conversation, report.result) for report in agents.reports] == [
+            ("conversations/agent-1", "done")
+        ]
+        s.author.commit(changed("idle"), state=STATES["idle"])
+        later = s.watch()
+        await later.kind("caught_up")
+        assert not later.events[0].snapshot.HasField("sub_agents")
 
 
 @on_loop

@@ -25,7 +25,7 @@ from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
 from actors.store import writer
-from actors.store.engine import sqlite3, wal_reset_race
+from actors.store.engine import WAL_PAGES, sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.store.readers import READERS
 from tests.integration.store.conftest import SECONDS, Gate
@@ -470,7 +470,8 @@ TAMPERING = {
     "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 is not what was written",
     "UPDATE log SET first_revision = first_revision + 1 WHERE step > 3": "revisions are missing before",
     "UPDATE log SET prev_hash = 'x' WHERE step = 3": "step 3 does not follow step 2",
-    "UPDATE log SET prev_hash = 'x' WHERE step = 1": "the log does not begin at the beginning",
+    "UPDATE log SET prev_hash = 'x' WHERE step = 1": "the log has another beginning",
+    "DELETE FROM log WHERE step = 1": "steps are missing between 0 and 2",
     "DELETE FROM log WHERE step = 3": "steps are missing between 2 and 4",
     "DELETE FROM log WHERE step = 6": "the log ends at step 5, which is not where the conversation stands",
     "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3": "message 3 is not what the log",
@@ -551,7 +552,7 @@ def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) ->
 
 
 def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeStore) -> None:
-    wanted = {"synchronous": 2, "wal_autocheckpoint": 0, "foreign_keys": 1, "journal_mode": "wal"}
+    wanted = {"synchronous": 2, "wal_autocheckpoint": WAL_PAGES, "foreign_keys": 1, "journal_mode": "wal"}
     assert {name: store._database.pragma(name) for name in wanted} == wanted
     with store._reading() as connection:
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)

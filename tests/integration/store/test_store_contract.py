@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from actors.core.content import (
 )
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.notifications import MessageAdded, RunStop, StopReason
+from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import (
     AgentFailed,
     AgentReport,
@@ -60,8 +61,10 @@ from actors.ports import (
     ConversationRecord,
     Fenced,
     RevisionTooOld,
+    SettledInput,
     SlugTaken,
     Snapshot,
+    StoppedRun,
     Store,
     StoredEvent,
     StoreError,
@@ -355,6 +358,11 @@ def test_a_commit_that_contradicts_itself_is_refused(
     assert stored(store, "c1") == before
 
 
+def test_whose_a_conversation_is(store: Store, grown: Draft) -> None:
+    assert store.owner("c1") == grown.record.principal
+    assert store.owner("no") is None
+
+
 # --- atomicity ------------------------------------------------------------------------------------------------
 
 
@@ -551,6 +559,79 @@ def test_the_latest_event_is_never_pruned(store: Store, eventful: Draft) -> None
         store.events("c1", after=0, limit=9)
     store.commit(eventful.next())
     assert store.verify("c1") == ()
+
+
+# --- how runs and waits ended -------------------------------------------------------------------------------------
+
+
+def stop(number: int, reason: StopReason = StopReason.COMPLETED, detail: str = "", message: str = "") -> RunStop:
+    return RunStop(f"c1:{number}", reason, detail, message)
+
+
+def fate(message_id: str, ended: Fate, delivery: str = "follow_up") -> QueueChanged:
+    return QueueChanged(QueuedInput(message_id, "then — this", (IMAGE,), 7), delivery, ended)
+
+
+@pytest.fixture
+def outcomes(store: Store) -> tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]:
+    """A conversation with stopped runs and settled inputs: what is to be found of it."""
+    draft = Draft("c1")
+    store.commit(draft.create())
+    store.commit(draft.next(messages=2, events=(fate("f1", Fate.QUEUED), fate("s1", Fate.QUEUED, "steer"))))
+    store.commit(
+        draft.next(messages=0, events=(fate("s1", Fate.RETURNED, "steer"), stop(1, StopReason.ERROR, "auth", "No.")))
+    )
+    delivered = draft.next(messages=3, steps=2, events=(fate("m4", Fate.DELIVERED), stop(2)))
+    store.commit(replace(delivered, messages=tuple(replace(each, run="c1:2") for each in delivered.messages)))
+    runs = (
+        StoppedRun(7, 5_003, stop(1, StopReason.ERROR, "auth", "No."), 2),
+        StoppedRun(12, 5_004, stop(2), 5),
+        StoppedRun(14, 5_005, stop(2), 5),
+    )
+    fates = (
+        SettledInput(6, 5_003, fate("s1", Fate.RETURNED, "steer"), ""),
+        SettledInput(11, 5_004, fate("m4", Fate.DELIVERED), "c1:2"),
+        SettledInput(13, 5_005, fate("m4", Fate.DELIVERED), "c1:2"),
+    )
+    return runs, fates
+
+
+def test_the_ends_of_runs_and_waits_outlive_the_log(
+    store: Store, outcomes: tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]
+) -> None:
+    runs, fates = outcomes
+    for _ in range(2):
+        assert store.stopped_runs("c1", limit=9) == runs
+        assert store.settled_inputs("c1", limit=9) == fates
+        store.prune_log("c1", 1_000)
+    assert [*store.stopped_runs("c2", limit=9), *store.settled_inputs("c2", limit=9)] == []
+    store.delete("c1")
+    assert [*store.stopped_runs("c1", limit=9), *store.settled_inputs("c1", limit=9)] == []
+
+
+def test_the_ends_of_runs_and_waits_are_read_in_pages_both_ways(
+    store: Store, outcomes: tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]
+) -> None:
+    reads: tuple[Callable[..., tuple[Any, ...]], ...] = (store.stopped_runs, store.settled_inputs)
+    wholes: tuple[tuple[Any, ...], ...] = outcomes
+    for read, whole in zip(reads, wholes, strict=True):
+        assert read("c1", limit=2) == whole[:2]
+        assert read("c1", after=whole[0].revision, limit=9) == whole[1:]
+        assert read("c1", before=whole[2].revision, limit=9) == whole[:2]
+        assert read("c1", limit=2, descending=True) == whole[:0:-1]
+        assert read("c1", before=whole[1].revision, limit=2, descending=True) == whole[:1]
+
+
+def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_together(store: Store, gate: Gate) -> None:
+    drafts = [Draft(f"d{number}") for number in range(3)]
+    for draft in drafts:
+        store.commit(draft.create())
+    events = (fate("f1", Fate.QUEUED), fate("f1", Fate.DELIVERED), stop(1))
+    commits = [draft.next(events=events) for draft in drafts]
+    assert together(store, gate, [partial(store.commit, commit) for commit in commits]) == [None] * 3
+    for draft in drafts:
+        assert [run.stop for run in store.stopped_runs(draft.id, limit=9)] == [stop(1)]
+        assert [each.outcome.fate for each in store.settled_inputs(draft.id, limit=9)] == [Fate.DELIVERED]
 
 
 # --- the journal ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from actors.ports import CommandExists, CommandRecord, Commit, Fenced, SlugTaken
 from actors.store import statements, writer
 from actors.store.engine import sqlite3
 from actors.store.peewee_store import PeeweeStore, open_store
+from actors.store.rows import MESSAGE
 from actors.store.writer import Writer
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
@@ -257,5 +258,5 @@ def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, 
 
 def test_few_statements_are_ever_prepared() -> None:
     for count in (1, 2, 64, 128):
-        assert statements.insert_messages(count).count("?") == count * 12
+        assert statements.insert_messages(count).count("?") == count * len(MESSAGE)
     assert statements.insert_messages(4) is statements.insert_messages(4)

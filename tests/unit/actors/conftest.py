@@ -66,6 +66,9 @@ class Models:
     def list(self) -> tuple[ModelInfo, ...]:
         return (self.info,)
 
+    def small(self, name: str) -> None:
+        return None
+
     def get(self, name: str) -> Models | None:
         return self if name == "known" else None
 

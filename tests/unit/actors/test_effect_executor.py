@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,19 @@ import msgspec
 import pytest
 
 from actors import settings
-from actors.core.content import Text
+from actors.admission import Admission
+from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    CancelSubAgents,
     ExecuteTool,
     NotifyParent,
     RequestContinuation,
     RequestLlm,
     RetryOf,
     ScheduleRetry,
+    SpawnSubAgent,
     StartTimer,
 )
 from actors.core.errors import ErrorKind
@@ -29,13 +33,14 @@ from actors.core.events import (
     LlmError,
     LlmResponse,
     RetryTimeout,
+    SubAgentTimeout,
     ToolAborted,
     ToolComplete,
     ToolRetryTimeout,
     ToolTransient,
 )
-from actors.core.states import AgentSucceeded, Idle, Ledger
-from actors.effect_executor import Admission, EffectExecutor
+from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
+from actors.effect_executor import EffectExecutor
 from actors.llm_runner import Outcome
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.requests import Create
@@ -47,14 +52,36 @@ REQUEST = RequestLlm("c1:r1", 1, "known", 0)
 EXECUTE = ExecuteTool("t1", 1, "tool", "{}")
 
 
+class Told:
+    """What SubAgents was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def start(self, parent: ConversationRecord, task: AgentTask) -> None:
+        self.heard.append(("start", parent.id, task))
+
+    def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
+        self.heard.append(("cancel", *sorted(agent_ids)))
+
+    def abandon(self, agent_ids: Iterable[str]) -> None:
+        self.heard.append(("abandon", *sorted(agent_ids)))
+
+    def ended(self, *told: Any) -> None:
+        self.heard.append(("ended", *told))
+
+    def last_text(self, agent_id: str) -> str:
+        return f"{agent_id} is nearly there"
+
+
 class Desk:
     def __init__(self, runtime: Runtime, inbox: Any, limit: int = 10) -> None:
         self.models: Any = runtime.models
         self.tools: Any = runtime.toolbox.tools  # type: ignore[attr-defined]
         self.admission = Admission(limit)
         self.inbox = inbox
-        self.parents: list[Any] = []
-        self.executor = EffectExecutor(runtime, self.admission, inbox, lambda *told: self.parents.append(told))
+        self.sub_agents = Told()
+        self.executor = EffectExecutor(runtime, self.admission, inbox, self.sub_agents)  # type: ignore[arg-type]
         record, commit = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
         runtime.store.commit(commit)
         self.context = runtime.context_of(record)
@@ -152,7 +179,7 @@ def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
     assert error.error.retryable
     assert isinstance(transient, ToolTransient)
     assert not transient.begun
-    assert desk.executor.tools_gone
+    assert desk.executor.all_gone
     assert desk.admission.enter()
 
 
@@ -210,16 +237,16 @@ def test_at_rest_there_is_no_work_and_the_tool_runner_goes(desk: Desk) -> None:
     desk.tools["tool"] = lambda context: ToolOutput("done")
     desk.perform(EXECUTE)
     desk.outcomes()
-    assert not desk.executor.tools_gone
+    assert not desk.executor.all_gone
     desk.executor.rest()
     assert desk.executor.work is None
     (left,) = desk.inbox.wait_for(RunnerLeft)
     desk.executor.runner_left(left.runner)
-    assert desk.executor.tools_gone
+    assert desk.executor.all_gone
     desk.perform(replace_id(EXECUTE))
     desk.outcomes(2)
     desk.executor.runner_left(left.runner)
-    assert not desk.executor.tools_gone, "that was the runner before"
+    assert not desk.executor.all_gone, "that was the runner before"
 
 
 def test_a_tool_after_its_runner_has_left_gets_another_one(desk: Desk) -> None:
@@ -246,12 +273,55 @@ def test_timers_bring_the_events_that_they_were_set_for(desk: Desk) -> None:
 
 def test_aborting_a_tool_when_none_ever_ran_is_nothing(desk: Desk) -> None:
     desk.perform(AbortTool("t1", 1))
-    assert desk.executor.tools_gone
+    assert desk.executor.all_gone
 
 
 def test_the_parent_is_told(desk: Desk) -> None:
-    desk.perform(NotifyParent(AgentSucceeded("42")))
-    assert desk.parents == [(desk.record, AgentSucceeded("42"))]
+    child = msgspec.structs.replace(desk.record, id="c1-a1", parent_conversation_id="c1")
+    assert not desk.executor.parent_told
+    desk.executor.perform(NotifyParent(AgentSucceeded("42")), child, desk.context)
+    assert desk.sub_agents.heard == [("ended", "c1", "c1-a1", AgentSucceeded("42"), Usage())]
+    assert desk.executor.parent_told
+
+
+TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
+
+
+def test_a_sub_agent_is_started_and_its_time_begins_to_run(desk: Desk) -> None:
+    desk.perform(SpawnSubAgent(TASK, 1_000))
+    assert desk.sub_agents.heard == [("start", "c1", TASK)]
+    assert desk.outcomes() == [SubAgentTimeout(1_000, "c1-a1", "c1-a1 is nearly there")]
+
+
+def test_what_is_left_of_sub_agents_at_rest_is_stopped_once_and_waited_for(desk: Desk) -> None:
+    for number in (1, 2):
+        desk.perform(SpawnSubAgent(replace_task(number), 60_000))
+    desk.perform(CancelSubAgents(("c1-a1",)))
+    desk.executor.rest()
+    desk.executor.rest()
+    assert desk.sub_agents.heard[2:] == [("cancel", "c1-a1"), ("abandon", "c1-a2")]
+    for number in (1, 2):
+        assert not desk.executor.all_gone
+        desk.executor.agent_left(f"c1-a{number}")
+    assert desk.executor.all_gone
+
+
+def replace_task(number: int) -> AgentTask:
+    return msgspec.structs.replace(TASK, agent_id=f"c1-a{number}")
+
+
+def test_a_run_that_is_pulled_begins_nothing_any_more(desk: Desk) -> None:
+    asked: list[ModelRequest] = []
+
+    def answer(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        asked.append(request)
+        return ModelAnswer((Text("hi"),), True)
+
+    desk.models.answer = answer
+    desk.executor.pull_run("c1:1")
+    desk.perform(REQUEST)
+    assert desk.outcomes() == [LlmAborted(1_000, "c1:r1", 1)]
+    assert asked == []
 
 
 class Points:

@@ -128,8 +128,20 @@ def test_what_is_cancelled_before_it_began_never_asks(desk: Desk) -> None:
     assert desk.asked == 0
 
 
-@pytest.mark.parametrize("late", [ANSWER, ModelAborted(), ModelFailed(LlmFailure(ErrorKind.NETWORK, "cut"))])
-def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: Any) -> None:
+CUT = LlmFailure(ErrorKind.NETWORK, "cut")
+
+
+@pytest.mark.parametrize(
+    ("late", "usage"),
+    [
+        (ANSWER, ANSWER.usage),
+        (ModelAborted(), None),
+        (ModelAborted(Usage(7)), Usage(7)),
+        (ModelFailed(CUT), None),
+        (ModelFailed(CUT, usage=Usage(8)), Usage(8)),
+    ],
+)
+def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: Any, usage: Usage | None) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         cancel.cancel()
         sink.started()
@@ -138,7 +150,7 @@ def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: An
         assert isinstance(late, ModelAnswer)
         return late
 
-    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
+    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1, usage)]
 
 
 def test_an_abort_that_nobody_asked_for_is_reported_too(desk: Desk) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from actors import tool_runner
 from actors.actor import tell
+from actors.admission import Admission
+from actors.asides import Asides
 from actors.core.content import ToolError, ToolSuccess
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
@@ -40,7 +42,7 @@ class Shop:
         self.runtime = runtime
         self.inbox = inbox
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
-        self.runner = ToolRunner(runtime, inbox).launch()
+        self.runner = ToolRunner(runtime, inbox, Asides(runtime, Admission(1))).launch()
         self.calls = 0
         self.mode = Mode.RESTRICTED
         """Of the conversation, now."""

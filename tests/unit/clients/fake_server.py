@@ -194,6 +194,10 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.oldest_revision = 0
         self.page_size = 2
         self._feed: list[v1.Event] = []
+        self.queued: list[v1.QueuedMessage] = []
+        """What ListQueue answers, the oldest first."""
+        self.cycles: list[v1.RequestCycle] = []
+        """What ListRequestCycles answers instead of what the feed tells."""
         self._pending: deque[Step] = deque()
         self._accepted: dict[str, v1.SendMessageResponse] = {}
         self._runs = 0
@@ -224,6 +228,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             if not isinstance(gate, Gate) or gate.approval is None or gate.approval.name != name:
                 return False
             self._pending.popleft()
+            open_questions = self.conversation.state.awaiting_approval.pending
+            for question in [asked for asked in open_questions if asked.name == name]:
+                open_questions.remove(question)
             denied = decision == v1.APPROVAL_DECISION_DENY
             self._pending.extendleft(reversed(gate.denied if denied else gate.approved))
             decided = v1.Event.ApprovalChanged(
@@ -346,7 +353,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
     ) -> v1.ListConversationsResponse:
         self._enter(request, context)
-        return v1.ListConversationsResponse(conversations=[self.conversation])
+        return v1.ListConversationsResponse(conversations=[] if request.archived else [self.conversation])
 
     def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: grpc.ServicerContext
@@ -490,18 +497,27 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 
     def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
         self._enter(request, context)
-        return v1.ListQueueResponse()
+        waiting = v1.QueuedMessage.FATE_QUEUED
+        found = [each for each in self.queued if request.include_settled or each.fate == waiting]
+        start = int(request.page_token or 0)
+        return v1.ListQueueResponse(
+            messages=(found[::-1] if request.descending else found)[start : start + self.page_size],
+            next_page_token=str(start + self.page_size) if len(found) > start + self.page_size else "",
+        )
 
     def WithdrawMessage(
         self, request: v1.WithdrawMessageRequest, context: grpc.ServicerContext
     ) -> v1.WithdrawMessageResponse:
         self._enter(request, context)
-        return v1.WithdrawMessageResponse(message=v1.Message(name=request.name))
+        known = [each.message for each in self.queued if each.message.name == request.name]
+        return v1.WithdrawMessageResponse(message=known[0] if known else v1.Message(name=request.name))
 
     def ListRequestCycles(
         self, request: v1.ListRequestCyclesRequest, context: grpc.ServicerContext
     ) -> v1.ListRequestCyclesResponse:
         self._enter(request, context)
+        if self.cycles:
+            return v1.ListRequestCyclesResponse(request_cycles=self.cycles[:: -1 if request.descending else 1])
         cycles = []
         for event in self._feed:
             if event.HasField("run_stopped"):
@@ -540,7 +556,12 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self._enter(request, context)
         with self._changed:
             started = self._start(v1.SendMessageRequest(text="\n".join(task.task for task in request.tasks)))
-        return v1.SpawnSubAgentsResponse(message=started.message, run=started.run, revision=started.revision)
+        return v1.SpawnSubAgentsResponse(
+            message=started.message,
+            run=started.run,
+            sub_agents=[f"{NAME}-a{number}" for number, _ in enumerate(request.tasks, start=1)],
+            revision=started.revision,
+        )
 
     def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> Iterator[v1.SubscribeResponse]:
         self._enter(request, context)

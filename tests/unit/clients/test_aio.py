@@ -215,20 +215,23 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
         await conversation.unarchive()
         await conversation.trigger_continuation()
         assert (await conversation.continue_()).name == NAME
-        assert await conversation.queue() == []
+        assert [waiting async for waiting in conversation.queue()] == []
         assert (await conversation.withdraw(f"{NAME}/messages/9")).name == f"{NAME}/messages/9"
         assert await conversation.verify() == []
         assert [line async for line in conversation.export()] == ['{"kind": "conversation"}']
         assert [step.step async for step in conversation.replay()] == [1]
         assert await conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
         assert (await conversation.cancel()).no_op
-        assert await conversation.spawn_sub_agents(["a"]).answer() == "All done."
+        run = await conversation.spawn(["a"])
+        assert run.sub_agents == [f"{NAME}-a1"]
+        assert await run.answer() == "All done."
+        assert [agent.name async for agent in conversation.sub_agents()] == [NAME]
         assert [message.role async for message in conversation.messages()] == ["user", "agent"]
         assert len([cycle async for cycle in conversation.cycles()]) == 1
         assert [event.kind async for event in conversation.events(until_settled=True)] == ["snapshot", "caught_up"]
         assert await conversation.delete() == []
         assert [found.slug async for found in client.conversations()] == [SLUG]
-        assert len([entry async for entry in client.watch()]) == 2
+        assert len([entry async for entry in client.watch_conversations()]) == 2
         assert len(await client.models()) == 2
         assert len(await client.tools()) == 1
         assert (await client.server_info()).version == "0.1.0"

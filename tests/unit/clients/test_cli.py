@@ -217,6 +217,21 @@ def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
     assert [message["role"] for message in as_json["messages"]] == ["ROLE_USER", "ROLE_AGENT"]
 
 
+def test_sub_agents_are_listed_and_shown_with_their_parent(program: Program, fake: FakeBedrock) -> None:
+    """The scripted server lists its one conversation as a sub-agent of whatever is named."""
+    assert program("list", "--parent", SLUG).stdout == "c1\tidle\t0 s\t0\t\n"
+    fake.conversation.parent = "conversations/p1"
+    fake.conversation.title = "Count."
+    fake.conversation.state.kind = v1.STATE_KIND_FAILED
+    fake.conversation.state.failed.error.message = "no such file"
+    shown = program("show", SLUG).stdout
+    assert "sub-agents\n  ✗ c1  Count. · 0 s · 0 tokens: no such file\n" in shown
+    assert "parent     p1\n" in shown
+    assert "error      no such file\n" in shown
+    (listed,) = json.loads(program("show", SLUG, "--output", "json").stdout)["sub_agents"]
+    assert listed["name"] == NAME
+
+
 def test_what_a_conversation_used_and_cost_is_shown(program: Program, fake: FakeBedrock) -> None:
     program("ask", "Hi")
     assert "used" not in program("show", SLUG).stdout
@@ -227,6 +242,8 @@ def test_what_a_conversation_used_and_cost_is_shown(program: Program, fake: Fake
     )
     fake.conversation.total_usage.CopyFrom(total)
     assert "1,210 tokens in (1,000 from cache), 34 out, $0.0123\n" in program("show", SLUG).stdout
+    fake.conversation.aside_usage.CopyFrom(v1.Usage(input_tokens=90, output_tokens=8))
+    assert "aside      90 tokens in, 8 out\n" in program("show", SLUG).stdout
 
 
 def test_cycles_are_listed(program: Program, fake: FakeBedrock) -> None:
@@ -292,7 +309,7 @@ def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake
     assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
 
 
-def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock) -> None:
+def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
     assert program("mode", SLUG, "unrestricted").stdout == f"{SLUG} is unrestricted\n"
     assert "bedrock chat -r" in program("continue", SLUG).stdout
     assert program("rename", SLUG, "--title", "New").stdout == f"{SLUG}  New\n"
@@ -303,6 +320,9 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert program("verify").exit_code == exits.USAGE
     assert program("replay", SLUG).stdout == "1 steps, 0 differences\n"
     assert json.loads(program("export", SLUG).stdout) == {"kind": "conversation"}
+    assert program("export", SLUG, "-o", str(tmp_path / "out.jsonl")).stdout == ""
+    assert (tmp_path / "out.jsonl").read_text() == '{"kind": "conversation"}\n'
+    assert program("export", SLUG, "-o", str(tmp_path / "no" / "where")).exit_code == exits.USAGE
     assert program("rm", SLUG).stdout == f"deleted {SLUG}\n"
     assert program("watch").stdout.startswith(SLUG)
     assert json.loads(program("watch", "--output", "stream-json").stdout.splitlines()[-1]) == {"caught_up": {}}

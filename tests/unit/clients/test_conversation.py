@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from bedrock import Client, Event, v1
+from bedrock import Client, Event, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 
 from tests.unit.clients.fake_server import (
@@ -426,7 +426,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     conversation.unarchive()
     conversation.trigger_continuation()
     assert conversation.continue_().name == NAME
-    assert conversation.queue() == []
+    assert list(conversation.queue()) == []
     assert conversation.withdraw(f"{NAME}/messages/9").name == f"{NAME}/messages/9"
     assert conversation.verify() == []
     assert list(conversation.export()) == ['{"kind": "conversation"}']
@@ -436,7 +436,8 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert list(conversation.cycles(view="full")) == []
     assert conversation.delete() == []
     assert [found.slug for found in client.conversations()] == [SLUG]
-    assert [entry.WhichOneof("event") for entry in client.watch()] == ["conversation_changed", "caught_up"]
+    entries = client.watch_conversations()
+    assert [entry.WhichOneof("event") for entry in entries] == ["conversation_changed", "caught_up"]
     assert [model.name for model in client.models()] == ["models/demo", "models/big"]
     assert [tool.name for tool in client.tools()] == ["tools/bash"]
     assert client.server_info().version == "0.1.0"
@@ -445,7 +446,46 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
 
 def test_sub_agents_are_a_run(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(says("All done."))
-    assert client.conversation("c1").spawn_sub_agents(["a", "b"]).answer() == "All done."
+    limited = Task("b", model="big", max_turns=3, timeout=1.5, read_first=["a.txt"], working_directory="/work")
+    run = client.conversation("c1").spawn(["a", limited])
+    assert run.sub_agents == [f"{NAME}-a1", f"{NAME}-a2"]
+    assert run.answer() == "All done."
+    (request,) = fake.asked(v1.SpawnSubAgentsRequest)
+    assert isinstance(request, v1.SpawnSubAgentsRequest)
+    assert request.request_id
+    plain, full = request.tasks
+    assert (plain.task, plain.HasField("timeout")) == ("a", False)
+    assert (full.model, full.max_turns, full.timeout.ToMilliseconds()) == ("models/big", 3, 1_500)
+    assert (list(full.read_first), full.working_directory) == (["a.txt"], "/work")
+
+
+def test_the_sub_agents_of_a_conversation_are_listed(client: Client, fake: FakeBedrock) -> None:
+    list(client.conversation("c1").sub_agents())
+    (request,) = fake.asked(v1.ListConversationsRequest)
+    assert isinstance(request, v1.ListConversationsRequest)
+    assert request.parent == NAME
+
+
+def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
+    pending = [v1.SubAgent(conversation="c-a2", task="two", task_index=1)]
+    failed = v1.Event.SubAgentsChanged.Report(
+        conversation="c-a3", task="three", task_index=2, state=v1.STATE_KIND_FAILED, partial_result="half",
+        error=v1.RunError(kind=v1.ERROR_KIND_TIMED_OUT, message="its time was up"),
+    )  # fmt: skip
+    done = v1.Event.SubAgentsChanged.Report(
+        conversation="c-a1", task="one", task_index=0, state=v1.STATE_KIND_COMPLETED, result="42"
+    )
+    changed = v1.Event.SubAgentsChanged(pending=pending, reports=[failed, done])
+    expected = [
+        SubAgentStatus("c-a1", "one", 0, "completed", "42"),
+        SubAgentStatus("c-a2", "two", 1),
+        SubAgentStatus("c-a3", "three", 2, "failed", "half", "timed_out", "its time was up"),
+    ]
+    assert Event(v1.Event(sub_agents_changed=changed)).sub_agents == expected
+    assert Event(v1.Event(snapshot=v1.Event.Snapshot(sub_agents=changed))).sub_agents == expected
+    waiting = v1.ConversationState(awaiting_sub_agents=v1.ConversationState.AwaitingSubAgents(pending=pending))
+    assert Event(v1.Event(state_changed=v1.Event.StateChanged(state=waiting))).sub_agents == [expected[1]]
+    assert Event(v1.Event(caught_up=v1.Event.CaughtUp())).sub_agents == []
 
 
 def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ FIRST, SECOND = "a" * 64, "b" * 64
 
 
 def image(identity: str) -> v1.Image:
-    return v1.Image(media_type="image/png", width=30, height=20, attachment=f"{NAME}/attachments/{identity}")
+    return v1.Image(media_type="image/png", width=30, height=20, attachment=f"{NAME}/attachments/sha256-{identity}")
 
 
 @pytest.fixture

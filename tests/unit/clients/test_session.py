@@ -38,7 +38,7 @@ class Chat:
     def __init__(self, client: AsyncClient) -> None:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
-        self.session = ChatSession(client.conversation("c1"), Paint(False), self._write, refresh=self._changed.set)
+        self.session = ChatSession(client, "c1", Paint(False), self._write, refresh=self._changed.set)
         client.on_disconnect = self.session.disconnected
 
     def _write(self, line: str) -> None:
@@ -192,7 +192,7 @@ def test_a_message_that_cannot_be_sent_is_not_lost_silently(address: str, fake: 
 
     async def story(chat: Chat) -> None:
         chat.session.enter("One more thing")
-        await chat.shows("continue the conversation")
+        await chat.shows("bedrock continue")
         assert "not sent: “One more thing”" in chat.screen
         assert "read-only" in chat.screen
 
@@ -216,6 +216,20 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
         chat.session.enter("Hi")
         await chat.shows("Whole")
         assert chat.lines.index("Half") < chat.lines.index("· (what was just being written does not count)")
+
+    play(address, story)
+
+
+def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/queue")
+        await chat.shows("nothing waits")
+        message = v1.Message(name=f"{NAME}/messages/q1", delivery=v1.DELIVERY_FOLLOW_UP)
+        message.content.add(text="then this")
+        message.create_time.GetCurrentTime()
+        fake.queued.append(v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED))
+        chat.session.enter("/queue")
+        await chat.shows("· follow-up, sent 0 s ago: “then this”")
 
     play(address, story)
 
@@ -327,9 +341,9 @@ def test_the_status_line_counts_down_to_the_next_attempt() -> None:
             state(
                 "awaiting_sub_agents",
                 "r",
-                awaiting_sub_agents=v1.ConversationState.AwaitingSubAgents(pending=["a"], completed_count=2),
+                awaiting_sub_agents=v1.ConversationState.AwaitingSubAgents(pending=[v1.SubAgent()], completed_count=2),
             ),
-            "sub-agents 2/3",
+            "3 sub-agents, 2 done",
         ),
         (
             state(
@@ -351,7 +365,8 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
     reaped = v1.Event.ToolTreeReaped(tool_use_id="t1", pids=[1, 2])
     reaped.duration.FromMilliseconds(12)
     retrying = v1.Event.Retrying(attempt=2, max_attempts=3, error=v1.RunError(message="overloaded"))
-    agents = v1.Event.SubAgentsChanged(pending=["a"], reports=[v1.Event.SubAgentsChanged.Report(task="x")])
+    report = v1.Event.SubAgentsChanged.Report(task="x", task_index=1, state=v1.STATE_KIND_COMPLETED)
+    agents = v1.Event.SubAgentsChanged(pending=[v1.SubAgent(task="y")], reports=[report])
     answer = stored("agent", v1.ContentBlock(reasoning="Hm."), v1.ContentBlock(text="Well."), request="r1", attempt=1)
     fake.happen(
         delta("Hm.", 0, reasoning=True),
@@ -367,7 +382,7 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
 
     async def story(chat: Chat) -> None:
         await chat.shows("as many requests")
-        for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "1 of 2 done", "2 processes ended"):
+        for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "✓ x", "2 processes ended"):
             assert words in chat.screen
         assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
 

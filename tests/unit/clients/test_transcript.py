@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from bedrock import Event
+from bedrock import Event, v1
 from bedrock.cli.paint import Paint
-from bedrock.cli.transcript import OUTPUT_LINES, Transcript
+from bedrock.cli.transcript import GO_ON, OUTPUT_LINES, SUMMED_UP, Transcript
 from bedrock.messages import Approval
 
-from tests.unit.clients.fake_server import output, result, stored
+from tests.unit.clients.fake_server import delta, output, result, state, stored
 
 LONG = "".join(f"{number}\n" for number in range(OUTPUT_LINES + 5))
 
@@ -29,7 +31,7 @@ def test_how_a_streamed_command_ended_is_shown_after_its_output(
     transcript = Transcript(Paint(False), lines.append, live=True)
     transcript.show(Event(output(streamed, 0)))
     transcript.show(Event(stored("tool", result(stored_output))))
-    assert lines == [*shown, "  └ tool, 0.0 s"]
+    assert lines == [*shown, "  └ tool"]
 
 
 def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
@@ -40,3 +42,79 @@ def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
     assert "all its tools" in question
     assert "until the mode is changed back" in question
     assert reason.strip() == "to write x"
+
+
+# --- sub-agents and summaries -----------------------------------------------------------------------------------------
+
+
+def shown(*events: v1.Event, live: bool = False) -> list[str]:
+    lines: list[str] = []
+    transcript = Transcript(Paint(False), lines.append, live=live)
+    for event in events:
+        transcript.show(Event(event))
+    return lines
+
+
+def told(kind: v1.SystemMessageKind.ValueType, said: str, *, sequence: int = 7) -> v1.Event:
+    event = stored("system", v1.ContentBlock(text=said))
+    event.message_added.system_kind = kind
+    event.message_added.sequence = sequence
+    return event
+
+
+def test_a_call_for_sub_agents_is_a_list_of_their_tasks() -> None:
+    given: dict[str, Any] = {"tasks": [{"task": "Count.\nAll of them.", "max_turns": 3}, {"task": "Look."}]}
+    called = stored("agent", v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id="t1", tool="spawn_sub_agent")))
+    called.message_added.content[0].tool_call.input.update(given)
+    assert shown(called, stored("tool", result("Task: ..."))) == [
+        "● spawn_sub_agent 2 tasks",
+        "    1. Count.",
+        "       All of them. (max_turns: 3)",
+        "    2. Look.",
+        "  │ Task: ...",
+        "  └ spawn_sub_agent",
+    ]
+
+
+def test_what_sub_agents_report_is_shown_like_output_and_not_without_end() -> None:
+    lines = shown(told(v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS, LONG))
+    assert lines[:2] == ["· what the sub-agents report", "  │ 0"]
+    assert lines[-1] == "  │ … 5 more lines"
+
+
+@pytest.mark.parametrize("kind", [v1.SYSTEM_MESSAGE_KIND_SUMMARY, v1.SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK])
+def test_a_summary_has_a_heading_and_says_how_to_go_on(kind: v1.SystemMessageKind.ValueType) -> None:
+    assert shown(told(kind, "This and\nthat.")) == ["", f"── {SUMMED_UP} ──", "This and", "that.", f"■ {GO_ON}"]
+    assert "bedrock continue" in GO_ON
+
+
+def test_the_summary_that_a_conversation_begins_with_is_that_of_another() -> None:
+    lines = shown(told(v1.SYSTEM_MESSAGE_KIND_SUMMARY, "This.", sequence=1))
+    assert lines == ["", "── the conversation before, summed up ──", "This."]
+
+
+def test_a_summary_that_is_written_while_somebody_looks_is_there_once() -> None:
+    lines = shown(
+        state("awaiting_continuation"),
+        delta("This and\nth", 0),
+        state("awaiting_continuation"),
+        delta("at.", 11),
+        told(v1.SYSTEM_MESSAGE_KIND_SUMMARY, "This and\nthat."),
+        state("context_exhausted"),
+        live=True,
+    )
+    assert lines == ["", f"── {SUMMED_UP} ──", "This and", "that.", f"■ {GO_ON}"]
+
+
+def test_somebody_late_without_a_terminal_reads_who_is_at_work_behind_the_messages() -> None:
+    pending = [v1.SubAgent(conversation="c1-a2", task="Look.", task_index=1)]
+    done = v1.Event.SubAgentsChanged.Report(conversation="c1-a1", task="Count.", state=v1.STATE_KIND_COMPLETED)
+    waiting = v1.ConversationState(kind=v1.STATE_KIND_AWAITING_SUB_AGENTS)
+    snapshot = v1.Event.Snapshot(
+        conversation=v1.Conversation(state=waiting),
+        messages=[stored("user", v1.ContentBlock(text="Go.")).message_added],
+        sub_agents=v1.Event.SubAgentsChanged(pending=pending, reports=[done]),
+    )
+    lines = shown(v1.Event(snapshot=snapshot))
+    assert lines == ["", "> Go.", "  ✓ Count.", "· sub-agent 2 of 2 at work: Look."]
+    assert shown(v1.Event(snapshot=snapshot), live=True) == lines[:3]

@@ -42,7 +42,9 @@ from actors.core.cycles import (
     UserMessage,
     UserMessageWithdrawn,
     UserStep,
+    cycle_of,
     decode_lines,
+    events_in,
     events_of,
     group_of,
     project,
@@ -299,13 +301,18 @@ def queue(message_id: str, delivery: Wish, fate: Fate) -> QueueChanged:
     return QueueChanged(QueuedInput(message_id, "later", (), 5), delivery.value, fate)
 
 
+def test_reasoning_that_the_provider_hides_is_no_event() -> None:
+    told = [added(1, MessageType.AGENT, Reasoning("", raw="{}"), Text("look"), request_id="c:r1")]
+    assert [event.text for event in events_of(told, GROUPS, [100]) if isinstance(event, AgentOutput)] == ["look"]
+
+
 def test_a_conversation_becomes_an_event_list() -> None:
     told: list[Notification] = [
         added(1, MessageType.USER, Text("hi"), delivery="direct", id="m1"),
         queue("m2", Wish.FOLLOW_UP, Fate.QUEUED),
         queue("m3", Wish.STEER, Fate.QUEUED),
         added(2, MessageType.AGENT, Reasoning("hm"), Text("look"), ToolUse("t1", "bash", "{}"), request_id="c:r1"),
-        added(3, MessageType.TOOL, ToolSuccess("t1", "out")),
+        added(3, MessageType.TOOL, ToolSuccess("t1", "out", duration_ms=250)),
         queue("m3", Wish.STEER, Fate.DELIVERED),
         added(4, MessageType.USER, Text("go left"), delivery="steer", id="m3"),
         added(5, MessageType.SYSTEM, Text("mode"), kind=SystemKind.MODE),
@@ -320,8 +327,8 @@ def test_a_conversation_becomes_an_event_list() -> None:
     assert events == [
         UserMessage("m1", Delivery.DIRECT, "hi", 1001),
         UserMessage("m2", Delivery.FOLLOW_UP, "later", 5),
-        AgentOutput(OutputKind.REASONING, "hm", "c:r1", message_id="c:1:2"),
-        AgentOutput(OutputKind.ASSISTANT, "look", "c:r1", message_id="c:1:2"),
+        AgentOutput(OutputKind.REASONING, "hm", "c:r1", message_id="c:1:2", at=1002),
+        AgentOutput(OutputKind.ASSISTANT, "look", "c:r1", message_id="c:1:2", at=1002),
         AgentOutput(
             OutputKind.TOOL_CALL,
             round="c:r1",
@@ -330,10 +337,11 @@ def test_a_conversation_becomes_an_event_list() -> None:
             input="{}",
             group=ToolGroup.BASH,
             message_id="c:1:2",
+            at=1002,
         ),
-        ToolResult("t1", "ok", "c:1:3"),
+        ToolResult("t1", "ok", "c:1:3", 1003, 250),
         UserMessage("m3", Delivery.STEER, "go left", 1004),
-        AgentOutput(OutputKind.ASSISTANT, "done", "c:r2", message_id="c:1:6"),
+        AgentOutput(OutputKind.ASSISTANT, "done", "c:r2", message_id="c:1:6", at=1006),
         RunStop(StopReason.COMPLETED, "max_tokens", "c:1", 109),
         RunStop(StopReason.ERROR, "network", "c:2", 113),
     ]
@@ -345,14 +353,13 @@ def test_a_conversation_becomes_an_event_list() -> None:
 
 def test_synthetic_results_are_results() -> None:
     told = [added(1, MessageType.TOOL, ToolCancelled("t1", "Skipped due to cancellation", ToolOutcome.SKIPPED))]
-    assert list(events_of(told, {})) == [ToolResult("t1", "skipped", "c:1:1")]
+    assert list(events_of(told, {})) == [ToolResult("t1", "skipped", "c:1:1", 1001)]
 
 
 def test_a_tool_without_a_declared_group_is_of_the_other_group() -> None:
     (event,) = events_of([added(1, MessageType.AGENT, ToolUse("t1", "read", "{}"))], {})
-    assert event == AgentOutput(
-        OutputKind.TOOL_CALL, tool_call_id="t1", tool="read", input="{}", group=ToolGroup.OTHER, message_id="c:1:1"
-    )
+    assert isinstance(event, AgentOutput)
+    assert (event.tool, event.group) == ("read", ToolGroup.OTHER)
 
 
 def test_a_withdrawn_follow_up_is_taken_back_and_a_returned_steer_was_never_there() -> None:
@@ -369,6 +376,27 @@ def test_a_follow_up_whose_acceptance_is_no_longer_in_the_log_still_opens_its_cy
     told = [added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2")]
     (cycle,) = project(events_of(told, {}), strict=True)
     assert cycle.root.id == "m2"
+
+
+def test_a_runs_own_events_make_its_cycle() -> None:
+    told: list[Notification] = [
+        added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2"),
+        added(8, MessageType.AGENT, Text("done"), request_id="c:r2"),
+        RunStopped("c:1", StopReason.COMPLETED),
+    ]
+    events = list(events_of(told, {}))
+    cycle = cycle_of(events)
+    assert cycle is not None
+    assert write_cycle(cycle) == "m2 followUp completed"
+    assert list(events_in(cycle)) == events
+    running = cycle_of(events[:2])
+    assert running is not None
+    assert (running.stop, list(events_in(running))) == (None, events[:2])
+
+
+@pytest.mark.parametrize("first", [[], [ToolResult("t1")], [RunStop(StopReason.COMPLETED)]], ids=len)
+def test_events_without_a_root_are_no_cycle(first: list[CycleEvent]) -> None:
+    assert cycle_of([*first, UserMessage("m1")] if first else []) is None
 
 
 def test_words_to_the_model_alone_are_no_user_messages() -> None:

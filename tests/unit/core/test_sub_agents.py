@@ -115,7 +115,8 @@ def test_each_end_is_shown_and_counted_once() -> None:
 
     ended(talk, 1, AgentSucceeded("a"))
     (note,) = talk.notes(SubAgents)
-    assert ([report.agent_id for report in note.reports], note.pending_ids) == (["c-a1"], ("c-a2",))
+    assert [report.agent_id for report in note.reports] == ["c-a1"]
+    assert [(agent.id, agent.index, agent.heading) for agent in note.pending] == [("c-a2", 1, "two")]
     ended(talk, 1, AgentSucceeded("again"))
 
     assert talk.steps == ()
@@ -456,3 +457,24 @@ def test_the_parent_hears_of_it_exactly_once(end: object) -> None:
 
     assert len(parent_hears(talk)) == 1
     assert len(talk.every(RunStop)) == 1
+
+
+def test_the_turns_of_its_task_count_for_a_sub_agent_not_those_of_the_limits() -> None:
+    talk = Talk(SUB_AGENT)
+    talk.tell(StartSubAgent(talk.at(), "m-1", "be quick", max_turns=1))
+    assert talk.context.limits.max_turns > 1
+    talk.call(bash("t1"))
+    talk.result(ToolSuccess("t1", "ok"))
+    (announcement,) = [message for message in messages(talk.last) if message.type == "system"]
+    assert announcement.kind is SystemKind.GRACE
+    talk.call(bash("t2"))
+    assert isinstance(talk.state, Failed)
+    assert talk.state.kind is ErrorKind.TURN_LIMIT
+
+
+def test_what_a_sub_agent_had_said_when_its_time_was_over_is_told() -> None:
+    talk = spawned("one")
+    talk.tell(SubAgentTimeout(talk.at(), "c-a1", "half of it"))
+    (told,) = messages(talk.last)[0].content
+    assert isinstance(told, SubAgentComplete)
+    assert told.output == 'Task: "one"\nTimed out: no result before the deadline\nPartial result: half of it'

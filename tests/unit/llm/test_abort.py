@@ -245,3 +245,22 @@ def until(condition: Callable[[], bool]) -> bool:
             return True
         pause.wait(0.005)
     return False
+
+
+def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
+    with ScriptedServer(phases("anthropic")["stalled"]) as server:
+        asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
+        assert asking.sink.heard.wait(10)
+        assert asking.cancelled()
+    assert isinstance(asking.outcome, ModelAborted)
+    assert asking.outcome.usage is not None
+    assert asking.outcome.usage.input_tokens == 1
+
+
+def test_a_request_that_was_cancelled_before_any_count_tells_nothing() -> None:
+    with ScriptedServer(phases("anthropic")["before_headers"]) as server:
+        asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
+        assert server.reached.wait(10)
+        assert asking.cancelled()
+    assert isinstance(asking.outcome, ModelAborted)
+    assert asking.outcome.usage is None

@@ -592,3 +592,12 @@ def test_tools_of_any_schema_pass() -> None:
     check_anthropic(sent("anthropic", request(tools=(BASH, nested))))
     check_chat(sent("openai-chat", request(tools=(BASH, nested)), "gpt-4o"))
     check_responses(sent("openai-responses", request(tools=(BASH, nested))))
+
+
+@pytest.mark.parametrize(("asked", "sent_limit"), [(0, 32_000), (500, 500), (10**9, 32_000)])
+@PROTOCOLS
+def test_a_request_may_want_a_shorter_answer(protocol: str, asked: int, sent_limit: int) -> None:
+    name = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.2"}[protocol]
+    body = json.loads(sent(protocol, replace(request(), max_output=asked), name))
+    limits = {body[field] for field in ("max_tokens", "max_output_tokens") if field in body}
+    assert limits == {sent_limit}

@@ -42,6 +42,12 @@ def test_the_first_provider_gives_the_default_and_the_demo_is_always_served() ->
     assert Catalog(ENV, default="gpt-5").default == "gpt-5"
 
 
+def test_models_are_lean_where_their_provider_says_so() -> None:
+    assert info(Catalog([local(default_model="tiny", profile="lean")]), "tiny").lean
+    assert not info(Catalog([local(default_model="tiny")]), "tiny").lean
+    assert not info(Catalog([local(default_model="tiny", profile="lean")]), "demo").lean
+
+
 def test_a_model_that_nobody_serves_is_refused_and_never_replaced() -> None:
     catalog = Catalog(ENV)
     assert catalog.get("llama-9") is None
@@ -177,3 +183,65 @@ def test_costs_are_in_micro_dollars() -> None:
     assert row is not None
     assert row.cost_micros(Usage(1_000_000, 100_000, 2_000_000, 1_000)) == 2_000_000 + 1_000_000 + 200_000 + 2_500
     assert smallest_limits().cost_micros(Usage(1000, 1000)) == 0
+
+
+# --- small models -----------------------------------------------------------------------------------------------------
+
+
+def small(catalog: Catalog, name: str) -> tuple[str, str] | None:
+    """The small model beside conversations with a model, and whose it is."""
+    found = catalog.small(name)
+    return (found.info.name, found.info.provider) if found else None
+
+
+def test_the_small_model_is_that_of_the_provider_that_is_talked_to_anyhow() -> None:
+    catalog = Catalog((*ENV, local(default_model="mine", small_model="tiny"), local_named("other")))
+    assert small(catalog, "claude-opus-5-5") == ("claude-haiku-5-5", "anthropic")
+    assert small(catalog, "gpt-6.1-sol") == ("gpt-6-luna", "openai")
+    assert small(catalog, "mine") == ("tiny", "local")
+    assert small(catalog, "demo") == ("demo", "demo")
+    assert info(catalog, "tiny").provider == "local"
+    assert "tiny" in {model.name for model in catalog.list()}
+
+
+def local_named(name: str) -> ProviderConfig:
+    settings = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:2/v1", "models": ["tiny", "theirs"]}
+    return provider_from_mapping(name, settings)
+
+
+def test_nobody_else_gets_to_read_it_even_if_a_name_fits_him_as_well() -> None:
+    catalog = Catalog((local_named("first"), local(models=["mine"], small_model="tiny")))
+    assert info(catalog, "tiny").provider == "first"
+    assert small(catalog, "mine") == ("tiny", "local")
+    assert small(catalog, "theirs") is None
+
+
+def test_servers_of_ones_own_have_none_unless_they_say_so() -> None:
+    elsewhere = {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_MODEL": "m"}
+    assert small(Catalog(providers_from_env(elsewhere)), "m") is None
+    assert small(Catalog(providers_from_env({"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})), "default") is None
+    assert small(Catalog((local(),)), "anything") is None
+    for preset in ("llama.cpp", "vllm", "ollama", "lmstudio", "openrouter"):
+        settings = {"preset": preset, "api_key": "k"}
+        assert small(Catalog((provider_from_mapping("p", settings),)), "anything") is None
+    there = {"preset": "anthropic", "api_key": "k", "base_url": "http://127.0.0.1:1", "small_model": "claude-haiku-4-5"}
+    assert small(Catalog((provider_from_mapping("p", there),)), "claude-opus-5") == ("claude-haiku-4-5", "p")
+
+
+@pytest.mark.parametrize("none", ["", "none"])
+def test_a_provider_can_be_kept_from_it(none: str) -> None:
+    provider = provider_from_mapping("p", {"preset": "anthropic", "api_key": "k", "small_model": none})
+    assert small(Catalog((provider,)), "claude-opus-5") is None
+
+
+def test_one_setting_goes_before_all_providers() -> None:
+    assert small(Catalog(ENV, small="gpt-5-mini"), "claude-opus-5") == ("gpt-5-mini", "openai")
+    assert small(Catalog(ENV, small="demo"), "claude-opus-5") == ("demo", "demo")
+    off = Catalog(ENV, small="none")
+    assert (small(off, "claude-opus-5"), small(off, "demo")) == (None, None)
+    with pytest.raises(ValueError, match="small model llama-9"):
+        Catalog(ENV, small="llama-9")
+
+
+def test_a_model_that_nobody_serves_has_no_small_one() -> None:
+    assert small(Catalog(ENV), "llama-9") is None

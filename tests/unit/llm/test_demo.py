@@ -9,23 +9,31 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.llm.catalog import Catalog
 from actors.llm.demo import DemoModel
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ToolSpec
+from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, Purpose, ToolSpec
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, request, tool, user
 
 TOOLS = (
     tool("bash", cmd="string"),
     tool("read_file", path="string"),
+    tool("keyword_search", query="string", search_terms="array"),
     tool("think", thoughts="string"),
     tool("spawn_sub_agent", tasks="array"),
     tool("request_mode_upgrade", reason="string"),
 )
-CHILD_TOOLS = (tool("bash", cmd="string"), tool("think", thoughts="string"), tool("submit_result", result="string"))
+CHILD_TOOLS = (
+    tool("bash", cmd="string"),
+    tool("think", thoughts="string"),
+    tool("submit_result", result="string"),
+    tool("submit_error", error="string"),
+    tool("read_file", path="string"),
+)
 SEEN_BEFORE = (user("Hi"), assistant("Hello!"))
 
 
@@ -92,6 +100,7 @@ def test_every_kind_of_result_gets_an_answer(result: ToolError | ToolSuccess, sa
     [
         ("run echo  a\necho b", ("bash", {"cmd": "echo  a\necho b"})),
         ("Read README.md please", ("read_file", {"path": "README.md"})),
+        ("search the needle", ("keyword_search", {"query": "the needle", "search_terms": ["the", "needle"]})),
         ("sleep 5", ("bash", {"cmd": "sleep 5"})),
         ("please sleep", ("bash", {"cmd": "sleep 25"})),
         ("write", ("bash", {"cmd": "echo written by the demo model > ./demo.txt && cat ./demo.txt"})),
@@ -106,7 +115,7 @@ def test_words_that_lead_to_a_tool(message: str, call: tuple[str, Any], before: 
 def test_agents_and_upgrade_lead_to_their_tools() -> None:
     name, arguments = call_of(said_to_demo(user("agents")))
     assert name == "spawn_sub_agent"
-    assert [set(task) for task in arguments["tasks"]] == [{"task"}, {"task"}]
+    assert [set(task) for task in arguments["tasks"]] == [{"task"}] * 3
     assert call_of(said_to_demo(user("upgrade")))[0] == "request_mode_upgrade"
 
 
@@ -220,16 +229,63 @@ def test_without_tools_it_writes_a_summary() -> None:
     assert len(answer.content) == 1
 
 
-def test_a_sub_agent_thinks_and_submits() -> None:
-    first = said_to_demo(user("Say one good thing"), tools=CHILD_TOOLS)
-    assert call_of(first)[0] == "think"
-    call = first.content[-1]
-    assert isinstance(call, ToolUse)
-    turns = (user("Say one good thing"), Turn("assistant", first.content), user(ToolSuccess(call.id, "ok")))
-    name, arguments = call_of(said_to_demo(*turns, tools=CHILD_TOOLS))
-    assert name == "submit_result"
-    assert "Say one good thing" in arguments["result"]
-    assert call_of(said_to_demo(user("x"), tools=CHILD_TOOLS[2:]))[0] == "submit_result"
+def test_a_command_is_obeyed_also_right_behind_a_result() -> None:
+    """As when the answer to the result was cancelled: nothing of it is in the history."""
+    begun = (user("sleep"), assistant(ToolUse("t", "bash", "{}")))
+    assert call_of(said_to_demo(*begun, user(ToolSuccess("t", "x"), "run ls"))) == ("bash", {"cmd": "ls"})
+
+
+def test_the_results_of_sub_agents_that_a_person_started_are_told() -> None:
+    results = Text('<system-notice>\nTask: "run ls"\nResult: a.txt\n</system-notice>')
+    answer = said_to_demo(user("run ls", results))
+    assert answer.end_turn
+    assert text_of(answer).endswith('Task: "run ls"\nResult: a.txt')
+
+
+# --- as a sub-agent -------------------------------------------------------------------------------------------------
+
+
+def lived(task: str, *results: ToolError | ToolSuccess, tools: tuple[ToolSpec, ...] = CHILD_TOOLS) -> list[Any]:
+    """The calls of a sub-agent whose tools answer with these results."""
+    turns, made = [user(task)], []
+    for result in (*results, None):
+        answer = said_to_demo(*turns, tools=tools)
+        call = next(block for block in answer.content if isinstance(block, ToolUse))
+        made.append((call.name, json.loads(call.input)))
+        if result is not None:
+            turns += [Turn("assistant", answer.content), user(replace(result, tool_use_id=call.id))]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("task", "call"),
+    [
+        ("Count them: run ls | wc -l", ("bash", {"cmd": "ls | wc -l"})),
+        ("run ls\nand say what is there", ("bash", {"cmd": "ls"})),
+        ("See: read a.txt", ("read_file", {"path": "a.txt"})),
+        ("Say one good thing", ("think", {"thoughts": "My task: Say one good thing"})),
+    ],
+)
+def test_a_sub_agent_does_what_its_task_says_and_submits_what_came_of_it(task: str, call: tuple[str, Any]) -> None:
+    assert lived(task, ToolSuccess("", "4\n[exit code 0]")) == [call, ("submit_result", {"result": "4"})]
+
+
+def test_a_sub_agent_whose_tool_fails_submits_why() -> None:
+    assert lived("read a.txt", ToolError("", "no such file"))[-1] == ("submit_error", {"error": "no such file"})
+
+
+def test_a_sub_agent_that_has_no_tool_for_it_or_is_reminded_submits() -> None:
+    assert lived("x", tools=CHILD_TOOLS[2:4]) == [("submit_result", {"result": "Done, by script: x"})]
+    counted = said_to_demo(user("count"), tools=CHILD_TOOLS)
+    assert counted.end_turn
+    reminded = said_to_demo(user("count"), Turn("assistant", counted.content), user(NOTICE), tools=CHILD_TOOLS)
+    assert call_of(reminded)[0] == "submit_result"
+
+
+def test_the_sub_agents_of_the_demo_use_their_tools() -> None:
+    tasks = call_of(said_to_demo(user("agents")))[1]["tasks"]
+    first = [lived(task["task"])[0][0] for task in tasks]
+    assert first == ["bash", "bash", "read_file"]
 
 
 def test_it_can_be_cancelled_while_it_speaks() -> None:
@@ -272,3 +328,17 @@ def test_the_same_request_gets_the_same_answer(
         assert answer.usage.output_tokens > 0
         assert text_of(answer)
         assert answer.end_turn == (not any(isinstance(block, ToolUse) for block in answer.content))
+
+
+@pytest.mark.parametrize(
+    ("purpose", "asked", "answered"),
+    [
+        (Purpose.TITLE, "run ls", "Demo: run ls"),
+        (Purpose.TITLE, "one two three four five six", "Demo: one two three four five …"),
+        (Purpose.EXCERPTS, "Question: q?\n\nFound:\na-1-x\na:2:term\n--\nb:1:term too\n", "a:2:term\nb:1:term too"),
+        (Purpose.EXCERPTS, "Question: a:1:b\n\nFound:\na-1-x\n", "Nothing relevant was found."),
+    ],
+)
+def test_small_requests_are_scripted_too(purpose: Purpose, asked: str, answered: str) -> None:
+    aside = replace(request(user(asked), tools=()), purpose=purpose)
+    assert text_of(DemoModel(pace=0).respond(aside, Sink(), CancelToken())) == answered

@@ -12,7 +12,7 @@ from actors.llm import discovery
 from actors.llm.catalog import Catalog
 from actors.llm.discovery import stated_in
 from actors.llm.limits import Price, Stated
-from actors.llm.provider import Timeouts
+from actors.llm.provider import Timeouts, provider_from_mapping
 from actors.ports import Model
 from tests.unit.llm.asking import Asking, ask, failure, model, provider
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream
@@ -176,3 +176,55 @@ def test_a_failure_says_nothing_of_it() -> None:
     told = failure(mine("http://127.0.0.1:9"))
     assert told.failure.kind is ErrorKind.NETWORK
     assert "/models" not in told.failure.message
+
+
+# --- servers whose windows are those of loaded models -----------------------------------------------------------------
+
+OLLAMA = {"name": "qwen3:latest", "model": "qwen3:latest", "size": 5, "context_length": 40_960}
+STUDIO = {"id": "qwen3", "object": "model", "type": "vlm", "state": "loaded", "max_context_length": 262_144}
+
+
+def loaded(key: str, *entries: dict[str, Any]) -> Script:
+    return answer(200, json.dumps({key: entries}).encode())
+
+
+@pytest.mark.parametrize(
+    ("preset", "path", "before", "after", "images"),
+    [
+        ("ollama", "/api/ps", loaded("models", OLLAMA | {"name": "embedder"}), loaded("models", OLLAMA), False),
+        (
+            "lmstudio",
+            "/api/v0/models",
+            loaded("data", STUDIO | {"state": "not-loaded"}),
+            loaded("data", {"id": "other"}, STUDIO | {"loaded_context_length": 40_960}),
+            True,
+        ),
+    ],
+)
+def test_the_window_of_a_loaded_model_is_known_from_the_second_request_on(
+    preset: str, path: str, before: Script, after: Script, images: bool
+) -> None:
+    with ScriptedServer(before, SAID, after, SAID, SAID) as server:
+        config = provider_from_mapping("mine", {"preset": preset, "base_url": f"{server.url}/v1"})
+        asked = Catalog((config,)).get("qwen3")
+        assert asked is not None
+        ask(asked)
+        assert not asked.info.known
+        ask(asked)
+        assert (asked.info.known, asked.info.context_window, asked.info.images) == (True, 40_960, images)
+        ask(asked)
+    chat = "/v1/chat/completions"
+    assert [request.path for request in server.received] == [path, chat, path, chat, chat]
+
+
+def test_a_server_without_such_a_list_is_not_asked_again() -> None:
+    with ScriptedServer(answer(404, b""), SAID, SAID) as server:
+        asked = mine(server.url, discover="always", loaded_path="/api/ps")
+        ask(asked)
+        ask(asked)
+    assert [request.path for request in server.received] == ["/api/ps", "/chat/completions", "/chat/completions"]
+
+
+@pytest.mark.parametrize("name", [{"id": ["m"]}, {"id": {}, "name": 5}, {"name": None}])
+def test_strange_names_are_those_of_others(name: dict[str, Any]) -> None:
+    assert stated_in(json.dumps({"models": [name | {"context_length": 5}]}).encode(), "m", loaded=True) is None

@@ -121,6 +121,7 @@ def test_all_settings_can_be_given_as_plain_data() -> None:
         ({"extra_body": {"messages": []}}, "extra_body"),
         ({"discover": "maybe"}, "discover"),
         ({"echo_reasoning": "maybe"}, "echo_reasoning"),
+        ({"profile": "tiny"}, "profile"),
         ({"api_key_env": "NOT_SET_HERE"}, "api_key_env"),
         ({"api_key_command": "a text"}, "api_key_command"),
         ({"api_key_command": [""]}, "api_key_command"),

@@ -52,7 +52,7 @@ from server.wire.facts import Facts
 FACTS = Facts({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 
 LEDGER = Ledger(
-    run=3, live=True, seq=9, used_tokens=800, warned=True, total_usage=Usage(1, 2, 3, 4, 5),
+    run=3, live=True, seq=9, used_tokens=800, warned=True, total_usage=Usage(1, 2, 3, 4, 5), aside_usage=Usage(9),
     steers=(QueuedInput("m-steer", "left", (), 1_700),), follows=(QueuedInput("m-follow", "then", (), 1_600),),
 )  # fmt: skip
 BASH = ToolUse("call-1", "bash", '{"command": "ls"}')
@@ -72,7 +72,7 @@ STATES: dict[str, State] = {
     ),
     "awaiting_sub_agents": AwaitingSubAgents(
         LEDGER,
-        (PendingAgent("agent-2", 1, "second", 99),),
+        (PendingAgent("agent-2", 1, "\n  look\nclosely", 9_000),),
         (AgentReport("agent-1", 0, "first", AgentSucceeded("done")),),
     ),
     "cancelling": Cancelling(LEDGER, CancelKind.AGENTS),

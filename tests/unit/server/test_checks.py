@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from bedrock import v1
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from server import limits
-from server.checks import RULES, check
-from server.not_yet import CatalogNotYet, ConversationsNotYet
+from server.checks import _TASK, RULES, check
 from server.status import Malformed
 
 NAME = "conversations/calm-cove"
@@ -35,10 +35,18 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
+    v1.SpawnSubAgentsRequest: {"name": NAME, "tasks": [v1.SpawnSubAgentsRequest.Task(task="Count the files.")]},
     v1.DownloadAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.ListMessagesRequest: {"parent": NAME},
     v1.ListRequestCyclesRequest: {"parent": NAME},
+    v1.ListQueueRequest: {"parent": NAME},
+    v1.WithdrawMessageRequest: {"name": f"{NAME}/messages/m1"},
     v1.SubscribeRequest: {"name": NAME},
+    v1.VerifyConversationRequest: {"name": NAME},
+    v1.ReplayConversationRequest: {"name": NAME},
+    v1.ExportConversationRequest: {"name": NAME},
+    v1.WatchConversationsRequest: {},
+    v1.BrowseDirectoryRequest: {},
     v1.ListModelsRequest: {},
     v1.ListToolsRequest: {},
     v1.GetServerInfoRequest: {},
@@ -96,6 +104,18 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.SetModeRequest: {"name": BAD_NAMES, "mode": (v1.MODE_UNSPECIFIED, 9)},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
     v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
+    v1.SpawnSubAgentsRequest: {
+        "name": BAD_NAMES,
+        "tasks": (
+            (),
+            [v1.SpawnSubAgentsRequest.Task(task="x")] * (limits.SUB_AGENTS.per_call + 1),
+        ),
+        "request_id": ("x",),
+    },
+    v1.VerifyConversationRequest: {"name": BAD_NAMES},
+    v1.ReplayConversationRequest: {"name": BAD_NAMES, "until_revision": (-1,)},
+    v1.ExportConversationRequest: {"name": BAD_NAMES},
+    v1.BrowseDirectoryRequest: {"path": ("/x\0y", "/" + "x" * limits.MAX_PATH_BYTES)},
     v1.DownloadAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/x")},
     v1.ListMessagesRequest: {
         "parent": BAD_NAMES,
@@ -104,6 +124,8 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "after_sequence": (-1,),
     },
     v1.ListRequestCyclesRequest: {"parent": BAD_NAMES, "page_size": (-5,), "page_token": BAD_TOKENS, "view": (9,)},
+    v1.ListQueueRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
+    v1.WithdrawMessageRequest: {"name": ("", NAME, f"{NAME}/messages/", f"{NAME}/attachments/x")},
     v1.SubscribeRequest: {"name": BAD_NAMES, "after_revision": (-1,), "recent_messages": (-1,)},
     v1.ListModelsRequest: {},
     v1.ListToolsRequest: {},
@@ -163,13 +185,66 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
     assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
 
 
-def test_every_call_is_either_checked_or_said_to_be_missing() -> None:
+def test_every_call_is_checked() -> None:
     checked = {kind.__name__.removesuffix("Request") for kind in RULES}
-    missing = {name for each in (ConversationsNotYet, CatalogNotYet) for name in vars(each) if name[0].isupper()}
     services = ("ConversationService", v1.conversation_service_pb2), ("CatalogService", v1.catalog_service_pb2)
     methods = {method.name for name, file in services for method in file.DESCRIPTOR.services_by_name[name].methods}
-    assert checked | missing == methods
-    assert not checked & missing
+    assert checked == methods
+
+
+# --- tasks of sub-agents -------------------------------------------------------------------------------------------
+
+
+LONGEST_SECONDS = limits.SUB_AGENTS.max_timeout_ms // 1000
+
+
+def spawn(**fields: Any) -> v1.SpawnSubAgentsRequest:
+    """One good task, and one with these fields."""
+    tasks = [v1.SpawnSubAgentsRequest.Task(task="a"), v1.SpawnSubAgentsRequest.Task(**{"task": "b", **fields})]
+    return v1.SpawnSubAgentsRequest(name=NAME, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("task", ""),
+        ("task", " \n"),
+        ("task", "a\0b"),
+        ("task", "é" * (limits.SUB_AGENTS.task_bytes // 2 + 1)),
+        ("model", "demo"),
+        ("max_turns", -1),
+        ("max_turns", limits.SUB_AGENTS.max_turns + 1),
+        ("timeout", Duration(seconds=-1)),
+        ("timeout", Duration(nanos=999_999_999)),
+        ("timeout", Duration(seconds=LONGEST_SECONDS, nanos=1)),
+        ("timeout", Duration(seconds=2**62)),
+        ("read_first", ["a"] * (limits.SUB_AGENTS.files + 1)),
+        ("read_first", ["a", ""]),
+        ("read_first", ["a\0"]),
+        ("read_first", ["x" * (limits.MAX_PATH_BYTES + 1)]),
+        ("working_directory", "/a\0b"),
+    ],
+)
+def test_a_wrong_task_is_named_by_its_position(field: str, value: Any) -> None:
+    assert violated(spawn(**{field: value})) == [f"tasks[1].{field}"]
+
+
+def test_tasks_may_go_to_the_bounds() -> None:
+    check(
+        spawn(
+            task="x" * limits.SUB_AGENTS.task_bytes,
+            model="models/a/b",
+            max_turns=limits.SUB_AGENTS.max_turns,
+            timeout=Duration(seconds=LONGEST_SECONDS),
+            read_first=["a.txt"] * limits.SUB_AGENTS.files,
+            working_directory="/work",
+        )
+    )
+    check(spawn(timeout=Duration(seconds=1)))
+
+
+def test_every_field_of_a_task_has_a_rule() -> None:
+    assert {field for field, _ in _TASK} == set(v1.SpawnSubAgentsRequest.Task.DESCRIPTOR.fields_by_name)
 
 
 # --- updates --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
     values = {
         "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
-        "sandbox": "b",
+        "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
+        "small_model": "none", "titles": "off",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
     file = tmp_path / "c.toml"
@@ -60,7 +61,9 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
     assert by_file == Config(
         data_dir=Path("/d"), listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
-        sandbox="B", file=file, environ=by_file.environ,
+        sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
+        small_model="none", titles=False,
+        file=file, environ=by_file.environ,
     )  # fmt: skip
 
 
@@ -116,6 +119,9 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"drain_seconds": -1}, "--drain-seconds"),
         ({"drain_seconds": "soon"}, "--drain-seconds: must be a number"),
         ({"max_streams": 0}, "--max-streams: must be at least 1"),
+        ({"retention_events_days": -1}, "--retention-events-days: must be between 0, which means for ever, and 36500"),
+        ({"retention_archived_days": "long"}, "--retention-archived-days: must be a number of days"),
+        ({"retention_events_min": 0}, "--retention-events-min: must be at least 1"),
         ({"data_dir": "a\0b"}, "--data-dir"),
         ({"tls_key": "/k.pem"}, "together"),
         ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),

@@ -25,7 +25,6 @@ from server.status import (
     Stalled,
     Unanswered,
     Unauthenticated,
-    Unimplemented,
     Within,
     status_of,
 )
@@ -108,7 +107,6 @@ def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pyte
 
 PLAIN = [
     (Unauthenticated(), "UNAUTHENTICATED"),
-    (Unimplemented("SetMode"), "UNIMPLEMENTED"),
     (Stalled(), "ABORTED"),
     (EtagMismatch(), "ABORTED"),
     (NotExhausted(), "FAILED_PRECONDITION"),

@@ -31,11 +31,13 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
-from actors.core.states import ApprovalKind
+from actors.core.states import AgentReport, AgentSucceeded, ApprovalKind
+from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.store.memory import MemoryStore
 from actors.system import SystemClock
 from server.frames import Frames
+from server.limits import REPORT_CHARS
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.states import conversation, state_of, summary_of
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
@@ -57,7 +59,7 @@ EVENTS: list[tuple[Durable, str]] = [
     (ModeChanged(Mode.RESTRICTED), "conversation_updated"),
     (ConversationUpdated(("title",)), "conversation_updated"),
     (ContextWarning(8, 10), "context_warning"),
-    (SubAgents(REPORTS, ("agent-4",)), "sub_agents_changed"),
+    (SubAgents(REPORTS, (AgentSummary("agent-4", 3, "look", 9_000),)), "sub_agents_changed"),
     (RunStop("c:3", StopReason.ERROR, "auth", "check the key"), "run_stopped"),
     (ToolTreeReaped("call-1", (7, 8), 1_250, leaked=True), "tool_tree_reaped"),
 ]
@@ -131,12 +133,21 @@ def test_a_message_that_waited_tells_its_fate() -> None:
 
 
 def test_sub_agents_tell_what_became_of_them() -> None:
-    answer = shown(SubAgents(REPORTS, ("agent-4",))).sub_agents_changed
-    assert list(answer.pending) == ["conversations/agent-4"]
+    answer = shown(SubAgents(REPORTS, (AgentSummary("agent-4", 3, "look", 9_000),))).sub_agents_changed
+    (working,) = answer.pending
+    assert (working.conversation, working.task, working.task_index) == ("conversations/agent-4", "look", 3)
+    assert working.deadline.ToMilliseconds() == 9_000
     done, silent, late = answer.reports
     assert (done.conversation, done.state, done.result) == ("conversations/agent-1", v1.STATE_KIND_COMPLETED, "done")
     assert (silent.conversation, silent.error.kind, silent.partial_result) == ("", v1.ERROR_KIND_NO_RESULT, "half")
     assert (late.task_index, late.error.kind, late.partial_result) == (2, v1.ERROR_KIND_TIMED_OUT, "most")
+
+
+def test_what_sub_agents_write_is_cut_to_what_an_event_can_hold() -> None:
+    long = AgentReport("agent-1", 0, "x" * 1_000 + "\nmore", AgentSucceeded("y" * 100_000))
+    (report,) = shown(SubAgents((long,), ())).sub_agents_changed.reports
+    assert report.task == "x" * (HEADING_CHARS - 1) + "…"
+    assert report.result == "y" * REPORT_CHARS
 
 
 @pytest.mark.parametrize("kind", ErrorKind)

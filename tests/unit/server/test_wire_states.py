@@ -70,7 +70,9 @@ def test_running_tools_are_counted() -> None:
 
 def test_sub_agents_are_named() -> None:
     detail = shown("awaiting_sub_agents").awaiting_sub_agents
-    assert (list(detail.pending), detail.completed_count) == (["conversations/agent-2"], 1)
+    (agent,) = detail.pending
+    assert (agent.conversation, agent.task, agent.task_index) == ("conversations/agent-2", "look", 1)
+    assert (agent.deadline.ToMilliseconds(), detail.completed_count) == (9_000, 1)
 
 
 def test_ends_say_how() -> None:
@@ -100,6 +102,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
     assert answer.total_usage == v1.Usage(
         input_tokens=1, output_tokens=2, cache_read_tokens=3, cache_write_tokens=4, cost_micros=5
     )
+    assert answer.aside_usage == v1.Usage(input_tokens=9)
     assert (answer.parent, answer.continued_from) == ("conversations/p", "conversations/before")
     assert list(answer.always_approved_tools) == ["tools/bash"]
     assert answer.revision == 42

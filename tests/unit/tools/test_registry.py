@@ -23,7 +23,7 @@ def names(*, sub_agent: bool) -> list[str]:
 
 
 def test_people_s_conversations_are_offered_what_can_be_executed() -> None:
-    assert names(sub_agent=False) == [*BOTH, "request_mode_upgrade"]
+    assert names(sub_agent=False) == [*BOTH, "spawn_sub_agent", "request_mode_upgrade"]
     assert all(toolbox.get(name) for name in names(sub_agent=False))
 
 
@@ -31,6 +31,13 @@ def test_sub_agents_are_offered_the_same_and_the_two_ways_to_end() -> None:
     assert names(sub_agent=True) == [*BOTH, "submit_result", "submit_error"]
     assert toolbox.get("submit_result") is None, "the machine judges it"
     assert not {"spawn_sub_agent", "request_mode_upgrade"} & set(names(sub_agent=True))
+
+
+def test_what_is_essential_is_to_run_and_to_read_and_for_sub_agents_to_end() -> None:
+    essential = {spec.name for spec in toolbox.specs(sub_agent=False) if spec.essential}
+    assert essential == {"bash", "read_file"}
+    ending = {spec.name for spec in toolbox.specs(sub_agent=True) if spec.essential}
+    assert ending == essential | {"submit_result", "submit_error"}
 
 
 def test_submit_result_has_the_seed_s_schema() -> None:

@@ -1,0 +1,99 @@
+"""Watchers of one conversation in a process of their own, so that whoever measures does not wait behind them.
+
+Some read all they are sent, the others take the first response and nothing more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+from bedrock import v1
+
+from tests.bench.figures import ROOT
+from tests.bench.house import House
+
+
+@dataclass
+class Seen:
+    """What the crowd has seen when it is dismissed."""
+
+    characters: int = 0
+    """Of passing text, by all together."""
+    responses: int = 0
+
+
+class Crowd:
+    """A crowd that watches."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.seen = Seen()
+
+    def dismiss(self) -> None:
+        """Have them stop, and note what they have seen."""
+        out, _ = self._process.communicate("", timeout=30)
+        self.seen = Seen(**json.loads(out))
+
+
+@contextlib.contextmanager
+def crowd(house: House, name: str, *, reading: int, stuck: int) -> Iterator[Crowd]:
+    """So many watchers, all of whom have caught up."""
+    counts = ["--reading", str(reading), "--stuck", str(stuck)]
+    command = [sys.executable, "-m", "tests.bench.crowd", house.address, house.token, name, *counts]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield Crowd(process)
+        finally:
+            process.kill()
+
+
+async def watch(address: str, token: str, name: str, seen: Seen, ready: asyncio.Semaphore, *, stuck: bool) -> None:
+    """One watcher over a connection of its own."""
+    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub: v1.ConversationServiceAsyncStub = v1.ConversationServiceStub(channel)
+        stream = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=(("authorization", f"Bearer {token}"),))
+        async for response in stream:
+            seen.responses += 1
+            for event in response.events:
+                seen.characters += len(event.text_delta.text)
+                if event.HasField("caught_up"):
+                    ready.release()
+            if stuck:
+                await asyncio.Event().wait()
+
+
+async def main() -> None:
+    """Watch until standard input closes."""
+    arguments = argparse.ArgumentParser()
+    for argument in ("address", "token", "name"):
+        arguments.add_argument(argument)
+    arguments.add_argument("--reading", type=int, required=True)
+    arguments.add_argument("--stuck", type=int, required=True)
+    given = arguments.parse_args()
+    seen, ready = Seen(), asyncio.Semaphore(0)
+    kinds = [False] * given.reading + [True] * given.stuck
+    tasks = [
+        asyncio.create_task(watch(given.address, given.token, given.name, seen, ready, stuck=stuck)) for stuck in kinds
+    ]
+    for _ in tasks:
+        await ready.acquire()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    print(json.dumps(vars(seen)), flush=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

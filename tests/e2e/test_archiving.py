@@ -1,0 +1,116 @@
+"""`bedrock archive` and `bedrock rm`, and the end of what was archived long ago: nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from actors.store.engine import FILE, sqlite3
+from tests import pictures
+from tests.e2e.chat import Chat
+from tests.e2e.patience import PATIENCE, within
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Play, Twin, calls, says
+from tests.e2e.watcher import Watcher
+
+PROGRAM = Path(sys.executable).with_name("bedrock")
+TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "prunings", "commands", "attachments")
+SOON_DAYS = 1 / 86_400
+
+
+class Cli:
+    """The program, for one server."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """Exit code, and what was printed."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._server.folder),
+            "BEDROCK_ADDRESS": self._server.address,
+            "BEDROCK_TOKEN": self._server.token,
+        }
+        done = subprocess.run(
+            [str(PROGRAM), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def listed(self, *options: str) -> list[str]:
+        """Names of the conversations that it lists."""
+        return [each["name"] for each in json.loads(self("list", "--output", "json", *options)[1])]
+
+
+def rows_of(data: Path, conversation: str) -> dict[str, int]:
+    """How many rows there are of a conversation and its sub-agents, by table; none that has none."""
+    pattern = conversation.removeprefix("conversations/") + "%"
+    counts: dict[str, int] = {}
+    with closing(sqlite3.connect(f"file:{data / FILE}?mode=ro", uri=True)) as connection:
+        for table in TABLES:
+            column = "id" if table == "conversations" else "conversation_id"
+            found = connection.execute(f"SELECT count(*) FROM {table} WHERE {column} LIKE ?", (pattern,))
+            counts[table] = found.fetchone()[0]
+    return {table: count for table, count in counts.items() if count}
+
+
+def family(chat: Chat, twin: Twin) -> None:
+    """A turn with an image and a sub-agent."""
+    child = twin.part(calls(("submit_result", {"result": "done"})))
+    chat.part.then(spawns(child.key), says("All done."))
+    assert within(chat.send("Look.", images=[pictures.large_jpeg()]).answer) == "All done."
+
+
+def spawns(key: str) -> Play:
+    return calls(("spawn_sub_agent", {"tasks": [{"task": f"Do it. {key}"}]}))
+
+
+def test_the_program_archives_brings_back_and_deletes(
+    server: ServerProcess, open_chat: Callable[..., Chat], twin: Twin
+) -> None:
+    cli, chat = Cli(server), open_chat()
+    family(chat, twin)
+    slug = chat.conversation.get().slug
+    assert cli("archive", slug) == (0, f"{slug} is archived\n")
+    assert chat.name not in cli.listed()
+    assert chat.name in cli.listed("--archived")
+    code, said = cli("ask", "--resume", slug, "Still there?")
+    assert (code != 0, "archived" in said) == (True, True)
+    assert "All done." in cli("show", slug)[1]
+    assert cli("archive", "--undo", slug) == (0, f"{slug} is active\n")
+    assert chat.name in cli.listed()
+    assert chat.ask("Back?") == "Done."
+    before = rows_of(server.data, chat.name)
+    assert {"conversations", "messages", "log", "attachments", "commands", "runs"} <= before.keys()
+    assert before["conversations"] == 2
+    assert cli("rm", slug) == (0, f"deleted {slug}\n")
+    assert rows_of(server.data, chat.name) == {}
+    code, said = cli("rm", slug)
+    assert (code, "Traceback" in said) == (1, False)
+
+
+def test_what_was_archived_long_ago_is_deleted_and_only_that(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
+    server = start_server(tmp_path, **provider(twin.url), BEDROCK_RETENTION_ARCHIVED_DAYS=f"{SOON_DAYS:.8f}")
+    with server.client() as client:
+        active, old = (Chat(client, twin.part(), tmp_path) for _ in range(2))
+        family(old, twin)
+        family(active, twin)
+        watcher = Watcher(server, old.name)
+        old.conversation.archive()
+        assert watcher.end() == "OK"
+        assert watcher.kinds[-1] == "deleted"
+        watcher.close()
+        assert rows_of(server.data, old.name) == {}
+        assert active.ask("And you?") == "Done."

@@ -1,0 +1,106 @@
+"""A small model beside conversations: it gives titles and sifts searches, is stopped by a cancel, and is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bedrock import Client, v1
+
+from tests.e2e.chat import Chat
+from tests.e2e.patience import PATIENCE, eventually, within
+from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
+from tests.e2e.twin import Part, Play, Twin, calls, hangs, says, stalls
+
+SMALL = "claude-haiku-4-5"
+
+
+@pytest.fixture(scope="module")
+def small_twin() -> Iterator[Twin]:
+    """The provider of the small model."""
+    with Twin() as made:
+        yield made
+    made.assert_content()
+
+
+@pytest.fixture(scope="module")
+def server(twin: Twin, small_twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose small model is served by somebody else, so that requests to it can be told from the others."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "config.toml"
+    config.write_text(
+        f'small_model = "{SMALL}"\n[providers.small]\nprotocol = "anthropic"\nbase_url = "{small_twin.url}"\n'
+        f'api_key = "{API_KEY}"\nmodels = ["{SMALL}"]\ndiscover = "never"\n'
+    )
+    servers = Servers()
+    yield servers(folder, "--config", str(config), **provider(twin.url))
+    servers.close()
+
+
+@pytest.fixture
+def sifting(client: Client, twin: Twin, small_twin: Twin, tmp_path: Path) -> Callable[[Play], tuple[Chat, Part]]:
+    """Creates conversations with a title whose model searches much; the small model plays what it is given."""
+
+    def create(play: Play) -> tuple[Chat, Part]:
+        (tmp_path / "much").write_text("a needle here\n" * 400)
+        small = small_twin.part(play)
+        search = {"query": f"Where is it? {small.key}", "search_terms": ["needle"]}
+        return Chat(client, twin.part(calls(("keyword_search", search))), tmp_path, title="Mine"), small
+
+    return create
+
+
+def test_a_conversation_gets_its_title_and_pays_for_it(
+    client: Client, twin: Twin, small_twin: Twin, tmp_path: Path
+) -> None:
+    small = small_twin.part(says('"Needles, mostly"', input_tokens=70))
+    chat = Chat(client, twin.part(), tmp_path)
+    assert within(chat.conversation.send(f"Find {small.key} {chat.part.key}\nplease").answer) == "Done."
+    eventually(lambda: chat.conversation.get().title == "Needles, mostly", "the title")
+    now = chat.conversation.get()
+    assert now.aside_usage.input_tokens == 70
+    assert now.aside_usage.cost_micros > 0
+    assert (now.total_usage.input_tokens, len(chat.part.exchanges), len(small.exchanges)) == (10, 1, 1)
+    assert "tools" not in small.exchanges[0].body
+    chat.assert_valid()
+
+
+def test_a_search_is_sifted(sifting: Callable[[Play], tuple[Chat, Part]]) -> None:
+    chat, small = sifting(says("much:7:a needle here", input_tokens=900))
+    assert chat.ask("Look.") == "Done."
+    (result,) = chat.part.exchanges[1].results
+    assert "much:7:a needle here\n[picked by a small model from " in str(result["content"])
+    assert "much:400:a needle here" in small.exchanges[0].question
+    assert chat.conversation.get().aside_usage.input_tokens == 900
+    assert len(chat.part.exchanges) == 2, "the small request is no turn of the conversation"
+
+
+@pytest.mark.parametrize("phase", [hangs, stalls])
+def test_a_cancel_ends_the_sifting_at_once(sifting: Callable[[Play], tuple[Chat, Part]], phase: Play) -> None:
+    chat, small = sifting(phase)
+    chat.send("Look.")
+    exchange = small.next_reached()
+    receipt = within(chat.conversation.cancel)
+    assert receipt.state.kind == v1.STATE_KIND_IDLE
+    assert exchange.closed.wait(PATIENCE), "the server must hang up"
+    assert chat.ask("And now?") == "Done."
+    chat.assert_valid()
+    if phase is stalls:
+        eventually(lambda: chat.conversation.get().aside_usage.input_tokens == 10, "what was told by then is paid for")
+
+
+def test_without_an_answer_the_beginning_is_shown(sifting: Callable[[Play], tuple[Chat, Part]]) -> None:
+    chat, _ = sifting(lambda exchange: exchange.send_raw(b"no answer at all"))
+    assert chat.ask("Look.") == "Done."
+    (result,) = chat.part.exchanges[1].results
+    assert "much:1:a needle here\n" in str(result["content"])
+    assert "characters are shown; use fewer or more specific terms]" in str(result["content"])
+
+
+def test_a_cancelled_request_is_paid_for(client: Client, twin: Twin, tmp_path: Path) -> None:
+    chat = Chat(client, twin.part(stalls), tmp_path, title="Mine")
+    chat.send("Hello")
+    chat.part.next_reached()
+    within(chat.conversation.cancel)
+    eventually(lambda: chat.conversation.get().total_usage.input_tokens == 10, "its input is counted")

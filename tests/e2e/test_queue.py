@@ -1,0 +1,259 @@
+"""Every message that is accepted ends in exactly one fate, and anybody can ask which, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bedrock import AsyncClient, Run, RunInterrupted, v1
+from bedrock.errors import RunOver, UnknownOrDecided
+
+from tests.e2e.chat import Chat
+from tests.e2e.patience import PATIENCE, only, within
+from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
+from tests.e2e.twin import Play, Twin, calls, held, refuses, says, stalls
+
+OpenChat = Callable[..., Chat]
+ECHO = ("bash", {"cmd": "echo tool ran"})
+PROGRAM = Path(sys.executable).with_name("bedrock")
+
+
+def fates(chat: Chat) -> dict[str, str]:
+    """By message, what became of everything that waited."""
+    listed = list(chat.conversation.queue(include_settled=True))
+    found = {each.message.name: v1.QueuedMessage.Fate.Name(each.fate).removeprefix("FATE_") for each in listed}
+    assert len(found) == len(listed)
+    return found
+
+
+def waiting(chat: Chat) -> list[str]:
+    return [each.message.name for each in chat.conversation.queue()]
+
+
+def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
+    answer = held(says("Answered."))
+    chat = open_chat(answer, says("Second."))
+    run = chat.send("Go.")
+    exchange = chat.part.next_reached(answer)
+    steer = chat.send("Left.", delivery="steer")
+    dropped = chat.send("Then this.", delivery="follow_up")
+    kept = chat.send("And that.", delivery="follow_up")
+    assert waiting(chat) == [each.message.name for each in (steer, dropped, kept)]
+    assert only([each.message.request_cycle for each in chat.conversation.queue()][:1]) == run.name
+
+    assert chat.conversation.withdraw(steer.message).text.startswith("Left.")
+    taken = chat.conversation.withdraw(dropped.message.name)
+    assert (taken.name, taken.proto.delivery) == (dropped.message.name, v1.DELIVERY_FOLLOW_UP)
+    assert waiting(chat) == [kept.message.name]
+    for gone in (steer.message.name, run.message.name, f"{chat.name}/messages/never"):
+        with pytest.raises(UnknownOrDecided) as refusal:
+            chat.conversation.withdraw(gone)
+        assert refusal.value.code == "ABORTED"
+
+    with pytest.raises(RunInterrupted, match="withdrawn"):
+        within(dropped.answer)
+    exchange.go.set()
+    assert within(run.answer) == "Answered."
+    assert within(kept.answer) == "Second."
+    assert [role for role, _ in chat.said()] == ["user", "agent", "user", "agent"], "what was withdrawn left a trace"
+    assert [cycle.name for cycle in chat.conversation.cycles()] == [run.name, kept.name]
+    assert fates(chat) == {
+        steer.message.name: "WITHDRAWN",
+        dropped.message.name: "WITHDRAWN",
+        kept.message.name: "DELIVERED",
+    }
+    assert waiting(chat) == []
+
+
+def test_the_async_client_lists_and_takes_back(open_chat: OpenChat, server: ServerProcess) -> None:
+    chat = open_chat(stalls)
+    chat.send("Go.")
+    chat.part.next_reached(stalls)
+    waits = chat.send("Later.", delivery="follow_up")
+
+    async def take_back() -> list[tuple[str, int]]:
+        async with AsyncClient(server.address, token=server.token) as client:
+            conversation = client.conversation(chat.name)
+            assert [each.message.name async for each in conversation.queue()] == [waits.message.name]
+            assert (await conversation.withdraw(waits.message)).name == waits.message.name
+            return [(each.message.name, each.fate) async for each in conversation.queue(include_settled=True)]
+
+    assert asyncio.run(take_back()) == [(waits.message.name, v1.QueuedMessage.FATE_WITHDRAWN)]
+    chat.conversation.cancel()
+
+
+def cancelled(chat: Chat) -> None:
+    chat.conversation.cancel()
+
+
+@pytest.mark.parametrize(
+    ("policy", "ending", "runs"),
+    [
+        ("always", says("Done."), True),
+        ("always", refuses(400, "invalid_request_error"), True),
+        ("always", cancelled, True),
+        ("completed_only", says("Done."), True),
+        ("completed_only", refuses(400, "invalid_request_error"), False),
+        ("completed_only", cancelled, False),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__qualname__", str(value)).split(".")[0],
+)
+def test_the_policy_says_after_which_ends_a_follow_up_runs(
+    open_chat: OpenChat, policy: str, ending: Play | Callable[[Chat], None], runs: bool
+) -> None:
+    first = stalls if ending is cancelled else held(ending)  # type: ignore[arg-type]
+    chat = open_chat(first, says("Second."), says("Third."), follow_up_policy=policy)
+    chat.send("One.")
+    exchange = chat.part.next_reached(first)
+    follow_ups = [chat.send(f"Number {number}.", delivery="follow_up") for number in (2, 3)]
+    if ending is cancelled:
+        cancelled(chat)
+    else:
+        exchange.go.set()
+    if runs:
+        assert [within(each.answer) for each in follow_ups] == ["Second.", "Third."]
+    else:
+        assert [_reason(each) for each in follow_ups] == ["NOT_RUN", "NOT_RUN"]
+    expected = "DELIVERED" if runs else "DISCARDED"
+    assert fates(chat) == {each.message.name: expected for each in follow_ups}
+    cycles = list(chat.conversation.cycles())[1:]
+    assert [cycle.root_delivery for cycle in cycles] == [v1.DELIVERY_FOLLOW_UP] * 2
+    assert [cycle.stop_detail for cycle in cycles] == ([""] * 2 if runs else ["not_run"] * 2)
+    assert [each.message.request_cycle for each in chat.conversation.queue(include_settled=True)] == [
+        cycle.name for cycle in cycles
+    ]
+    chat.assert_valid()
+
+
+def _reason(run: Run) -> str:
+    with pytest.raises(RunInterrupted) as cut:
+        within(run.answer)
+    return cut.value.reason
+
+
+def test_a_steer_that_a_failing_run_never_read_is_returned_and_may_be_sent_again(open_chat: OpenChat) -> None:
+    fails = held(refuses(400, "invalid_request_error"))
+    chat = open_chat(fails, says("Now."))
+    run = chat.send("Go.")
+    exchange = chat.part.next_reached(fails)
+    steer = chat.send("Gently.", delivery="steer", expected_run=run.name)
+    exchange.go.set()
+    chat.settle()
+    assert fates(chat) == {steer.message.name: "RETURNED"}
+    with pytest.raises(RunOver):
+        chat.send("Gently.", delivery="steer", expected_run=run.name)
+    with pytest.raises(RunOver):
+        chat.send("Gently.", delivery="follow_up", expected_run=run.name)
+    again = chat.send("Gently.", delivery="steer")
+    assert (again.disposition, within(again.answer)) == ("direct", "Now.")
+    assert fates(chat) == {steer.message.name: "RETURNED"}, "what is in the history at once never waited"
+
+
+def test_fates_survive_a_kill_and_what_waits_gets_one(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
+    """All five of them, and what a crash makes of what waits."""
+    server = start_server(tmp_path, **provider(twin.url))
+    answer = held(calls(ECHO))
+    with server.client() as client:
+        chat = Chat(client, twin.part(answer, says("Steered."), says("Followed."), stalls), tmp_path)
+        run = chat.send("One.")
+        exchange = chat.part.next_reached(answer)
+        steer, follow_up, back = (
+            chat.send("Two.", delivery="steer"),
+            chat.send("Three.", delivery="follow_up"),
+            chat.send("Four.", delivery="follow_up"),
+        )
+        chat.conversation.withdraw(back.message)
+        exchange.go.set()
+        assert within(run.answer) == "Steered."
+        assert within(follow_up.answer) == "Followed."
+        chat.send("Five.")
+        chat.part.next_reached(stalls)
+        unread, dropped = chat.send("Six.", delivery="steer"), chat.send("Seven.", delivery="follow_up")
+        chat.conversation.cancel(discard_queued=True)
+        expected = {
+            back.message.name: "WITHDRAWN",
+            steer.message.name: "DELIVERED",
+            follow_up.message.name: "DELIVERED",
+            unread.message.name: "RETURNED",
+            dropped.message.name: "DISCARDED",
+        }
+        assert fates(chat) == expected
+        chat.part.then(stalls)
+        chat.send("Eight.")
+        chat.part.next_reached(stalls)
+        late, later = chat.send("Nine.", delivery="steer"), chat.send("Ten.", delivery="follow_up")
+        assert fates(chat) == expected | {late.message.name: "QUEUED", later.message.name: "QUEUED"}
+    server.kill()
+    server = start_server(tmp_path, **provider(twin.url))
+    with server.client() as client:
+        chat.client, chat.conversation = client, client.conversation(chat.name)
+        assert fates(chat) == expected | {late.message.name: "RETURNED", later.message.name: "DISCARDED"}
+
+
+# --- the program --------------------------------------------------------------------------------------------------
+
+
+def test_the_program_lists_takes_back_and_shows_how_it_went(
+    open_chat: OpenChat, server: ServerProcess, tmp_path: Path
+) -> None:
+    environment = {**clean_environment(tmp_path), "BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
+
+    def program(*arguments: str) -> str:
+        done = subprocess.run(
+            [str(PROGRAM), *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    answer = held(calls(ECHO, ("read_file", {"path": "no such file"}), text="Let me look."))
+    chat = open_chat(answer, says("Done."), says("Followed."))
+    slug = chat.conversation.get().slug
+    run = chat.send("Go.")
+    exchange = chat.part.next_reached(answer)
+    chat.send("Gently.", delivery="steer")
+    chat.send("Then this.", delivery="follow_up")
+    chat.send("Not this.", delivery="follow_up")
+    rows = [line.split("\t") for line in program("queue", slug).splitlines()]
+    assert [(row[1], row[3], row[4][:6]) for row in rows] == [
+        ("steer", "waits", "Gently"),
+        ("follow-up", "waits", "Then t"),
+        ("follow-up", "waits", "Not th"),
+    ]
+    assert program("withdraw", slug).startswith("withdrawn: Not this.")
+    exchange.go.set()
+    chat.settle()
+    assert within(run.wait)
+    settled = [line.split("\t")[3] for line in program("queue", slug, "--all").splitlines()]
+    assert settled == ["withdrawn", "delivered", "delivered"]
+
+    timeline = program("show", slug, "--timeline")
+    assert "\x1b" not in timeline
+    assert max(map(len, timeline.partition("\n\n")[2].splitlines())) <= 80
+    order = [
+        ">          Go.",
+        "Let me look.",
+        "- bash: bash",
+        "- read: read_file",
+        "(steer)",
+        "Done.",
+        "=          completed",
+        "follow-up",
+    ]
+    places = [timeline.find(part) for part in order]
+    assert places == sorted(places), timeline
+    assert places[0] > 0, timeline
+
+    lines = program("cycles", slug, "--events")
+    (tmp_path / "events.jsonl").write_text(lines)
+    table = program("cycles", slug)
+    assert program("cycles", "events.jsonl", "--strict") == table

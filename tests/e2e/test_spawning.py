@@ -1,0 +1,210 @@
+"""Sub-agents by hand, from outside: the call, what it refuses, and their conversations as any client sees them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bedrock import Task, v1
+from bedrock.errors import BedrockError, InvalidArgument, ModelUnavailable, SubAgent, WorkingDirectoryInvalid
+
+from tests.e2e.chat import Chat
+from tests.e2e.patience import only, within
+from tests.e2e.server_process import ServerProcess, Servers
+from tests.e2e.twin import Play, Twin, calls, hangs, held
+from tests.e2e.watcher import Watcher
+from tests.unit.clients.terminals import Terminal
+
+
+def submits(text: str) -> Play:
+    return calls(("submit_result", {"result": text}))
+
+
+def test_tasks_run_and_their_results_reach_the_agent_in_order(
+    open_chat: Callable[..., Chat], twin: Twin, watch: Callable[..., Watcher]
+) -> None:
+    slow, quick = twin.part(held(submits("first"))), twin.part(submits("second"))
+    chat = open_chat()
+    watcher = watch(chat.name)
+    run = chat.conversation.spawn([f"{slow.key} One", Task(f"{quick.key} Two", max_turns=3, timeout=60)])
+    assert run.sub_agents == [f"{chat.name}-a1", f"{chat.name}-a2"]
+    assert run.message.text.splitlines() == [f"{slow.key} One", f"{quick.key} Two"]
+    started = watcher.state(v1.STATE_KIND_AWAITING_SUB_AGENTS).state_changed.state.awaiting_sub_agents
+    assert [(agent.conversation, agent.task) for agent in started.pending] == [
+        (f"{chat.name}-a1", f"{slow.key} One"),
+        (f"{chat.name}-a2", f"{quick.key} Two"),
+    ]
+    working = slow.next_reached()
+    ended = watcher.until("sub_agents_changed").sub_agents_changed
+    assert [(report.conversation, report.result) for report in ended.reports] == [(f"{chat.name}-a2", "second")]
+    late = watch(chat.name)
+    standing = late.events[0].snapshot.sub_agents
+    assert [agent.conversation for agent in standing.pending] == [f"{chat.name}-a1"]
+    assert [report.result for report in standing.reports] == ["second"]
+    working.go.set()
+    assert within(run.wait)
+    told = only([each for each in chat.messages() if each.system_kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS])
+    assert told.content[0].text == f'Task: "{slow.key} One"\nResult: first\n\nTask: "{quick.key} Two"\nResult: second'
+
+
+def test_children_are_listed_by_their_parent_only_and_read_like_any_conversation(
+    open_chat: Callable[..., Chat], twin: Twin, watch: Callable[..., Watcher]
+) -> None:
+    part = twin.part(calls(("think", {"thoughts": "hm"})), submits("done"))
+    chat = open_chat()
+    within(chat.conversation.spawn([f"Do it. {part.key}"]).wait)
+    child = only(list(chat.conversation.sub_agents()))
+    assert child == only(list(chat.client.conversations(parent=chat.conversation.get().slug)))
+    assert child.name not in [each.name for each in chat.client.conversations()]
+    assert (child.parent, child.state.completed.result) == (chat.name, "done")
+    assert child.title == f"Do it. {part.key}"
+    restricted = chat.client.server_info().sandbox.restricted_available
+    assert child.mode == (v1.MODE_RESTRICTED if restricted else chat.conversation.get().mode)
+    said = list(chat.client.conversation(child.name).messages())
+    assert [message.role for message in said] == ["user", "agent", "tool", "agent", "tool"]
+    watcher = watch(child.name, after_revision=0)
+    watcher.state(v1.STATE_KIND_COMPLETED)
+    assert watcher.revisions == list(range(1, child.revision + 1))
+
+
+def test_a_sub_agent_takes_no_commands_but_a_cancel(open_chat: Callable[..., Chat], twin: Twin) -> None:
+    part = twin.part(hangs)
+    chat = open_chat()
+    run = chat.conversation.spawn([f"Do it. {part.key}"])
+    part.next_reached()
+    child = chat.client.conversation(run.sub_agents[0])
+    for command in (
+        lambda: child.send("Hi"),
+        lambda: child.send("Hi", delivery="steer"),
+        lambda: child.set_mode("unrestricted"),
+        lambda: child.spawn(["More"]),
+        child.trigger_continuation,
+    ):
+        with pytest.raises(SubAgent):
+            command()
+    assert not child.cancel().no_op
+    within(run.wait)
+    assert child.get().state.failed.error.kind == v1.ERROR_KIND_CANCELLED
+
+
+def test_a_request_id_starts_them_once(open_chat: Callable[..., Chat], twin: Twin) -> None:
+    part = twin.part(submits("done"))
+    chat = open_chat()
+    request_id = str(uuid.uuid4())
+    first = chat.conversation.spawn([part.key], request_id=request_id)
+    within(first.wait)
+    again = chat.conversation.spawn([part.key], request_id=request_id)
+    assert (again.name, again.sub_agents) == (first.name, first.sub_agents)
+    assert len(list(chat.conversation.sub_agents())) == 1
+    with pytest.raises(BedrockError) as other:
+        chat.conversation.spawn(["Something else"], request_id=request_id)
+    assert other.value.reason == "REQUEST_ID_REUSED"
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "field"),
+    [
+        (Task(""), InvalidArgument, "tasks[1].task"),
+        (Task("x", max_turns=-1), InvalidArgument, "tasks[1].max_turns"),
+        (Task("x", timeout=0.5), InvalidArgument, "tasks[1].timeout"),
+        (Task("x", model="nobody/serves this"), InvalidArgument, "tasks[1].model"),
+        (Task("x", working_directory="/nowhere"), WorkingDirectoryInvalid, "tasks[1].working_directory"),
+        (Task("x", read_first=["missing"]), InvalidArgument, "tasks[1].read_first[0]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_one_wrong_task_is_named_and_none_is_started(
+    open_chat: Callable[..., Chat], task: Task, error: type[BedrockError], field: str
+) -> None:
+    chat = open_chat()
+    before = chat.conversation.get()
+    with pytest.raises(error) as refused:
+        chat.conversation.spawn(["A good one", task])
+    assert list(refused.value.fields) == [field]
+    assert chat.conversation.get() == before
+    assert list(chat.conversation.sub_agents()) == []
+
+
+def test_while_something_is_under_way_they_are_refused(open_chat: Callable[..., Chat]) -> None:
+    chat = open_chat(hangs)
+    chat.send("Wait.")
+    chat.part.next_reached()
+    with pytest.raises(BedrockError) as refused:
+        chat.conversation.spawn(["More"])
+    assert refused.value.reason == "AGENT_BUSY"
+    chat.conversation.cancel()
+
+
+# --- at a terminal, with the demo model -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that has nothing but the demo model."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("demo"))
+    servers.close()
+
+
+def environ(server: ServerProcess) -> dict[str, str]:
+    return {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
+
+
+def test_a_model_that_nobody_serves_is_named(demo: ServerProcess, tmp_path: Path) -> None:
+    with demo.client() as client:
+        conversation = client.create(tmp_path)
+        with pytest.raises(ModelUnavailable) as refused:
+            conversation.spawn(["x", Task("x", model="nobody/serves-this")])
+        assert list(refused.value.fields) == ["tasks[1].model"]
+        assert conversation.get().state.kind == v1.STATE_KIND_IDLE
+
+
+def test_a_terminal_shows_the_tree_while_they_work_and_how_each_ended(demo: ServerProcess, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("A project.\n")
+    with demo.client() as client:
+        conversation = client.create(tmp_path)
+        within(conversation.send("think").wait)
+        with Terminal("watch", conversation.get().slug, environ=environ(demo)) as terminal:
+            terminal.shows("That was reasoning")
+            conversation.spawn(["run sleep 2; ls", "Look: read README.md"])
+            terminal.shows("├ ◦ run sleep 2; ls · bash 1/1 ")
+            terminal.shows("└ ✓ Look: read README.md · done · ")
+            terminal.shows("  ✓ run sleep 2; ls · ")
+            terminal.shows("· what the sub-agents report")
+            terminal.shows("They say:")
+            terminal.keys("\x03")
+            assert terminal.ends() == 130
+
+
+def test_ctrl_c_in_a_chat_cancels_the_parent_and_all_its_sub_agents(demo: ServerProcess, tmp_path: Path) -> None:
+    with demo.client() as client:
+        conversation = client.create(tmp_path)
+        slug = conversation.get().slug
+        with Terminal("chat", "-r", slug, environ=environ(demo)) as terminal:
+            terminal.shows("idle")
+            conversation.spawn(["run sleep 600", "run sleep 600"])
+            terminal.shows("└ ◦ run sleep 600 · ")
+            terminal.keys("\x03")
+            terminal.shows("■ cancelled")
+            terminal.keys("\x03")
+            assert terminal.ends() == 0
+        kinds = [child.state.failed.error.kind for child in conversation.sub_agents()]
+    assert kinds == [v1.ERROR_KIND_CANCELLED] * 2
+
+
+def test_the_demo_shows_sub_agents_that_use_their_tools(demo: ServerProcess, tmp_path: Path) -> None:
+    with demo.client() as client:
+        conversation = client.create(tmp_path)
+        answer = within(conversation.send("agents").answer)
+        children = list(conversation.sub_agents())
+        used = [
+            call.tool
+            for child in children
+            for message in client.conversation(child.name).messages()
+            for call in message.tool_calls
+        ]
+    assert answer.count("Task: ") == 3
+    assert "Failed: Cannot read README.md" in answer, "there is none, and that is a report too"
+    assert sorted(used) == ["bash", "bash", "read_file", "submit_error", "submit_result", "submit_result"]

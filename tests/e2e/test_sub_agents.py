@@ -1,0 +1,166 @@
+"""Sub-agents of a real server: with real tools and requests, and through kill -9 at any instant."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bedrock import v1
+
+from actors.core import history
+from actors.core.states import QUIET, TERMINAL
+from actors.store.peewee_store import PeeweeStore, open_store
+from tests.e2e import processes
+from tests.e2e.chat import Chat
+from tests.e2e.patience import eventually
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Part, Play, Twin, calls, hangs, held, says, streams
+
+KILLS = int(os.environ.get("BEDROCK_AGENT_KILLS", "5"))
+"""Servers that are killed with sub-agents at work."""
+
+SOON = 0.5
+"""Seconds after the message at which a server is killed at the latest: all of a family's life."""
+
+
+def submits(text: str) -> Play:
+    return calls(("submit_result", {"result": text}))
+
+
+def spawns(*parts: Part, **more: Any) -> Play:
+    """A call that starts a sub-agent for each of these parts."""
+    return calls(("spawn_sub_agent", {"tasks": [{"task": f"Do it. {part.key}"} | more for part in parts]}))
+
+
+def results(chat: Chat) -> list[str]:
+    """What the parent's model was told, a paragraph per task."""
+    blocks = [block for message in chat.messages() for block in message.content]
+    (told,) = [block.tool_result for block in blocks if block.tool_result.output]
+    return [paragraph.partition("\n")[2] for paragraph in told.output.split("\n\n")]
+
+
+def test_sub_agents_work_in_their_own_conversations_and_their_results_come_back(
+    open_chat: Callable[..., Chat], twin: Twin, tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("the code is 4711\n")
+    reader = twin.part(calls(("bash", {"cmd": "cat notes; touch made; echo $?"})), submits("done"))
+    failing = twin.part(calls(("submit_error", {"error": "no such door"})))
+    chat = open_chat(spawns(reader, failing, read_first=["notes"]), says("Both have ended."), mode="unrestricted")
+    assert chat.ask("Look.") == "Both have ended."
+    assert results(chat) == ["Result: done", "Failed: no such door"]
+    first = reader.exchanges[0]
+    assert first.tools[-2:] == ["submit_result", "submit_error"]
+    assert not {"spawn_sub_agent", "request_mode_upgrade"} & set(first.tools)
+    assert '<file path="notes">\n     1\tthe code is 4711\n</file>' in first.texts[0]
+    ran = reader.exchanges[1].results[0]
+    assert "the code is 4711" in str(ran)
+    restricted = chat.client.server_info().sandbox.restricted_available
+    assert (tmp_path / "made").exists() != restricted, "its parent may, a sub-agent may not"
+    chat.assert_valid()
+
+
+def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], twin: Twin) -> None:
+    full = twin.part(says("I have read everything.", input_tokens=10_000_000))
+    chat = open_chat(spawns(full), says("Too much."))
+    assert chat.ask("Read.") == "Too much."
+    assert results(chat) == [
+        "Failed: context exhausted before result submission\nPartial result: I have read everything."
+    ]
+    assert len(full.exchanges) == 1
+
+
+def test_a_sub_agent_that_has_ended_leaves_no_background_job(open_chat: Callable[..., Chat], twin: Twin) -> None:
+    forever = processes.forever()
+    running = calls(("bash", {"cmd": f"sleep {forever}", "wait_seconds": 1}))
+    handed_over = twin.part(running, held(submits("it runs")))
+    chat = open_chat(spawns(handed_over), says("Well."))
+    run = chat.send("Start it.")
+    handed_over.next()
+    exchange = handed_over.next_reached()
+    assert "handle" in str(exchange.results[0])
+    assert processes.sleepers(forever)
+    exchange.go.set()
+    run.wait()
+    eventually(lambda: not processes.running(forever), "its job has ended with it")
+    assert results(chat) == ["Result: it runs"]
+
+
+def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(open_chat: Callable[..., Chat], twin: Twin) -> None:
+    forever = processes.forever()
+    asking = [twin.part(hangs), twin.part(streams)]
+    working = twin.part(calls(("bash", {"cmd": f"setsid sleep {forever} & sleep {forever}"})))
+    chat = open_chat(spawns(*asking, working))
+    chat.send("Go.")
+    exchanges = [part.next_reached() for part in asking]
+    eventually(lambda: len(processes.sleepers(forever)) == 2, "the tool's processes run")
+    assert len(chat.conversation.cancel().sub_agents) == 3
+    eventually(lambda: chat.state.kind == v1.STATE_KIND_IDLE, "the parent is idle")
+    eventually(lambda: not processes.running(forever), "the tools are dead")
+    assert all(exchange.closed.wait(45) for exchange in exchanges)
+    chat.assert_valid()
+    chat.part.then(says("Yes."))
+    assert chat.ask("Still there?") == "Yes."
+
+
+def test_servers_that_are_killed_at_any_instant_leave_whole_families(
+    start_server: Servers, twin: Twin, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    server = start_server(tmp_path, **provider(twin.url))
+    for number in range(KILLS):
+        name = _family(server, twin, tmp_path, rng.random() * SOON)
+        server.kill()
+        eventually(functools.partial(_gone, server), f"the tools of the dead server are gone; seed {seed}")
+        asked = twin.asked
+        server = start_server(tmp_path, **provider(twin.url))
+        with server.client() as client:
+            assert client.conversation(name).get().state.kind == v1.STATE_KIND_IDLE, f"seed {seed}, family {number}"
+        assert twin.asked == asked, f"the start asked the model; seed {seed}"
+    assert server.stop() == 0
+    store = open_store(tmp_path / "data")
+    try:
+        parents = store.list(principal="local", archived=False, parent=None, before=None, limit=1_000)
+        assert len(parents) == KILLS
+        for parent in parents:
+            _check(store, parent.id, f"seed {seed}")
+    finally:
+        store.close()
+
+
+def _gone(server: ServerProcess) -> bool:
+    return not server.running()
+
+
+def _family(server: ServerProcess, twin: Twin, folder: Path, seconds: float) -> str:
+    """A family at work for so long; its name."""
+    forever = processes.forever()
+    parts = [
+        twin.part(hangs),
+        twin.part(streams),
+        twin.part(calls(("bash", {"cmd": f"sleep {forever}"}))),
+        twin.part(submits("at once")),
+        twin.part(calls(("think", {"thoughts": "hm"})), submits("after a tool")),
+    ]
+    with server.client() as client:
+        chat = Chat(client, twin.part(spawns(*parts)), folder)
+        chat.send("Go.")
+        time.sleep(seconds)
+        return chat.name
+
+
+def _check(store: PeeweeStore, parent_id: str, where: str) -> None:
+    """At rest, sound, every chain valid, every call answered."""
+    for key in (parent_id, *store.children(parent_id)):
+        record = store.load(key)
+        assert record is not None
+        assert isinstance(record.state, QUIET if key == parent_id else TERMINAL), (where, record.state)
+        said = store.history(key, record.state.ledger.seq)
+        assert history.violations(said) == (), where
+        assert history.open_calls(said) == (), where
+        assert store.verify(key) == (), where

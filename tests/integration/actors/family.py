@@ -1,0 +1,215 @@
+"""A model whose parents start sub-agents, and whose sub-agents do what their task says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actors.core.content import SubAgentComplete, Text, ToolUse, Usage
+from actors.core.context import ToolGroup, ToolTraits
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import (
+    CancelToken,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolSpec,
+)
+from actors.tools.spawn_sub_agent import SpawnSubAgentTool
+from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
+from tests.toolboxes import NothingKept
+
+PATIENCE = 10.0
+WINDOW = 190_000
+
+
+def call(request: ModelRequest, name: str, **arguments: Any) -> ModelAnswer:
+    """The one call of an answer. Its id is new, whatever the request has been answered before."""
+    return answer(request, ToolUse(f"{request.request_id.replace(':', '-')}", name, json.dumps(arguments)))
+
+
+def answer(request: ModelRequest, *content: Any, tokens: int = 100) -> ModelAnswer:
+    blocks = tuple(Text(block) if isinstance(block, str) else block for block in content)
+    ended = all(isinstance(block, Text) for block in blocks)
+    return ModelAnswer(blocks, ended, Usage(input_tokens=tokens - 10, output_tokens=10, cost_micros=tokens))
+
+
+class FamilyModel:
+    """Sub-agents do what the first word of their task says, with the rest of it; a parent's message holds its tasks."""
+
+    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, WINDOW)
+
+    def __init__(self) -> None:
+        self.requests: list[ModelRequest] = []
+        self.running: set[str] = set()
+        """Conversations that a request of is under way."""
+        self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
+        """What "wait" waits for, by name."""
+        self.hanging = threading.Event()
+        """Somebody who does not end by itself is at it."""
+        self.news = threading.Condition()
+
+    def asked(self, conversation_id: str) -> int:
+        return sum(request.conversation_id == conversation_id for request in self.requests)
+
+    def at_rest(self) -> bool:
+        return not self.running
+
+    def until_asked(self, conversation_id: str, times: int = 1) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: self.asked(conversation_id) >= times, PATIENCE)
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        if cancel.cancelled:  # as every adapter does before it asks anybody
+            raise ModelAborted
+        with self.news:
+            self.requests.append(request)
+            self.running.add(request.conversation_id)
+            self.news.notify_all()
+        try:
+            if "submit_result" not in {tool.name for tool in request.tools}:
+                return self._parent(request)
+            said = next(block for block in request.turns[0].content if isinstance(block, Text)).text
+            word, _, rest = said.partition(" ")
+            ending: Callable[..., ModelAnswer] = getattr(self, f"_{word}")
+            return ending(request, rest, sink, cancel)
+        finally:
+            with self.news:
+                self.running.discard(request.conversation_id)
+
+    def _parent(self, request: ModelRequest) -> ModelAnswer:
+        last = request.turns[-1].content[-1]
+        if isinstance(last, Text) and last.text.startswith("["):
+            return call(request, "spawn_sub_agent", tasks=json.loads(last.text))
+        return answer(request, "All is told.")
+
+    def _submit(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return call(request, "submit_result", result=rest)
+
+    def _error(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return call(request, "submit_error", error=rest)
+
+    def _wait(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        gate = self.gates[rest]
+        cancel.on_cancel(gate.set)
+        assert gate.wait(PATIENCE)
+        if cancel.cancelled:
+            raise ModelAborted
+        return call(request, "submit_result", result=rest)
+
+    def _hang(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        sink.text("Let me see")
+        self.hanging.set()
+        assert cancel.wait(PATIENCE * 2)
+        raise ModelAborted
+
+    def _talk(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return answer(request, f"I think: {rest}")
+
+    def _use(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """Use a tool in every turn, and never come to an end."""
+        return answer(request, f"turn {self.asked(request.conversation_id)}", *call(request, rest).content)
+
+    def _nest(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return call(request, "spawn_sub_agent", tasks=[{"task": rest}])
+
+    def _last(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """Submit only when told that this is the last turn."""
+        told = "".join(block.text for block in request.turns[-1].content if isinstance(block, Text))
+        if "this is your last turn" in told:
+            return call(request, "submit_result", result=rest)
+        return self._use(request, "look", sink, cancel)
+
+    def _overloaded(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        raise ModelFailed(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
+
+    def _refused(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        raise ModelFailed(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
+
+    def _fill(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        return answer(request, "I read it all.", *call(request, "look").content, tokens=WINDOW)
+
+
+class FamilyBox(NothingKept):
+    """look answers at once, linger lasts until it is cancelled, read_file reads files that tests have made."""
+
+    def __init__(self) -> None:
+        self.lingering = threading.Semaphore(0)
+        self.ended = threading.Semaphore(0)
+        self.forgotten: list[str] = []
+        self.files: dict[str, str] = {}
+        self._runs: dict[str, Callable[[Mapping[str, Any], ToolContext], ToolOutput]] = {
+            "look": lambda arguments, context: ToolOutput("seen"),
+            "linger": self._linger,
+            "read_file": self._read,
+        }
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=True) for name in self._runs]
+        standard = tuple(ToolSpec(each.name, each.name, {}, each) for each in traits)
+        return (*standard, RESULT_SPEC, ERROR_SPEC) if sub_agent else (*standard, SpawnSubAgentTool().spec)
+
+    def get(self, name: str) -> Tool | None:
+        return SpawnSubAgentTool() if name == "spawn_sub_agent" else Runnable(self._runs[name])  # type: ignore[return-value]
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        parsed: Mapping[str, Any] = json.loads(raw)
+        return parsed
+
+    def forget(self, conversation_id: str) -> None:
+        self.forgotten.append(conversation_id)
+
+    def _linger(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        self.lingering.release()
+        assert context.cancel.wait(PATIENCE * 2)
+        self.ended.release()
+        return ToolOutput("cut off", is_error=True)
+
+    def _read(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        text = self.files.get(arguments["path"])
+        if text is None:
+            return ToolOutput(f"Cannot read {arguments['path']}: no such file.", is_error=True)
+        return ToolOutput(text)
+
+
+class Runnable:
+    def __init__(self, run: Callable[[Mapping[str, Any], ToolContext], ToolOutput]) -> None:
+        self.run = run
+
+
+def tasks(*texts: str, **more: Any) -> str:
+    """A message that makes a parent start these."""
+    return json.dumps([{"task": text, **more} for text in texts])
+
+
+def child(talk: Any, number: int) -> Any:
+    return type(talk)(talk.world, f"{talk.id}-a{number}")
+
+
+def aggregate(talk: Any) -> list[str]:
+    """What the parent's model was told, a paragraph per task."""
+    history = talk.world.truth.history(talk.id, talk.state.ledger.seq)
+    (told,) = [block for message in history for block in message.content if isinstance(block, SubAgentComplete)]
+    return told.output.split("\n\n")
+
+
+def until(true: Callable[[], object]) -> None:
+    pause, deadline = threading.Event(), time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, "never came true"
+        pause.wait(0.002)
+
+
+def all_left(world: Any) -> None:
+    """Nobody but parents at rest has an actor."""
+    until(lambda: not world.supervisor.sub_agents._parents)

@@ -1,0 +1,237 @@
+"""What is kept for how long: old events and what was archived long ago go, what is in use never does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import housekeeping
+from actors.core.errors import Reason, Rejected
+from actors.core.states import Idle
+from actors.housekeeping import DAY_MS, Housekeeper, Retention
+from actors.ports import Attachment, Store, StoreDamaged, StoreUnavailable
+from actors.requests import Archive, Delete, EtagMismatch
+from actors.store import pruning
+from actors.store.memory import MemoryStore
+from actors.store.peewee_store import open_store
+from actors.system import SystemClock
+
+World = Any
+PATIENCE = 10.0
+
+
+class Later(SystemClock):
+    """The clock of somebody who lives some days ahead."""
+
+    def __init__(self, days: float = 0.0) -> None:
+        self.days = days
+
+    def now_ms(self) -> int:
+        return super().now_ms() + round(self.days * DAY_MS)
+
+
+def keeper(world: World, days: float, **retention: Any) -> Housekeeper:
+    """A housekeeper who comes in so many days."""
+    return Housekeeper(world.store, world.supervisor, Later(days), Retention(**retention))
+
+
+@pytest.fixture(params=["memory", "peewee"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path / "data")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def home(any_store: Store, make_world: Callable[..., World]) -> World:
+    """A world over either store."""
+    return make_world(any_store)
+
+
+def turn(world: World, talk: Any) -> None:
+    """A message and its answer."""
+    talk.send("go on")
+    exchange = talk.exchange()
+    exchange.sink.started()
+    exchange.say("gone on")
+    talk.rest(Idle)
+
+
+def begins_at(world: World, talk: Any) -> int:
+    return int(world.truth.journal(talk.id, after_step=0, limit=1)[0].first_revision)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_go_when_they_are_old_enough_and_messages_stay(home: World) -> None:
+    talk = home.create()
+    for _ in range(3):
+        turn(home, talk)
+    history = home.truth.history(talk.id, 99)
+    keeper(home, 29, events_days=30, events_min=5).sweep()
+    assert begins_at(home, talk) == 1
+    keeper(home, 31, events_days=30, events_min=5).sweep()
+    assert 1 < begins_at(home, talk) <= talk.record.last_seq - 4
+    assert home.truth.history(talk.id, 99) == history
+    assert home.truth.verify(talk.id) == ()
+
+
+def test_the_latest_events_are_kept_however_old_they_are(home: World) -> None:
+    talk = home.create()
+    turn(home, talk)
+    keeper(home, 999, events_days=1, events_min=1_000).sweep()
+    assert begins_at(home, talk) == 1
+    keeper(home, 999, events_days=1, events_min=1).sweep()
+    kept = home.truth.events(talk.id, after=talk.record.last_seq - 1, limit=9)
+    assert [event.revision for event in kept] == [talk.record.last_seq]
+
+
+def test_a_conversation_goes_on_while_its_events_are_pruned(home: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "ROWS", 1)
+    talk = home.create()
+    turn(home, talk)
+    talk.send("and now?")
+    exchange = talk.exchange()
+    exchange.sink.started()
+    keeper(home, 2, events_days=1, events_min=1).sweep()
+    exchange.say("now this")
+    talk.until(lambda: isinstance(talk.state, Idle))
+    assert "now this" in talk.texts()
+    assert home.truth.verify(talk.id) == ()
+
+
+def test_one_damaged_log_keeps_nobody_elses_from_being_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    talks = sorted((world.create() for _ in range(3)), key=lambda talk: str(talk.id))
+    for talk in talks:
+        turn(world, talk)
+    prune = world.store.prune_log
+
+    def damaged(conversation_id: str, *arguments: Any, **options: Any) -> int:
+        if conversation_id == talks[0].id:
+            raise StoreDamaged("step 3 was changed")
+        return int(prune(conversation_id, *arguments, **options))
+
+    monkeypatch.setattr(world.store, "prune_log", damaged)
+    keeper(world, 2, events_days=1, events_min=1).sweep()
+    assert [begins_at(world, talk) > 1 for talk in talks] == [False, True, True]
+
+
+# --- archived conversations -------------------------------------------------------------------------------------------
+
+
+def test_what_was_archived_long_ago_goes_with_all_that_belongs_to_it(home: World) -> None:
+    old, active = home.create(), home.create()
+    turn(home, old)
+    picture = Attachment("a1", "image/png", b"data", 1, 1)
+    home.store.put_attachment(old.id, picture)
+    old.ask(Archive(archived=True))
+    keeper(home, 29, archived_days=30).sweep()
+    assert home.truth.load(old.id) is not None
+    keeper(home, 31, archived_days=30).sweep()
+    assert home.truth.load(old.id) is None
+    assert home.truth.attachment(old.id, "a1") is None
+    assert home.truth.events(old.id, after=0, limit=9) == ()
+    assert home.truth.load(active.id) is not None
+
+
+def test_by_default_everything_is_kept(home: World) -> None:
+    talk = home.create()
+    turn(home, talk)
+    talk.ask(Archive(archived=True))
+    keeper(home, 9_999).sweep()
+    assert (begins_at(home, talk), home.truth.load(talk.id) is None) == (1, False)
+
+
+def test_what_was_taken_out_of_the_archive_meanwhile_stays(world: World) -> None:
+    talk = world.create()
+    talk.ask(Archive(archived=True))
+    found = talk.record.archived_at
+    assert found is not None
+    talk.ask(Archive(archived=False))
+    for archived in (False, True):
+        talk.ask(Archive(archived=archived))
+        with pytest.raises(EtagMismatch):
+            talk.ask(Delete(archived_before=found))
+    assert world.truth.load(talk.id) is not None
+
+
+def test_one_that_cannot_be_deleted_keeps_nobody_else(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    talks = sorted((world.create() for _ in range(3)), key=lambda talk: str(talk.id))
+    for talk in talks:
+        talk.ask(Archive(archived=True))
+
+    class Refusing:
+        def ask(self, conversation_id: str, request: Any, *, deadline: float | None = None) -> Future[Any]:
+            if conversation_id != talks[0].id:
+                return world.supervisor.ask(conversation_id, request)  # type: ignore[no-any-return]
+            refused: Future[Any] = Future()
+            refused.set_exception(Rejected(Reason.AGENT_BUSY))
+            return refused
+
+    Housekeeper(world.store, Refusing(), Later(2), Retention(archived_days=1)).sweep()
+    assert [world.truth.load(talk.id) is None for talk in talks] == [False, True, True]
+
+
+# --- its life ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_comes_by_itself_again_and_again_and_ends_when_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "ROUND_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(housekeeping, "FIRST_SECONDS", 0.0)
+    rounds = threading.Semaphore(0)
+    failures: list[Exception] = [StoreUnavailable("the disk is full"), ValueError("a bug")]
+
+    def reclaim(pages: int, *, spare: int) -> bool:
+        rounds.release()
+        if failures:
+            raise failures.pop()
+        return False
+
+    monkeypatch.setattr(world.store, "reclaim", reclaim)
+    keeping = keeper(world, 0)
+    keeping.start()
+    for _ in range(5):
+        assert rounds.acquire(timeout=PATIENCE)
+    keeping.close()
+    keeping.close()
+    assert not keeping._thread.is_alive()
+
+
+def test_one_that_was_never_started_can_be_closed(world: World) -> None:
+    keeper(world, 0).close()
+
+
+def test_it_stops_between_two_steps_when_it_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping = keeper(world, 0)
+    steps = 0
+
+    def reclaim(pages: int, *, spare: int) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            keeping.close()
+        return True
+
+    monkeypatch.setattr(world.store, "reclaim", reclaim)
+    keeping.sweep()
+    assert steps == 3
+
+
+@pytest.mark.parametrize(
+    ("retention", "seconds"),
+    [
+        (Retention(), 3_600.0),
+        (Retention(events_days=30), 3_600.0),
+        (Retention(events_days=30, archived_days=0.5), 1_800.0),
+        (Retention(archived_days=1e-6), 1.0),
+    ],
+)
+def test_it_looks_as_often_as_the_shortest_time_asks_for(retention: Retention, seconds: float) -> None:
+    assert retention.round_seconds == seconds

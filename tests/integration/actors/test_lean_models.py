@@ -1,0 +1,45 @@
+"""A model that is slow to read is told little first, and offered the essential tools only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from actors.core.states import ContextExhausted, Idle
+from actors.requests import Continue, Trigger
+from tests.integration.actors.conftest import Box, ScriptedModel
+
+
+class LeanModel(ScriptedModel):
+    info = msgspec.structs.replace(ScriptedModel.info, lean=True)
+
+
+def test_a_lean_model_is_offered_what_is_essential_and_told_little(make_world: Any) -> None:
+    box = Box()
+    box.tools["look"].spec = msgspec.structs.replace(box.tools["look"].spec, essential=True)
+    asked = []
+    for model in (ScriptedModel(), LeanModel()):
+        talk = make_world(model=model, box=box).create()
+        talk.send("hello")
+        exchange = talk.exchange()
+        asked.append(exchange.request)
+        exchange.say("Hello.")
+        talk.rest(Idle)
+    full, lean = asked
+    assert [spec.name for spec in full.tools] == ["bash", "look"]
+    assert [spec.name for spec in lean.tools] == ["look"]
+    assert len(lean.system) < len(full.system) / 3
+
+
+def test_the_successor_of_a_lean_conversation_is_lean(make_world: Any) -> None:
+    world = make_world(model=LeanModel())
+    talk = world.create()
+    talk.send("hello")
+    talk.exchange().say("Hello.")
+    talk.rest(Idle)
+    talk.ask(Trigger())
+    talk.exchange().say("They said hello.")
+    talk.rest(ContextExhausted)
+    successor = talk.ask(Continue(include_summary=True))
+    assert len(successor.system_prompt) < 600

@@ -1,0 +1,274 @@
+"""Sub-agents over real actors: they start, work at the same time, end in every way, and are told about once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.core.content import MessageType, SubAgentComplete, SystemKind
+from actors.core.context import Budget, Limits, Mode
+from actors.core.errors import ErrorKind
+from actors.core.notifications import RunStop
+from actors.core.states import (
+    Completed,
+    Failed,
+    Idle,
+)
+from actors.ports import SandboxReport, ToolOutput
+from actors.runtime import AgentLimits
+from actors.tools.spawn_sub_agent import SpawnSubAgentTool
+from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
+
+World = Any
+Talk = Any
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
+def test_three_sub_agents_end_in_any_order_and_are_told_of_in_the_order_of_their_tasks(
+    family: World, order: tuple[str, ...]
+) -> None:
+    talk = family.create()
+    talk.send(tasks("wait a", "wait b", "wait c"))
+    for number in (1, 2, 3):
+        family.model.until_asked(f"{talk.id}-a{number}")
+    for name in order:
+        family.model.gates[name].set()
+        number = "abc".index(name) + 1
+        child(talk, number).rest(Completed)
+    talk.rest(Idle)
+    assert aggregate(talk) == [f'Task: "wait {name}"\nResult: {name}' for name in "abc"]
+    assert talk.texts()[-1] == "All is told."
+    all_left(family)
+
+
+def test_each_ending_is_told_as_what_it_is(make_world: Any) -> None:
+    world = make_world(model=FamilyModel(), box=FamilyBox(), limits=Limits(retry_base_ms=1, max_turns=3))
+    talk = world.create()
+    talk.send(
+        tasks("submit 42", "error it is locked", "talk nothing", "use look", "last in time", "refused", "fill it")
+    )
+    talk.rest(Idle)
+    assert aggregate(talk) == [
+        'Task: "submit 42"\nResult: 42',
+        'Task: "error it is locked"\nFailed: it is locked',
+        'Task: "talk nothing"\nFailed: ended without calling submit_result or submit_error\n'
+        "Partial result: I think: nothing",
+        'Task: "use look"\nFailed: turn limit reached before result submission\nPartial result: turn 4',
+        'Task: "last in time"\nResult: in time',
+        'Task: "refused"\nFailed: Authentication failed: the key is wrong',
+        'Task: "fill it"\nFailed: context exhausted before result submission\nPartial result: I read it all.',
+    ]
+    assert [world.model.asked(f"{talk.id}-a{number}") for number in range(1, 8)] == [1, 1, 3, 4, 4, 1, 1]
+    for number in range(1, 8):
+        child(talk, number).check()
+    all_left(world)
+
+
+def test_a_nudge_and_the_grace_turn_are_said_to_the_sub_agent_only(make_world: Any) -> None:
+    world = make_world(model=FamilyModel(), box=FamilyBox(), limits=Limits(retry_base_ms=1, max_turns=1))
+    talk = world.create()
+    talk.send(tasks("last in time"))
+    talk.rest(Idle)
+    said = world.truth.history(f"{talk.id}-a1", 100)
+    assert [message.kind for message in said if message.type is MessageType.SYSTEM] == [SystemKind.GRACE]
+    assert not [message for message in world.truth.history(talk.id, 100) if message.type is MessageType.SYSTEM]
+
+
+def test_what_a_sub_agent_is(make_world: Any, tmp_path: Any) -> None:
+    sandbox = Sandboxed()
+    world = make_world(model=FamilyModel(), box=FamilyBox(), sandbox=sandbox)
+    talk = world.create(mode=Mode.UNRESTRICTED, title="parent")
+    talk.send(tasks("submit 42", "submit 43", cwd=str(tmp_path), max_turns=7, timeout_seconds=90))
+    talk.rest(Idle)
+    record = child(talk, 1).record
+    assert (record.parent_conversation_id, record.user_initiated, record.principal) == (talk.id, False, "tester")
+    assert (record.mode, record.cwd, record.title) == (Mode.RESTRICTED, str(tmp_path), "submit 42")
+    assert talk.record.mode is Mode.UNRESTRICTED
+    asked = {request.conversation_id: request for request in world.model.requests}
+    offered = {key: [tool.name for tool in request.tools] for key, request in asked.items()}
+    assert offered[record.id] == ["look", "linger", "read_file", "submit_result", "submit_error"]
+    assert "spawn_sub_agent" in offered[talk.id]
+    prompt = asked[record.id].system
+    assert "You are a sub-agent" in prompt
+    assert "You have 7 turns, that is responses, and 1 min 30 s." in prompt
+    assert "request_mode_upgrade" not in prompt
+    listed = world.truth.list(principal="tester", archived=False, parent=None, before=None, limit=10)
+    assert [each.id for each in listed] == [talk.id]
+    assert set(world.truth.children(talk.id)) == {f"{talk.id}-a1", f"{talk.id}-a2"}
+    all_left(world)
+    assert sorted(world.box.forgotten) == [f"{talk.id}-a1", f"{talk.id}-a2"]
+
+
+class Sandboxed:
+    """Restriction is available, though nothing here needs it."""
+
+    report = SandboxReport("A", 4, pid_namespace=True)
+    protected: tuple[str, ...] = ()
+
+
+def test_files_are_given_with_the_task_and_what_is_cut_is_said(family: World) -> None:
+    talk = family.create()
+    family.box.files = {"small": "     1\tone\n", "large": "     1\tx\n" * 20_000, "late": "     1\ttwo\n"}
+    talk.send(tasks("submit 42", read_first=["small", "large", "late"]))
+    talk.rest(Idle)
+    (said,) = (block.text for block in family.truth.history(f"{talk.id}-a1", 1)[0].content)
+    assert said.startswith("submit 42\n\n# Files\n")
+    assert '<file path="small">\n     1\tone\n</file>' in said
+    assert '<file path="large">\n     1\tx\n     1\tx\n' in said
+    kept = said.count("     1\tx\n")
+    assert f"[{9 * (20_000 - kept)} more bytes are left out here: read_file shows them]\n</file>" in said
+    assert '<file path="late">\n[11 more bytes are left out here: read_file shows them]\n</file>' in said
+    assert 65_000 < len(said.encode()) < 66_500
+    assert aggregate(talk)[0] == 'Task: "submit 42"\nResult: 42'
+
+
+def test_a_call_with_a_wrong_task_starts_nothing(family: World) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"task": "  "}, "`tasks[1].task`: it is empty"),
+        ({"task": "x" * 16_385}, "`tasks[1].task`: it is longer than 16,384 bytes"),
+        ({"model": "gpt-9"}, "`tasks[1].model`: the model 'gpt-9' is not available; there are: scripted"),
+        ({"cwd": "nowhere"}, "`tasks[1].cwd`: there is no such directory"),
+        ({"mode": "unrestricted"}, "`tasks[1].mode`: sub-agents are always restricted"),
+        ({"max_turns": 101}, "`tasks[1].max_turns`: it must be 1 to 100"),
+        ({"timeout_seconds": 7_201}, "`tasks[1].timeout_seconds`: it must be 1 to 7,200 seconds"),
+        ({"read_first": ["small", "gone"]}, "`tasks[1].read_first[1]`: Cannot read gone: no such file."),
+    ]
+    family.box.files = {"small": "     1\tone\n"}
+    for fields, text in wrong:
+        talk = family.create()
+        talk.send(json.dumps([{"task": "submit 1"}, {"task": "submit 2"} | fields]))
+        talk.rest(Idle)
+        assert talk.texts()[2].startswith(f"No sub-agent was started. {text}"), talk.texts()[2]
+        assert family.truth.children(talk.id) == ()
+        assert talk.state.ledger.agents == 0
+
+
+def test_a_sub_agent_cannot_start_sub_agents(family: World) -> None:
+    talk = family.create()
+    talk.send(tasks("nest it", max_turns=1))
+    talk.rest(Idle)
+    assert family.truth.children(f"{talk.id}-a1") == ()
+    refusal = "No sub-agent was started. `tasks`: sub-agents cannot be started here"
+    assert child(talk, 1).texts()[2] == refusal
+
+
+# --- time limits ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("doing", ["hang", "use linger", "overloaded"])
+def test_a_time_limit_holds_whatever_the_sub_agent_is_doing(make_world: Any, doing: str) -> None:
+    world = make_world(model=FamilyModel(), box=FamilyBox(), agents=AgentLimits(min_timeout_ms=1))
+    talk = world.create()
+    task = {"task": doing}
+    _spawn_with_timeout(talk, [task, {"task": "submit quick"}], milliseconds=300)
+    talk.rest(Idle)
+    partial = "\nPartial result: turn 1" if doing == "use linger" else ""
+    assert aggregate(talk)[0] == f'Task: "{doing}"\nTimed out: no result before the deadline{partial}'
+    assert aggregate(talk)[1] == 'Task: "submit quick"\nResult: quick'
+    failed = child(talk, 1).rest(Failed)
+    assert (failed.kind, failed.error) == (
+        ErrorKind.CANCELLED,
+        "cancelled before result submission: its time was over",
+    )
+    all_left(world)
+    assert not world.model.running
+
+
+def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, milliseconds: int) -> None:
+    """Seconds are the least that a model can ask for; the tool's answer is made shorter."""
+    tool = SpawnSubAgentTool()
+
+    class Hasty:
+        spec = tool.spec
+
+        def run(self, arguments: Any, context: Any) -> ToolOutput:
+            output = tool.run(arguments, context)
+            hasty = (msgspec.structs.replace(task, timeout_ms=milliseconds) for task in output.agents)
+            return ToolOutput("", agents=tuple(hasty))
+
+    ordinary = talk.world.box.get
+    talk.world.box.get = lambda name: Hasty() if name == "spawn_sub_agent" else ordinary(name)
+    talk.send(json.dumps(wanted))
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_that_end_at_once_again_and_again(family: World) -> None:
+    before = threading.active_count()
+    talk = family.create()
+    times = 20
+    for number in range(times):
+        talk.send(tasks(*(f"submit {number * 10 + each}" for each in range(10))))
+        talk.rest(Idle)
+    all_left(family)
+    told = [
+        block
+        for message in family.truth.history(talk.id, talk.state.ledger.seq)
+        for block in message.content
+        if isinstance(block, SubAgentComplete)
+    ]
+    assert [block.output.count("Result: ") for block in told] == [10] * times
+    assert len(family.truth.children(talk.id)) == 10 * times
+    until(lambda: threading.active_count() <= before + 1)
+
+
+def test_no_more_run_in_the_whole_house_than_may(make_world: Any) -> None:
+    world = make_world(model=FamilyModel(), box=FamilyBox(), agents=AgentLimits(at_once=2))
+    talk = world.create()
+    talk.send(tasks("wait a", "wait b", "submit c"))
+    world.model.until_asked(f"{talk.id}-a1")
+    world.model.until_asked(f"{talk.id}-a2")
+    other = world.create()
+    other.send(tasks("submit d"))
+    other.rest(Idle)
+    assert "could not be started: 2 sub-agents are running on this server" in aggregate(other)[0]
+    for name in "ab":
+        world.model.gates[name].set()
+    talk.rest(Idle)
+    assert [text.partition("\n")[2][:7] for text in aggregate(talk)] == ["Result:", "Result:", "Failed:"]
+    all_left(world)
+    other.send(tasks("submit e"))
+    other.rest(Idle)
+    assert "Result: e" in other.texts()[-2]
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_sub_agents_spend_counts_for_their_parent_which_stops_with_a_named_reason(family: World) -> None:
+    talk = family.create(budget=Budget(conversation_tokens=500))
+    talk.send(tasks("submit 1", "submit 2", "submit 3"))
+    talk.rest(Idle)
+    assert talk.state.ledger.total_usage.context_tokens == 500, "two requests of its own, and three"
+    assert talk.state.ledger.run_usage.context_tokens == 500
+    talk.send(tasks("submit 4"))
+    talk.rest(Idle)
+    assert talk.texts()[-1] == "Stopped: the budget of 500 tokens is spent. Raise it to go on."
+    assert [stop.detail for stop in talk.found(RunStop)] == ["", "budget"]
+
+
+def test_together_sub_agents_cannot_spend_more_than_is_left(family: World) -> None:
+    talk = family.create(budget=Budget(run_tokens=500, conversation_cost_micros=100_000))
+    talk.send(tasks("use look", "use look"))
+    talk.rest(Idle)
+    shares = [child(talk, number).record.budget for number in (1, 2)]
+    assert shares == [Budget(0, 200, 49_950)] * 2
+    assert [family.model.asked(f"{talk.id}-a{number}") for number in (1, 2)] == [2, 2]
+    assert aggregate(talk)[0].endswith("Failed: budget reached before result submission\nPartial result: turn 2")
+    assert [stop.detail for stop in talk.found(RunStop)] == ["budget"]
+
+
+def test_nothing_is_started_from_a_spent_budget(family: World) -> None:
+    talk = family.create(budget=Budget(run_tokens=100))
+    talk.send(tasks("submit 1"))
+    talk.rest(Idle)
+    assert aggregate(talk) == [
+        'Task: "submit 1"\nFailed: it could not be started: the budget of 100 tokens per run is spent'
+    ]
+    assert family.model.asked(f"{talk.id}-a1") == 0

@@ -1,0 +1,203 @@
+"""VerifyConversation, ReplayConversation and ExportConversation over a real channel."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bedrock import v1
+
+from actors.ports import Store
+from actors.store.engine import FILE, sqlite3
+from actors.store.memory import MemoryStore
+from actors.store.peewee_store import open_store
+from server import audits, exports
+from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
+from tests.property.drive import a_context
+from tests.property.tape import Tape
+from tests.property.test_audit import live
+from tests.property.written import WrittenWorld
+
+NAME = "conversations/c"
+
+
+def lived(store: Store, conversation_id: str = "c", seed: int = 22) -> WrittenWorld:
+    """A conversation of some hundred steps."""
+    tape = Tape(random.Random(seed).randbytes(700))
+    world = WrittenWorld(store, a_context(tape, conversation_id))
+    live(world, tape)
+    return world
+
+
+def verify(house: House, name: str = NAME) -> v1.VerifyConversationResponse:
+    return house.stub.VerifyConversation(v1.VerifyConversationRequest(name=name), metadata=AUTHORIZED, timeout=SECONDS)
+
+
+def replay(house: House, **fields: Any) -> list[v1.ReplayConversationResponse]:
+    request = v1.ReplayConversationRequest(**{"name": NAME, **fields})
+    return list(house.stub.ReplayConversation(request, metadata=AUTHORIZED, timeout=SECONDS))
+
+
+def export(house: House) -> list[dict[str, Any]]:
+    request = v1.ExportConversationRequest(name=NAME)
+    answer = house.stub.ExportConversation(request, metadata=AUTHORIZED, timeout=SECONDS)
+    return [json.loads(piece.line) for piece in answer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def house(open_house: Callable[..., House], store: MemoryStore) -> House:
+    return open_house(store=store)
+
+
+def test_a_conversation_that_is_whole_has_no_violations(house: House, store: MemoryStore) -> None:
+    world = lived(store)
+    answer = verify(house)
+    assert list(answer.violations) == []
+    assert answer.revision == world.record.last_seq > 100
+
+
+def test_a_slug_names_it_too(house: House, store: MemoryStore) -> None:
+    world = lived(store)
+    assert verify(house, "conversations/slug-c").revision == world.record.last_seq
+
+
+def test_every_step_is_run_again_in_order(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "ROWS", 7)
+    world = lived(store)
+    steps = replay(house)
+    assert [step.step for step in steps] == list(range(1, world.record.step + 1))
+    assert {step.difference for step in steps} == {""}
+    assert steps[-1].revision == world.record.last_seq
+    assert json.loads(steps[0].event_json)["type"] == "created"
+    assert json.loads(steps[-1].state_json)["type"] == json.loads(steps[0].state_json)["type"] == "idle"
+
+
+def test_a_replay_stops_where_it_is_told(house: House, store: MemoryStore) -> None:
+    lived(store)
+    whole = replay(house)
+    until = whole[40].revision
+    assert [step.step for step in replay(house, until_revision=until)] == [
+        step.step for step in whole if step.revision <= until
+    ]
+
+
+def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(house: House, store: MemoryStore) -> None:
+    world = lived(store)
+    store.prune_log("c", world.record.last_seq // 2)
+    refusal = refused(lambda: replay(house))
+    assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
+    assert int(refusal.info.metadata["oldest_revision"]) > 0
+    assert list(verify(house).violations) == []
+
+
+def test_long_inputs_and_states_are_left_out(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    lived(store)
+    monkeypatch.setattr("server.limits.REPLAY_JSON_BYTES", 300)
+    assert {bool(step.event_json) for step in replay(house)} == {True, False}
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(open_house: Callable[..., House], tmp_path: Path) -> Iterator[Callable[[str], House]]:
+    """A server over a conversation that a statement has damaged."""
+    stores: list[Store] = []
+
+    def damage(statement: str) -> House:
+        store = open_store(tmp_path / "data")
+        stores.append(store)
+        lived(store)
+        connection = sqlite3.connect(tmp_path / "data" / FILE)
+        connection.execute(statement)
+        connection.commit()
+        connection.close()
+        return open_house(store=store)
+
+    yield damage
+    for store in stores:
+        store.close()
+
+
+def test_a_row_that_cannot_be_read_is_a_finding(damaged: Callable[[str], House]) -> None:
+    house = damaged("UPDATE conversations SET mode = 'godlike'")
+    answer = verify(house)
+    assert "the conversation's row cannot be read" in answer.violations
+    assert answer.revision == 0
+    assert "godlike" not in str(answer)
+
+
+def test_a_step_that_cannot_be_read_ends_the_replay_with_a_difference(damaged: Callable[[str], House]) -> None:
+    house = damaged("UPDATE log SET notifications = '[' WHERE step = 60")
+    steps = replay(house)
+    assert [step.step for step in steps] == list(range(1, 61))
+    assert [step.difference for step in steps if step.difference] == ["it cannot be read: the replay ends here"]
+    assert "step 60 cannot be read" in verify(house).violations
+
+
+def test_another_state_is_a_difference_of_the_last_step(damaged: Callable[[str], House]) -> None:
+    house = damaged("""UPDATE conversations SET state_data = replace(state_data, '"req":', '"req":9')""")
+    (different,) = [step for step in replay(house) if step.difference]
+    assert "the stored state is another one: replayed" in different.difference
+    assert "the conversation's row is not what was written" in verify(house).violations
+
+
+# --- exports ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_has_everything_in_order(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "PAGE", 7)
+    world = lived(store)
+    lines = export(house)
+    first, rest = lines[0], lines[1:]
+    assert first["kind"] == "conversation"
+    assert first["conversation"]["name"] == NAME
+    assert first["system_prompt"] == "You are careful."
+    messages = [line["message"] for line in rest if line["kind"] == "message"]
+    events = [line["event"] for line in rest if line["kind"] == "event"]
+    assert [line["kind"] for line in rest] == ["message"] * len(messages) + ["event"] * len(events)
+    assert [int(each["sequence"]) for each in messages] == list(range(1, world.record.state.ledger.seq + 1))
+    assert [int(each["revision"]) for each in events] == list(range(1, world.record.last_seq + 1))
+    added = [event["message_added"] for event in events if "message_added" in event]
+    assert [each["name"] for each in added] == [each["name"] for each in messages]
+
+
+def test_an_export_names_attachments(house: House, store: MemoryStore) -> None:
+    lived(store)
+    assert f"{NAME}/attachments/hash" in json.dumps(export(house))
+
+
+def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(house: House, store: MemoryStore) -> None:
+    world = lived(store)
+    store.prune_log("c", world.record.last_seq // 2)
+    lines = export(house)
+    revisions = [int(line["event"]["revision"]) for line in lines if line["kind"] == "event"]
+    assert revisions == list(range(revisions[0], world.record.last_seq + 1))
+    assert revisions[0] > 1
+    assert sum(line["kind"] == "message" for line in lines) == world.record.state.ledger.seq
+
+
+def test_an_export_shows_one_revision_though_the_conversation_goes_on(
+    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = lived(store)
+    head = world.record.last_seq
+    read = store.messages
+
+    def go_on_and_read(*args: Any, **options: Any) -> Any:
+        world.reap(Tape(b""))
+        return read(*args, **options)
+
+    monkeypatch.setattr(store, "messages", go_on_and_read)
+    events = [line["event"] for line in export(house) if line["kind"] == "event"]
+    assert int(events[-1]["revision"]) == head
+    assert world.record.last_seq > head

@@ -1,0 +1,210 @@
+"""The queue and the request cycles over a real channel: pages, what is under way, and what is left of a pruned log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bedrock import v1
+
+from actors import requests
+from actors.core.content import MessageType, Text
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
+from actors.core.states import Idle, Ledger, LlmRequesting, Phase, QueuedInput
+from server import limits
+from tests.integration.server.house import House, refused
+from tests.integration.server.stage import NAME, Author, changed
+from tests.integration.server.test_calls import ask, pages
+
+FATES = v1.QueuedMessage
+
+
+def waits(number: int, text: str = "later") -> QueuedInput:
+    return QueuedInput(f"q{number}", text, (), number)
+
+
+def end(number: int, fate: Fate, delivery: str = "follow_up") -> QueueChanged:
+    return QueueChanged(waits(number), delivery, fate)
+
+
+def ids(messages: Any) -> list[str]:
+    return [each.message.name.rpartition("/")[2] for each in messages]
+
+
+@pytest.fixture
+def author(house: House) -> Author:
+    return Author(house.runtime.store, house.runtime.bus)
+
+
+@pytest.fixture
+def queued(author: Author) -> Author:
+    """Three whose wait has ended, in another order than they came, and three that wait."""
+    for number in range(1, 7):
+        author.commit(end(number, Fate.QUEUED, "steer" if number in (1, 5) else "follow_up"))
+    author.commit(end(2, Fate.WITHDRAWN))
+    author.commit(end(1, Fate.RETURNED, "steer"), RunStop("c1:1", StopReason.ERROR, "auth"))
+    ledger = Ledger(run=2, live=True, steers=(waits(5),), follows=(waits(4), waits(6)))
+    author.commit(end(3, Fate.DELIVERED), state=LlmRequesting(ledger, "r1", 1, Phase.CONNECTING, 1))
+    return author
+
+
+def test_the_queue_lists_what_waits_and_on_request_what_became_of_the_others(house: House, queued: Author) -> None:
+    plain = ask(house, "ListQueue", v1.ListQueueRequest(parent=NAME)).messages
+    assert ids(plain) == ["q4", "q5", "q6"]
+    assert {each.fate for each in plain} == {FATES.FATE_QUEUED}
+    assert not any(each.HasField("settle_time") for each in plain)
+    assert [each.message.request_cycle for each in plain] == ["", f"{NAME}/requestCycles/c1:2", ""]
+    whole = ask(house, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True)).messages
+    assert ids(whole) == ["q2", "q1", "q3", "q4", "q5", "q6"]
+    settled = [(each.fate, each.message.delivery, each.settle_time.ToMilliseconds()) for each in whole[:3]]
+    assert settled == [
+        (FATES.FATE_WITHDRAWN, v1.DELIVERY_FOLLOW_UP, 8),
+        (FATES.FATE_RETURNED, v1.DELIVERY_STEER, 9),
+        (FATES.FATE_DELIVERED, v1.DELIVERY_FOLLOW_UP, 10),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("descending", [False, True])
+def test_the_queue_is_listed_in_pages_both_ways(house: House, queued: Author, size: int, descending: bool) -> None:
+    request = v1.ListQueueRequest(parent=NAME, include_settled=True, page_size=size, descending=descending)
+    got = pages(house, "ListQueue", request, "messages")
+    assert {len(page) for page in got[:-1]} == {size}
+    expected = ["q2", "q1", "q3", "q4", "q5", "q6"]
+    assert [each for page in got for each in ids(page)] == (expected[::-1] if descending else expected)
+    waiting = v1.ListQueueRequest(parent=NAME, page_size=size, descending=descending)
+    got = pages(house, "ListQueue", waiting, "messages")
+    assert [each for page in got for each in ids(page)] == (expected[:2:-1] if descending else expected[3:])
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_an_input_that_settles_between_two_pages_is_not_missed(house: House, queued: Author, descending: bool) -> None:
+    """Nor is any other, whichever settles while whichever page is the last one read."""
+    request = v1.ListQueueRequest(parent=NAME, include_settled=True, page_size=1, descending=descending)
+    found: list[str] = []
+    left = [4, 5, 6]
+    for _ in range(20):
+        answer = ask(house, "ListQueue", request)
+        found += ids(answer.messages)
+        if not answer.next_page_token:
+            break
+        request.page_token = answer.next_page_token
+        if left and len(found) >= 2:
+            gone = left.pop(0)
+            ledger = Ledger(follows=tuple(waits(number) for number in left))
+            queued.commit(end(gone, Fate.DISCARDED), state=Idle(ledger))
+    assert set(found) == {"q1", "q2", "q3", "q4", "q5", "q6"}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_an_input_that_settles_while_the_page_is_read_is_there_once(
+    house: House, queued: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
+) -> None:
+    load: Any = queued.store.load
+    stale = load("c1")
+    queued.commit(end(4, Fate.DELIVERED), state=Idle(Ledger(follows=(waits(6),), steers=(waits(5),))))
+    monkeypatch.setattr(queued.store, "load", lambda _: stale)
+    request = v1.ListQueueRequest(parent=NAME, include_settled=True, descending=descending)
+    expected = ["q2", "q1", "q3", "q4", "q5", "q6"]
+    assert ids(ask(house, "ListQueue", request).messages) == (expected[::-1] if descending else expected)
+
+
+def test_fates_outlive_the_log(house: House, queued: Author) -> None:
+    request = v1.ListQueueRequest(parent=NAME, include_settled=True)
+    before = ask(house, "ListQueue", request)
+    queued.store.prune_log("c1", queued.head)
+    assert ask(house, "ListQueue", request) == before
+
+
+def test_a_queue_of_long_messages_is_listed_in_pages_bounded_in_bytes(house: House, author: Author) -> None:
+    text = "x" * limits.MAX_TEXT_BYTES
+    for number in range(1, 21):
+        author.commit(QueueChanged(waits(number, text), "steer", Fate.RETURNED))
+    got = pages(house, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True), "messages")
+    assert [each for page in got for each in ids(page)] == [f"q{number}" for number in range(1, 21)]
+    assert len(got) == 2
+
+
+def test_a_message_is_withdrawn_by_its_name(house: House, author: Author) -> None:
+    house.conversations.will(end(7, Fate.WITHDRAWN))
+    answer = ask(house, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7"))
+    assert (answer.message.name, answer.message.content[0].text) == (f"{NAME}/messages/q7", "later")
+    assert answer.message.delivery == v1.DELIVERY_FOLLOW_UP
+    ((_, asked, _),) = house.conversations.asked
+    assert asked == requests.Withdraw("q7")
+    house.conversations.will(Rejected(Reason.UNKNOWN_OR_DECIDED))
+    refusal = refused(lambda: ask(house, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")))
+    assert (refusal.code, refusal.reason) == ("ABORTED", "UNKNOWN_OR_DECIDED")
+
+
+# --- request cycles ---------------------------------------------------------------------------------------------------
+
+
+def live_through(author: Author, runs: int) -> None:
+    """So many runs, between any two something that belongs to none, and one that is under way."""
+    for number in range(1, runs + 2):
+        run = f"c1:{number}"
+        author.commit(author.says("aside", type=MessageType.AGENT))
+        author.commit(author.says(f"ask {number}", run=run, delivery="direct"))
+        content = (Text(f"answer {number}"),)
+        author.commit(author.says(type=MessageType.AGENT, content=content, run=run, request_id=f"r{number}"))
+        if number <= runs:
+            ledger = Ledger(run=number, seq=author.messages)
+            author.commit(RunStop(run, StopReason.COMPLETED), state=Idle(ledger))
+    ledger = Ledger(run=runs + 1, live=True, seq=author.messages)
+    author.commit(changed("llm_requesting"), state=LlmRequesting(ledger, "r", 1, Phase.CONNECTING, 1))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_cycles_are_listed_with_the_one_under_way(house: House, author: Author, size: int, descending: bool) -> None:
+    live_through(author, 6)
+    author.store.prune_log("c1", author.head)
+    request = v1.ListRequestCyclesRequest(
+        parent=NAME, page_size=size, descending=descending, view=v1.ListRequestCyclesRequest.VIEW_FULL
+    )
+    found = [each for page in pages(house, "ListRequestCycles", request, "request_cycles") for each in page]
+    told = [(each.name[-4:], each.steps[0].root.content[0].text, each.steps[1].ai_block.assistant) for each in found]
+    expected = [(f"c1:{number}", f"ask {number}", f"answer {number}") for number in range(1, 8)]
+    assert told == (expected[::-1] if descending else expected)
+    assert all(len(each.steps) == 2 and len(each.rounds) == 1 for each in found)
+    running = [each.name for each in found if each.stop_reason == v1.STOP_REASON_UNSPECIFIED]
+    assert running == [f"{NAME}/requestCycles/c1:7"]
+
+
+def test_a_page_of_cycles_reads_the_messages_of_its_runs_only(
+    house: House, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_through(author, 40)
+    read: list[int] = []
+
+    def counting(conversation_id: str, **bounds: Any) -> Any:
+        found = messages(conversation_id, **bounds)
+        read.extend(message.sequence for message in found)
+        return found
+
+    messages: Any = author.store.messages
+    monkeypatch.setattr(author.store, "messages", counting)
+    for descending in (False, True):
+        read.clear()
+        answer = ask(
+            house, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, page_size=2, descending=descending)
+        )
+        assert len(answer.request_cycles) == 2
+        assert len(read) <= 3 * 3, "the runs of the page and the one that did not fit, three messages each"
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_run_that_stops_while_the_page_is_read_is_there_once(
+    house: House, author: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
+) -> None:
+    live_through(author, 2)
+    load: Any = author.store.load
+    stale = load("c1")
+    author.commit(RunStop("c1:3", StopReason.INTERRUPTED), state=Idle(Ledger(run=3, seq=author.messages)))
+    monkeypatch.setattr(author.store, "load", lambda _: stale)
+    answer = ask(house, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, descending=descending))
+    found = [(each.name[-1], each.stop_reason) for each in answer.request_cycles]
+    expected = [("1", v1.STOP_REASON_COMPLETED), ("2", v1.STOP_REASON_COMPLETED), ("3", v1.STOP_REASON_INTERRUPTED)]
+    assert found == (expected[::-1] if descending else expected)

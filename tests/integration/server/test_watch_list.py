@@ -1,0 +1,240 @@
+"""WatchConversations: the list as it is, and what changes in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from bedrock import v1
+
+from actors.core.errors import ErrorKind
+from actors.core.states import Error, Ledger
+from server import watch_list
+from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
+from tests.integration.server.stage import Author, changed
+
+
+def watch(house: House, **request: Any) -> Any:
+    asked = v1.WatchConversationsRequest(**request)
+    return house.stub.WatchConversations(asked, metadata=AUTHORIZED, timeout=SECONDS)
+
+
+def write(house: House, conversation_id: str = "c1", **fields: Any) -> Author:
+    return Author(house.runtime.store, house.runtime.bus, conversation_id, **fields)
+
+
+def until_caught_up(stream: Any) -> list[str]:
+    """The names of the conversations that are shown first."""
+    shown: list[str] = []
+    for entry in stream:
+        if entry.HasField("caught_up"):
+            return shown
+        shown.append(entry.conversation_changed.name or entry.conversation_deleted)
+    raise AssertionError("the stream ended")
+
+
+def names_of(*ids: str) -> list[str]:
+    return [f"conversations/{each}" for each in ids]
+
+
+def test_what_exists_comes_first_archived_ones_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_list, "PAGE", 2)
+    for number in range(5):
+        write(house, f"c{number}", updated_at=10 + number)
+    write(house, "old", archived_at=3)
+    stream = watch(house)
+    assert sorted(until_caught_up(stream)) == sorted(names_of("c0", "c1", "c2", "c3", "c4", "old"))
+    stream.cancel()
+
+
+def test_of_others_and_of_sub_agents_nothing_is_seen(house: House) -> None:
+    write(house, "c1")
+    foreign = write(house, "theirs", principal="somebody else")
+    child = write(house, "child", parent_conversation_id="c1", user_initiated=False)
+    stream = watch(house)
+    assert until_caught_up(stream) == names_of("c1")
+    foreign.commit(changed("idle"))
+    child.commit(changed("idle"))
+    house.runtime.bus.deleted("theirs", foreign.record)
+    house.runtime.bus.deleted("child", child.record)
+    mine = write(house, "mine")
+    house.runtime.bus.created(mine.record)
+    assert next(stream).conversation_changed.name == "conversations/mine"
+    stream.cancel()
+
+
+def test_sub_agents_come_if_they_are_asked_for(house: House) -> None:
+    write(house, "c1")
+    child = write(house, "child", parent_conversation_id="c1", user_initiated=False)
+    stream = watch(house, include_sub_agents=True)
+    assert until_caught_up(stream) == names_of("c1", "child")
+    child.commit(changed("idle"))
+    assert next(stream).conversation_changed.parent == "conversations/c1"
+    house.runtime.bus.deleted("child", child.record)
+    assert next(stream).conversation_deleted == "conversations/child"
+    stream.cancel()
+
+
+def test_changes_only_leaves_out_what_exists(house: House) -> None:
+    author = write(house)
+    stream = watch(house, changes_only=True)
+    assert until_caught_up(stream) == []
+    author.commit(changed("idle"), title="New")
+    entry = next(stream).conversation_changed
+    assert (entry.name, entry.title, entry.revision) == ("conversations/c1", "New", 1)
+    stream.cancel()
+
+
+def test_a_conversation_is_shown_as_it_stands_and_when_it_is_created_and_deleted(house: House) -> None:
+    stream = watch(house)
+    assert until_caught_up(stream) == []
+    author = write(house)
+    house.runtime.bus.created(author.record)
+    assert next(stream).conversation_changed.name == "conversations/c1"
+    author.commit(changed("error"), state=Error(Ledger(), "it broke", ErrorKind.NETWORK))
+    assert next(stream).conversation_changed.state.error.message == "it broke"
+    house.runtime.bus.deleted("c1", author.record)
+    assert next(stream).conversation_deleted == "conversations/c1"
+    stream.cancel()
+
+
+def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may know more than the feed has told, or less; neither goes back in time nor is anything missed."""
+    monkeypatch.setattr(watch_list, "PAGE", 3)
+    authors = [write(house, f"c{number}", updated_at=number + 1) for number in range(12)]
+    store, stop = house.runtime.store, threading.Event()
+
+    def keep_changing() -> None:
+        while not stop.is_set():
+            for author in authors:
+                author.commit(changed("idle"), at=author.record.updated_at)
+
+    writer = threading.Thread(target=keep_changing)
+    writer.start()
+    try:
+        for _ in range(10):
+            stream = watch(house)
+            revisions: dict[str, int] = {}
+            caught_up = 0
+            for entry in stream:
+                caught_up += entry.HasField("caught_up")
+                shown = entry.conversation_changed
+                if shown.name:
+                    assert shown.revision >= revisions.get(shown.name, 0)
+                    revisions[shown.name] = shown.revision
+                if caught_up and len(revisions) == len(authors):
+                    break
+            stream.cancel()
+    finally:
+        stop.set()
+        writer.join()
+    assert store.load("c0") is not None
+
+
+def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = write(house, "kept"), write(house, "gone")
+    store, bus = house.runtime.store, house.runtime.bus
+    read = store.list
+
+    def read_and_change(**query: Any) -> Any:
+        monkeypatch.setattr(store, "list", read)
+        page = read(**query)
+        kept.commit(changed("idle"), title="Later")
+        store.delete("gone")
+        bus.deleted("gone", gone.record)
+        bus.created(write(house, "born").record)
+        return page
+
+    monkeypatch.setattr(store, "list", read_and_change)
+    stream = watch(house)
+    latest: dict[str, str] = {}
+    for entry in stream:
+        if entry.HasField("caught_up"):
+            break
+        changed_one = entry.conversation_changed
+        latest[changed_one.name or entry.conversation_deleted] = changed_one.title or changed_one.slug or "deleted"
+    assert latest == {
+        "conversations/kept": "Later", "conversations/gone": "deleted", "conversations/born": "slug-born",
+    }  # fmt: skip
+    stream.cancel()
+
+
+def test_a_slow_watcher_gets_the_latest_of_each_once(house: House) -> None:
+    """Nothing is queued for it: what it has not looked at is replaced."""
+    author, other = write(house, "c1"), write(house, "c2")
+    stream = watch(house)
+    until_caught_up(stream)
+    for number in range(3_000):
+        author.commit(changed("idle"), title=f"{number}")
+    other.commit(changed("idle"), title="last")
+    seen = []
+    for entry in stream:
+        seen.append(entry.conversation_changed.title)
+        if seen[-1] == "last":
+            break
+    assert len(seen) < 300
+    assert "2999" in seen
+    stream.cancel()
+
+
+def test_silence_is_broken_by_heartbeats(open_house: Callable[..., House]) -> None:
+    house = open_house(heartbeat_seconds=0.1)
+    stream = watch(house)
+    until_caught_up(stream)
+    assert [next(stream).WhichOneof("event") for _ in range(3)] == ["heartbeat"] * 3
+    stream.cancel()
+
+
+def test_the_stream_counts_like_any_other(open_house: Callable[..., House]) -> None:
+    house = open_house(max_streams=1)
+    stream = watch(house)
+    until_caught_up(stream)
+    refusal = refused(lambda: watch(house))
+    assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
+    stream.cancel()
+
+
+def test_a_server_that_stops_says_so(house: House) -> None:
+    stream = watch(house)
+    until_caught_up(stream)
+    house.stop()
+    refusal = refused(lambda: stream)
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
+
+
+def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Callable[..., House]) -> None:
+    house = open_house(stall_seconds=0.3)
+    authors = [write(house, f"c{number}", title="x" * 250, labels={"a": "y" * 250_000}) for number in range(40)]
+    stuck = watch(house)
+    next(stuck)
+    for author in authors:
+        author.commit(changed("idle"))
+    feed = house.runtime.bus.list
+    for _ in range(1_000):
+        if not feed.watched:
+            break
+        threading.Event().wait(0.01)
+    assert not feed.watched
+    refusal = refused(lambda: stuck)
+    assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
+
+
+def test_one_who_leaves_is_forgotten(house: House) -> None:
+    stream = watch(house)
+    until_caught_up(stream)
+    assert house.runtime.bus.list.watched
+    stream.cancel()
+    with pytest.raises(grpc.RpcError):
+        next(stream)
+    for _ in range(1_000):
+        if not house.runtime.bus.list.watched:
+            break
+        threading.Event().wait(0.01)
+    assert not house.runtime.bus.list.watched

@@ -1,0 +1,237 @@
+"""What pruning takes and what it leaves: old events go, a few at a time; everything else stays and is still proven."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from actors.ports import Attachment, CommandRecord, Faults, RevisionTooOld, Store, StoreDamaged
+from actors.store import engine, pruning
+from actors.store.engine import raw, sqlite3
+from actors.store.peewee_store import PeeweeStore, open_store
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.drafts import Draft
+
+STEPS = 40
+
+
+def grow(store: Store, conversation_id: str = "c1", steps: int = STEPS) -> Draft:
+    """A conversation of so many transitions, the first of which has a command: 2 events each, 1 at its birth."""
+    draft = Draft(conversation_id)
+    store.commit(draft.create())
+    store.commit(draft.next(command=CommandRecord("r1", "hash", b'"answer"', 1)))
+    for _ in range(steps - 2):
+        store.commit(draft.next())
+    return draft
+
+
+def first_step(store: Store) -> int:
+    return store.journal("c1", after_step=0, limit=1)[0].step
+
+
+@pytest.fixture
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "ROWS", 7)
+
+
+# --- what goes --------------------------------------------------------------------------------------------------------
+
+
+def test_old_rows_go_a_few_at_a_time_until_none_is_left(store: Store, few_at_a_time: None) -> None:
+    draft = grow(store)
+    taken = []
+    while number := store.prune_log("c1", draft.record.last_seq - 9):
+        taken.append(number)
+        assert store.verify("c1") == ()
+    assert taken == [7, 7, 7, 7, 7]
+    assert first_step(store) == 36
+    assert [row.step for row in store.journal("c1", after_step=0, limit=99)] == [36, 37, 38, 39, 40]
+
+
+def test_much_text_goes_in_smaller_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "CHARACTERS", 3_000)
+    draft = grow(store)
+    assert 0 < store.prune_log("c1", draft.record.last_seq) < 20
+
+
+def test_only_what_is_old_enough_goes(store: Store) -> None:
+    draft = grow(store)
+    at = store.journal("c1", after_step=11, limit=1)[0].at
+    assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 11
+    assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 0
+    assert first_step(store) == 12
+
+
+def test_transitions_without_events_go_with_those_before_them(store: Store) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create())
+    for _ in range(5):
+        store.commit(draft.next(events=(), messages=0))
+    store.commit(draft.next())
+    store.commit(draft.next())
+    assert store.prune_log("c1", 3) == 6
+    assert first_step(store) == 7
+    assert store.verify("c1") == ()
+
+
+# --- what stays -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_and_commands_stay_and_the_conversation_goes_on(store: Store) -> None:
+    draft = grow(store)
+    before = (store.load("c1"), store.history("c1", 999), store.command("c1", "r1"), store.snapshot("c1", 5))
+    assert store.prune_log("c1", draft.record.last_seq)
+    assert (store.load("c1"), store.history("c1", 999), store.command("c1", "r1"), store.snapshot("c1", 5)) == before
+    store.commit(draft.next())
+    assert store.verify("c1") == ()
+    assert store.prune_log("c1", draft.record.last_seq) > 0
+    assert store.verify("c1") == ()
+
+
+def test_what_is_gone_is_refused_with_the_oldest_revision_there_is(store: Store) -> None:
+    draft = grow(store)
+    last = draft.record.last_seq
+    store.prune_log("c1", last - 20)
+    with pytest.raises(RevisionTooOld) as refusal:
+        store.events("c1", after=0, limit=9)
+    oldest = refusal.value.oldest
+    assert last - 24 < oldest <= last - 20
+    found = store.events("c1", after=oldest, limit=999)
+    assert [event.revision for event in found] == list(range(oldest + 1, last + 1))
+    with pytest.raises(RevisionTooOld):
+        store.events("c1", after=oldest - 1, limit=9)
+
+
+def test_two_who_prune_at_once_take_nothing_twice(store: Store, few_at_a_time: None) -> None:
+    draft = grow(store, steps=200)
+    with ThreadPoolExecutor(4) as threads:
+
+        def prune(_: int) -> None:
+            while store.prune_log("c1", draft.record.last_seq - 9):
+                pass
+
+        list(threads.map(prune, range(4), timeout=SECONDS))
+    assert first_step(store) == 196
+    assert store.verify("c1") == ()
+
+
+def test_pruning_what_is_not_there_is_nothing(store: Store) -> None:
+    assert store.prune_log("c1", 99) == 0
+
+
+def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    draft = grow(store)
+    raw(store._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
+    with pytest.raises(StoreDamaged, match="step 5 of c1 was changed"):
+        store.prune_log("c1", draft.record.last_seq)
+    assert first_step(store) == 1
+    assert any("step 5" in found for found in store.verify("c1"))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log WHERE step = 21",
+        "DELETE FROM log",
+        "DELETE FROM prunings",
+        "UPDATE prunings SET hash = 'x'",
+        "UPDATE prunings SET step = step + 1",
+        "UPDATE log SET prev_hash = 'x' WHERE step = 21",
+        "UPDATE log SET event = '{}' WHERE step = 21",
+        "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3",
+        "DELETE FROM messages WHERE sequence_id = 3",
+        "DELETE FROM messages WHERE sequence_id = 39",
+    ],
+)
+def test_whatever_is_changed_about_a_pruned_conversation_is_found(tmp_path: Path, statement: str) -> None:
+    store = open_store(tmp_path)
+    grow(store)
+    assert store.prune_log("c1", 41) == 20
+    assert (first_step(store), store.verify("c1")) == (21, ())
+    raw(store._database).execute(statement)
+    assert store.verify("c1") != ()
+    store.close()
+
+
+# --- who is due -------------------------------------------------------------------------------------------------------
+
+
+def test_conversations_whose_log_begins_long_ago_are_found(store: Store) -> None:
+    for number in range(5):
+        grow(store, f"c{number}", steps=5 + number)
+    at = store.journal("c1", after_step=0, limit=1)[0].at
+    assert store.aged(before=at, keep=0, limit=9) == ()
+    assert store.aged(before=at + 1, keep=0, limit=9) == ("c0", "c1", "c2", "c3", "c4")
+    assert store.aged(before=at + 1, keep=0, after="c1", limit=2) == ("c2", "c3")
+    assert store.aged(before=at + 1, keep=13, limit=9) == ("c3", "c4")
+    while store.prune_log("c4", 99):
+        pass
+    assert store.aged(before=at + 1, keep=13, limit=9) == ("c3",)
+
+
+def test_what_has_been_archived_for_long_is_found_sub_agents_apart(store: Store) -> None:
+    for number, at in enumerate([None, 100, 200, 300]):
+        store.commit(Draft(f"c{number}", archived_at=at).create())
+    store.commit(Draft("c1-a1", slug="", archived_at=100, parent_conversation_id="c1", user_initiated=False).create())
+    assert store.archived(before=100, limit=9) == ()
+    assert store.archived(before=300, limit=9) == ("c1", "c2")
+    assert store.archived(before=301, after="c1", limit=1) == ("c2",)
+
+
+# --- space ------------------------------------------------------------------------------------------------------------
+
+
+def size_of(store: PeeweeStore, path: Path) -> int:
+    raw(store._database).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return (path / "bedrock.db").stat().st_size
+
+
+def test_space_is_given_back_a_little_at_a_time_but_for_a_reserve(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in range(40):
+        grow(store, f"c{number}", steps=10)
+    full = size_of(store, tmp_path)
+    for number in range(39):
+        store.delete(f"c{number}")
+    assert size_of(store, tmp_path) == full
+    steps = 0
+    while store.reclaim(16, spare=20):
+        steps += 1
+    pages = raw(store._database).execute("PRAGMA freelist_count").fetchone()[0]
+    assert (steps > 3, pages) == (True, 20)
+    assert size_of(store, tmp_path) < full // 2
+    assert store.verify("c39") == ()
+    assert raw(store._database).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    store.close()
+
+
+def test_a_database_that_cannot_give_space_back_keeps_it(tmp_path: Path, open_any: Callable[[Faults], Store]) -> None:
+    made = sqlite3.connect(tmp_path / "bedrock.db")
+    made.execute("PRAGMA journal_mode = wal")
+    made.execute("CREATE TABLE filler (x)")
+    made.close()
+    store = open_store(tmp_path)
+    for number in range(10):
+        grow(store, f"c{number}", steps=10)
+        store.delete(f"c{number}")
+    assert not store.reclaim(16, spare=0)
+    store.close()
+    assert not open_any(Gate()).reclaim(16, spare=10_000)
+
+
+def test_the_write_ahead_log_stays_short_whatever_the_size_of_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "WAL_PAGES", 256)
+    store = open_store(tmp_path)
+    store.commit(Draft("c1").create())
+    for number in range(40):
+        store.put_attachment("c1", Attachment(f"a{number}", "image/png", os.urandom(300_000), 1, 1))
+    assert (tmp_path / "bedrock.db-wal").stat().st_size < 3 << 20
+    store.close()

@@ -1,0 +1,66 @@
+"""Peers by others, and whole servers beside them. Collected by `make test-peers` only, which installs the peers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import client, start_server, twin, watch
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Twin
+from tests.peers import installed
+
+__all__ = ["client", "start_server", "twin", "watch"]
+
+collect_ignore_glob = [] if os.environ.get("BEDROCK_PEERS") else ["test_*"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A Node to run programs with."""
+
+    program: Path
+
+    def run(
+        self, *arguments: str | Path, folder: Path, env: Mapping[str, str] = {}, seconds: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
+        """`node ARGUMENTS…` in a folder, to its end. Its environment has PATH, HOME (the folder) and `env`."""
+        return subprocess.run(
+            [self.program, *arguments],
+            cwd=folder,
+            env={**installed.node_environment(self.program), "HOME": str(folder), **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def node() -> Node:
+    program = installed.node_program()
+    assert program is not None, "there is no Node; `make test-peers` installs one"
+    return Node(program)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that lives as long as the module's tests, with the demo model; modules with a peer have their own."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"))
+    servers.close()
+
+
+@pytest.fixture(scope="module")
+def scripted(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of the module whose model is the twin."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("scripted"), **provider(twin.url))
+    servers.close()

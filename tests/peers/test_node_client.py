@@ -1,0 +1,173 @@
+"""The Node client's chat against a real server: it asks, cancels, and shows everything once whatever breaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bedrock import Client, Conversation, v1
+
+from tests.e2e.patience import only, within
+from tests.e2e.proxy import Proxy
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Twin, begins, dribbles, finishes, says, stalls
+from tests.peers.conftest import Node
+from tests.peers.node_chat import CHAT, NodeChat
+
+WORLD = "wörld 🌍🌎"
+"""Code points beyond what a UTF-16 unit holds: offsets must not count units."""
+CUTS = 8
+
+Start = Callable[..., NodeChat]
+
+
+@pytest.fixture
+def start(node: Node, tmp_path: Path) -> Iterator[Start]:
+    """Starts chats with a server, at another address if one is given."""
+    with ExitStack() as opened:
+
+        def chat(server: ServerProcess, *arguments: str, address: str = "") -> NodeChat:
+            environment = {"BEDROCK_DATA_DIR": str(server.data)} | ({"BEDROCK_ADDRESS": address} if address else {})
+            made = NodeChat(node, tmp_path, environment, *arguments)
+            opened.callback(made.close)
+            return made
+
+        yield chat
+
+
+def settle(conversation: Conversation) -> None:
+    """Wait until nothing happens by itself any more."""
+    within(lambda: [event.kind for event in conversation.events(until_settled=True)])
+
+
+def assert_told_once(events: list[dict[str, Any]], answer: str) -> None:
+    """Durable events without gap or duplicate, and deltas that add up to the answer."""
+    revisions = [event["revision"] for event in events if event["revision"]]
+    assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
+    deltas = [event["textDelta"] for event in events if event["event"] == "textDelta"]
+    assert "".join(delta["text"] for delta in deltas) == answer
+    assert [delta["offset"] for delta in deltas] == [
+        sum(len(before["text"]) for before in deltas[:index]) for index in range(len(deltas))
+    ]
+    said = [event["messageAdded"] for event in events if (event.get("messageAdded") or {}).get("role") == "ROLE_AGENT"]
+    assert ["".join(block.get("text", "") for block in message["content"]) for message in said] == [answer]
+    assert events[-1]["event"] == "runStopped"
+
+
+# --- with the demo model ----------------------------------------------------------------------------------------------
+
+
+def test_it_finds_the_server_and_chats(node: Node, server: ServerProcess, client: Client, tmp_path: Path) -> None:
+    """By the files in the usual place: neither address nor token is told."""
+    state = tmp_path / ".local" / "state"
+    state.mkdir(parents=True)
+    (state / "bedrock").symlink_to(server.data)
+    done = node.run(CHAT, "--yes", "--ask", "ask_all", "run echo it works", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    name = re.search(r"conversations/\w+", done.stderr)
+    assert name
+    said = [message.text for message in client.conversation(name[0]).messages() if message.role == "agent"]
+    assert done.stdout == "".join(f"{text}\n" for text in said)
+    assert "it works" in done.stdout
+    assert "? bash echo it works [y/n]\n" in done.stderr
+    assert done.stderr.endswith("[done]\n")
+
+
+@pytest.mark.parametrize(("typed", "outcome"), [("y", "ok"), ("n", "denied")])
+def test_a_person_is_asked(typed: str, outcome: str, server: ServerProcess, client: Client, start: Start) -> None:
+    chat = start(server, "--ask", "ask_all")
+    chat.type("run echo asked")
+    chat.noted.until(r"\? bash echo asked \[y/n\]")
+    chat.type(typed)
+    chat.noted.until(r"\[done\]")
+    assert chat.leave() == 0
+    results = [result for message in client.conversation(chat.name).messages() for result in message.tool_results]
+    assert only(results).outcome == outcome
+
+
+def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Client, start: Start) -> None:
+    chat = start(server)
+    chat.type("count")
+    chat.said.until("I count")
+    chat.interrupt()
+    chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped\]")
+    assert client.conversation(chat.name).get().state.kind == v1.STATE_KIND_IDLE
+    chat.type("run echo again")
+    chat.noted.until(r"\[done\]")
+    assert "again" in chat.said.text
+    assert chat.leave() == 0
+
+
+# --- whatever breaks --------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_connection_is_bridged(scripted: ServerProcess, twin: Twin, start: Start) -> None:
+    part = twin.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
+    with Proxy(scripted.address) as proxy:
+        chat = start(scripted, "--json", f"Hi. {part.key}", address=proxy.address)
+        exchange = part.next_reached()
+        chat.said.until("Hello")
+        proxy.cut()
+        chat.noted.until("disconnected")
+        exchange.go.set()
+        chat.noted.until(r"\[done\]")
+        assert chat.leave() == 0
+    assert_told_once(chat.events, f"Hello, {WORLD} and all.")
+
+
+def test_streams_that_break_at_any_moment_add_up(scripted: ServerProcess, twin: Twin, start: Start) -> None:
+    words = [f"{WORLD} {number} " for number in range(60)]
+    part = twin.part(dribbles(*words, seconds=0.02))
+    with Proxy(scripted.address) as proxy:
+        chat = start(scripted, "--json", f"Hi. {part.key}", address=proxy.address)
+        for number in range(CUTS):
+            chat.said.until(f" {number * 5} ")
+            proxy.cut()
+        chat.noted.until(r"\[done\]")
+        assert chat.leave() == 0
+    assert_told_once(chat.events, "".join(words))
+
+
+def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
+    start_server: Servers, twin: Twin, start: Start, tmp_path: Path
+) -> None:
+    """What was said while nobody could hear it is shown once, from the store of another process."""
+    first = start_server(tmp_path, **provider(twin.url))
+    part = twin.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
+    with Proxy(first.address) as proxy:
+        chat = start(first, "--json", f"Hi. {part.key}", address=proxy.address)
+        exchange = part.next_reached()
+        chat.said.until("Hello")
+        proxy.freeze()
+        proxy.cut()
+        exchange.go.set()
+        with first.client() as client:
+            settle(client.conversation(chat.name))
+        first.kill()
+        start_server(tmp_path, listen=first.address, **provider(twin.url))
+        proxy.thaw()
+        chat.noted.until(r"\[done\]")
+        assert chat.leave() == 0
+    assert "disconnected" in chat.noted.text
+    assert_told_once(chat.events, f"Hello, {WORLD} and all.")
+
+
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_told_and_the_chat_goes_on(
+    start_server: Servers, twin: Twin, start: Start, tmp_path: Path
+) -> None:
+    first = start_server(tmp_path, **provider(twin.url))
+    part = twin.part(stalls, says("Here I am again."))
+    chat = start(first)
+    chat.type(f"Hi. {part.key}")
+    chat.said.until("word ")
+    first.kill()
+    start_server(tmp_path, listen=first.address, **provider(twin.url))
+    chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped: restart\]")
+    chat.type("Are you there?")
+    chat.noted.until(r"\[done\]")
+    assert chat.said.text == "word Here I am again.\n"
+    assert chat.leave() == 0

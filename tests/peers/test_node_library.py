@@ -1,0 +1,225 @@
+"""The Node client's library: its errors, its runs, and what it makes of streams that break, repeat and overlap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from bedrock import v1
+
+from tests.documents.pages import fenced
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ServerProcess
+from tests.e2e.twin import Twin, says, stalls
+from tests.peers import installed
+from tests.peers.conftest import Node
+from tests.peers.node_chat import run_module, run_script
+from tests.unit.clients.fake_server import delta, discarded, stopped, stored
+
+Play = Callable[["Streams"], list[list[Any]]]
+
+
+def test_the_example_of_its_page_does_what_it_says(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    page = (installed.NODE_CLIENT / "README.md").read_text(encoding="utf-8")
+    said = run_module(node, tmp_path, fenced(page, "client"), BEDROCK_DATA_DIR=str(server.data))
+    assert "bash answered with " in said
+    assert said.endswith("STOP_REASON_COMPLETED\n")
+
+
+def test_refusals_are_errors_with_reasons_and_fields(
+    node: Node, scripted: ServerProcess, twin: Twin, tmp_path: Path
+) -> None:
+    part = twin.part(stalls)
+    told = run_script(
+        node,
+        tmp_path,
+        f"""
+        const bedrock = new Bedrock();
+        const facts = ({{ code, reason, fields }}) => ({{ code, reason, fields }});
+        const refused = (call) => call.then(() => null, facts);
+        const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        await conversation.send('Hi. {part.key}');
+        const told = [
+          await refused(conversation.send('And?')),
+          await refused(bedrock.create({{ workingDirectory: '/nowhere', slug: '-' }})),
+          await refused(bedrock.create({{ workingDirectory: '/nowhere' }})),
+          await refused(new Bedrock({{ token: 'wrong' }}).call('listModels', {{}})),
+          await refused(new Bedrock({{ address: '127.0.0.1:1' }}).call('listModels', {{}})),
+        ];
+        await conversation.cancel();
+        console.log(JSON.stringify(told));
+        process.exit();
+        """,
+        BEDROCK_DATA_DIR=str(scripted.data),
+    )
+    busy, malformed, directory, stranger, nobody = told
+    assert (busy["code"], busy["reason"]) == ("FAILED_PRECONDITION", "AGENT_BUSY")
+    assert (malformed["code"], malformed["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
+    assert "lower-case" in malformed["fields"]["slug"]
+    assert (directory["reason"], list(directory["fields"])) == ("WORKING_DIRECTORY_INVALID", ["working_directory"])
+    assert stranger["reason"] == "UNAUTHENTICATED"
+    assert (nobody["code"], nobody["reason"]) == ("UNAVAILABLE", "")
+
+
+def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
+    node: Node, scripted: ServerProcess, twin: Twin, tmp_path: Path
+) -> None:
+    """Beyond the end of the run that it waited for."""
+    part = twin.part(stalls, says("Two."))
+    body = f"""
+        const bedrock = new Bedrock();
+        const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        await conversation.send('Hi. {part.key}');
+        const run = await conversation.send('And?', {{ delivery: 'DELIVERY_FOLLOW_UP' }});
+        await conversation.cancel();
+        let said = '';
+        const stops = [];
+        for await (const {{ textDelta, runStopped }} of run) {{
+          said += textDelta?.text ?? '';
+          if (runStopped) stops.push(runStopped.reason);
+        }}
+        const history = [];
+        for await (const message of conversation.messages()) history.push(message.content[0].text);
+        console.log(JSON.stringify({{ said, history, stops, disposition: run.disposition }}));
+        bedrock.close();
+    """
+    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(scripted.data))
+    assert told["said"].endswith("Two.")
+    assert told["history"] == [f"Hi. {part.key}", "And?", "Two."]
+    assert told["stops"] == ["STOP_REASON_INTERRUPTED", "STOP_REASON_COMPLETED"]
+    assert told["disposition"] == "DISPOSITION_FOLLOW_UP_QUEUED"
+
+
+def test_a_revision_that_cannot_be_gone_on_from_leads_to_a_snapshot(
+    node: Node, server: ServerProcess, tmp_path: Path
+) -> None:
+    body = f"""
+        const bedrock = new Bedrock();
+        const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        const told = [];
+        for await (const event of conversation.events(1_000_000)) {{
+          if (!told.length) await conversation.send('think');
+          told.push([event.event, event.revision]);
+          if (event.event === 'runStopped') break;
+        }}
+        console.log(JSON.stringify(told));
+        bedrock.close();
+    """
+    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    assert told[0] == ["snapshot", 0]
+    revisions = [revision for _, revision in told if revision]
+    assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
+    assert [kind for kind, _ in told].count("snapshot") == 1
+
+
+class Streams:
+    """A server whose every stream plays what it is given, and breaks."""
+
+    def __init__(self, *streams: list[v1.Event]) -> None:
+        self._streams = list(streams)
+        self.asked: list[int] = []
+        """The revisions that were subscribed after."""
+
+    def subscribe(self, request: v1.SubscribeRequest, context: grpc.ServicerContext) -> Iterator[v1.SubscribeResponse]:
+        self.asked.append(request.after_revision)
+        yield v1.SubscribeResponse(events=self._streams.pop(0))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+
+
+@pytest.fixture
+def play(node: Node, tmp_path: Path) -> Iterator[Play]:
+    """Has the library follow such streams from revision 4 to a deletion: kind, revision and text of what it shows."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+
+    def follow(streams: Streams) -> list[list[Any]]:
+        handler = grpc.unary_stream_rpc_method_handler(
+            streams.subscribe, v1.SubscribeRequest.FromString, v1.SubscribeResponse.SerializeToString
+        )
+        service = grpc.method_handlers_generic_handler("bedrock.v1.ConversationService", {"Subscribe": handler})
+        server.add_generic_rpc_handlers((service,))
+        server.start()
+        body = """
+            const bedrock = new Bedrock();
+            const told = [];
+            for await (const event of bedrock.conversation('conversations/c').events(4)) {
+              told.push([event.event, event.revision, event.textDelta?.text ?? '']);
+            }
+            console.log(JSON.stringify(told));
+            bedrock.close();
+        """
+        told: list[list[Any]] = run_script(node, tmp_path, body, BEDROCK_ADDRESS=address, BEDROCK_TOKEN="")
+        return told
+
+    yield follow
+    server.stop(None).wait(PATIENCE)
+
+
+def at(revision: int, event: v1.Event) -> v1.Event:
+    numbered = v1.Event(revision=revision)
+    numbered.MergeFrom(event)
+    return numbered
+
+
+PARTIAL = v1.Event(snapshot=v1.Event.Snapshot(partial=[delta("word ", 0).text_delta]))
+CAUGHT_UP = v1.Event(caught_up=v1.Event.CaughtUp())
+DELETED = v1.Event(deleted=v1.Event.Deleted())
+STOPPED = stopped("conversations/c/requestCycles/1")
+SAID = stored("agent", v1.ContentBlock(text="word."), request="r1", attempt=1)
+
+
+def test_durable_events_are_shown_once_even_if_they_are_sent_again(play: Play) -> None:
+    again = [at(revision, STOPPED) for revision in (3, 4, 5, 5, 6)]
+    streams = Streams([CAUGHT_UP, *again], [CAUGHT_UP, *again, at(8, STOPPED), DELETED])
+    assert play(streams) == [["runStopped", 5, ""], ["runStopped", 6, ""], ["runStopped", 8, ""], ["deleted", 0, ""]]
+    assert streams.asked == [4, 6]
+
+
+def test_events_of_unknown_kinds_are_skipped_and_still_count(play: Play) -> None:
+    streams = Streams([CAUGHT_UP, v1.Event(revision=5)], [CAUGHT_UP, DELETED])
+    assert play(streams) == [["deleted", 0, ""]]
+    assert streams.asked == [4, 5]
+
+
+def test_what_an_open_slot_holds_is_shown_once_the_stream_has_caught_up(play: Play) -> None:
+    streams = Streams([PARTIAL, CAUGHT_UP, delta("for word", 5)], [PARTIAL, at(5, STOPPED), DELETED])
+    shown = [["textDelta", 0, "word "], ["textDelta", 0, "for word"]]
+    assert play(streams) == [*shown, ["runStopped", 5, ""], ["deleted", 0, ""]]
+
+
+@pytest.mark.parametrize(
+    ("closing", "shown"),
+    [
+        (discarded(), [["streamDiscarded", 5, ""]]),
+        (SAID, [["textDelta", 0, "word."], ["messageAdded", 5, ""]]),
+    ],
+    ids=["void", "said"],
+)
+def test_a_slot_that_closes_while_the_stream_catches_up_is_not_shown_again(
+    closing: v1.Event, shown: list[list[Any]], play: Play
+) -> None:
+    streams = Streams([PARTIAL, at(5, closing), at(6, STOPPED), CAUGHT_UP, DELETED])
+    assert play(streams) == [*shown, ["runStopped", 6, ""], ["deleted", 0, ""]]
+
+
+def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_path: Path) -> None:
+    body = """
+        const attempt = (address) => {
+          try {
+            new Bedrock({ address, token: 't' }).close();
+            return 'sent';
+          } catch (error) {
+            return error.message;
+          }
+        };
+        console.log(JSON.stringify(process.env.ADDRESSES.split(' ').map(attempt)));
+    """
+    refused = ("bedrock.example.com", "127.0.0.1.example.com:1")
+    sent = ("127.0.0.1:1", "localhost", "unix:/run/b", "https://bedrock.example.com", "http://bedrock.example.com")
+    told = run_script(node, tmp_path, body, ADDRESSES=" ".join(refused + sent))
+    assert ["in the clear" in text for text in told] == [True] * len(refused) + [False] * len(sent)

@@ -1,0 +1,146 @@
+"""What passes between sub-agents and their parents: in order, whatever fails, and to nobody that is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pykka._envelope import Envelope
+
+from actors import settings
+from actors.core.content import Usage
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.events import SubAgentResult, UsageReported
+from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
+from actors.llm_runner import Outcome
+from actors.mailbox import Mailbox
+from actors.requests import Cancel, Create
+from actors.runtime import Runtime
+from actors.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+
+TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
+
+
+class Actor:
+    """An actor that only has a mailbox."""
+
+    def __init__(self, inbox: Any) -> None:
+        self.actor_ref = inbox
+        self.ledger = Ledger(last_text="half of it")
+        self.pulled: list[str] = []
+
+    def pull_run(self, run: str) -> None:
+        self.pulled.append(run)
+
+
+class Street:
+    """Where actors live."""
+
+    def __init__(self, runtime: Runtime, inbox: Any, limit: int = 10) -> None:
+        self.parent, _ = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
+        self.delivered: list[tuple[str, Any]] = []
+        self.open: bool | Exception = True
+        self.actors: dict[str, Any] = {"c1": Actor(inbox)}
+        self.sub_agents = SubAgents(runtime.clock, limit, self.deliver, self.actors.get)
+
+    def deliver(self, conversation_id: str, message: object) -> bool:
+        if isinstance(self.open, Exception) and isinstance(getattr(message, "request", None), Birth | Cancel):
+            raise self.open
+        self.delivered.append((conversation_id, message))
+        return self.open is True
+
+    def told(self) -> list[Any]:
+        """The events that the parent was told."""
+        return [message.event for key, message in self.delivered if key == "c1" and isinstance(message, Outcome)]
+
+
+@pytest.fixture
+def street(runtime: Runtime, inbox: Any) -> Street:
+    return Street(runtime, inbox)
+
+
+def test_a_cancel_does_not_overtake_the_birth(street: Street) -> None:
+    street.sub_agents.start(street.parent, TASK)
+    street.sub_agents.cancel(["c1-a1"], "why not")
+    mailbox = Mailbox()
+    for key, message in street.delivered:
+        assert key == "c1-a1"
+        mailbox.put(Envelope(message))
+    taken = [mailbox.get().message.request for _ in street.delivered]
+    assert taken == [Birth(street.parent, TASK), Cancel(reason="why not")]
+
+
+def test_a_run_is_pulled_once_its_cancel_is_there(street: Street, inbox: Any) -> None:
+    child = street.actors["c1-a1"] = Actor(inbox)
+    street.sub_agents.cancel(["c1-a1"], "why not")
+    assert child.pulled == ["c1-a1:1"]
+    assert len(street.delivered) == 1
+
+
+def test_those_that_have_ended_are_not_woken_to_be_abandoned(street: Street, inbox: Any) -> None:
+    child = street.actors["c1-a1"] = Actor(inbox)
+    street.sub_agents.abandon(["c1-a1", "c1-a2"])
+    assert street.delivered == []
+    assert [asked.request for asked in inbox.told] == [Cancel(reason="its parent is at rest")]
+    assert child.pulled == ["c1-a1:1"]
+
+
+@pytest.mark.parametrize(
+    ("hindrance", "text"),
+    [
+        (False, "the server is shutting down"),
+        (RuntimeError("can't start new thread"), "the server itself failed; its log tells more"),
+    ],
+)
+def test_a_start_that_fails_is_the_end_of_that_sub_agent(street: Street, inbox: Any, hindrance: Any, text: str) -> None:
+    street.open = hindrance
+    street.sub_agents.start(street.parent, TASK)
+    (ended,) = street.told()
+    assert isinstance(ended, SubAgentResult)
+    assert ended.result == AgentFailed(ErrorKind.SUB_AGENT_ERROR, f"it could not be started: {text}")
+    assert inbox.told == [AgentLeft("c1-a1")]
+
+
+def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Runtime, inbox: Any) -> None:
+    street = Street(runtime, inbox, limit=1)
+    other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
+    street.sub_agents.start(street.parent, TASK)
+    street.sub_agents.start(street.parent, other)
+    (refused,) = street.told()
+    assert refused.agent_id == "c1-a2"
+    assert "1 sub-agents are running on this server" in refused.result.error
+    street.sub_agents.left("c1-a1")
+    street.sub_agents.start(street.parent, other)
+    assert [asked.request.task for key, asked in street.delivered if key != "c1"] == [TASK, other]
+    assert inbox.told == [AgentLeft("c1-a2"), AgentLeft("c1-a1")]
+
+
+def test_a_birth_that_is_refused_is_told_with_its_reason(street: Street) -> None:
+    street.sub_agents.start(street.parent, TASK)
+    (_, asked) = street.delivered[0]
+    asked.fail(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))
+    (ended,) = street.told()
+    text = "it could not be started: the budget of 10 tokens is spent"
+    assert ended.result == AgentFailed(ErrorKind.BUDGET, text)
+
+
+def test_what_it_used_is_told_first_for_the_run_that_started_it(street: Street) -> None:
+    street.sub_agents.start(street.parent, TASK)
+    street.sub_agents.ended("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
+    assert street.told() == [
+        UsageReported(1_000, Usage(input_tokens=7), aside=False, run="c1:0"),
+        SubAgentResult(1_000, "c1-a1", AgentSucceeded("42")),
+    ]
+
+
+def test_the_last_text_is_that_of_an_actor_if_there_is_one(street: Street, inbox: Any) -> None:
+    assert street.sub_agents.last_text("c1-a1") == ""
+    street.actors["c1-a1"] = Actor(inbox)
+    assert street.sub_agents.last_text("c1-a1") == "half of it"
+
+
+def test_the_last_word_is_what_the_state_says() -> None:
+    assert outcome_of(Completed(Ledger(), "42")) == AgentSucceeded("42")
+    failed = Failed(Ledger(), ErrorKind.TURN_LIMIT, "too many", "some")
+    assert outcome_of(failed) == AgentFailed(ErrorKind.TURN_LIMIT, "too many", "some")
+    assert outcome_of(Idle()) == AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; its log tells more")

@@ -1,0 +1,230 @@
+"""The commands about what waits and how runs went: what they print, of a server and of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bedrock import v1
+from bedrock.cli import cycles as command
+from bedrock.cli import exits
+from bedrock.cli.app import bedrock
+from bedrock.cli.paint import Paint
+from bedrock.cli.timeline import WIDTH, timeline_of
+from click.testing import CliRunner, Result
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from server.offline import fold
+from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock
+
+Program = Callable[..., Result]
+
+LINES = """
+{"type":"user-message","id":"m1","text":"Look.","at":1750000000000}
+{"type":"agent-output","kind":"reasoning","text":"plan","round":"r1","at":1750000000800}
+{"type":"agent-output","kind":"assistant","text":"Let me look.","round":"r1","at":1750000000800}
+{"type":"agent-output","kind":"tool_call","tool":"read","tool_call_id":"t1","round":"r1","at":1750000000800}
+{"type":"agent-output","kind":"tool_call","tool":"grep","tool_call_id":"t2","round":"r1","at":1750000000800}
+{"type":"agent-output","kind":"tool_call","tool":"bash","tool_call_id":"t3","round":"r1","at":1750000000800}
+{"type":"user-message","id":"m2","delivery":"followUp","text":"Then this."}
+{"type":"tool-result","tool_call_id":"t1","status":"ok","duration_ms":100}
+{"type":"tool-result","tool_call_id":"t2","status":"ok","duration_ms":250}
+{"type":"tool-result","tool_call_id":"t3","status":"cancelled"}
+{"type":"user-message","id":"m3","delivery":"steer","text":"Gently."}
+{"type":"agent-output","kind":"tool_call","tool":"bash","tool_call_id":"t4","round":"r2","at":1750000012500}
+{"type":"agent-output","kind":"tool_call","tool":"bash","tool_call_id":"t5","round":"r2","at":1750000012500}
+{"type":"tool-result","tool_call_id":"t4","status":"error","duration_ms":31000}
+{"type":"run-stop","reason":"interrupted","detail":"round_cap","run":"c:1","at":1750000060000}
+{"type":"user-message","id":"m4","delivery":"steer","text":"Never read."}
+"""
+
+
+@pytest.fixture
+def program(address: str) -> Program:
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        environment = {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}
+        return CliRunner(env=environment).invoke(bedrock, arguments, input=stdin, catch_exceptions=False)
+
+    return run
+
+
+def folded() -> list[v1.RequestCycle]:
+    found, skipped = fold(LINES.encode().splitlines())
+    assert skipped == 0
+    return found
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+def queued(number: int, fate: v1.QueuedMessage.Fate.ValueType, text: str = "later") -> v1.QueuedMessage:
+    message = v1.Message(name=f"{NAME}/messages/q{number}", delivery=v1.DELIVERY_FOLLOW_UP)
+    message.content.add(text=text)
+    message.create_time.GetCurrentTime()
+    return v1.QueuedMessage(message=message, fate=fate)
+
+
+@pytest.fixture
+def waiting(fake: FakeBedrock) -> FakeBedrock:
+    wire = v1.QueuedMessage
+    fake.queued += [queued(1, wire.FATE_DISCARDED), queued(2, wire.FATE_QUEUED), queued(3, wire.FATE_QUEUED, "a\nb")]
+    return fake
+
+
+def test_the_queue_is_listed_oldest_first(program: Program, waiting: FakeBedrock) -> None:
+    rows = [line.split("\t") for line in program("queue", SLUG).stdout.splitlines()]
+    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
+        ("q2", "follow-up", "waits", "later"),
+        ("q3", "follow-up", "waits", "a b"),
+    ]
+    assert [line.split("\t")[3] for line in program("queue", SLUG, "--all").stdout.splitlines()] == [
+        "not run",
+        "waits",
+        "waits",
+    ]
+    latest = json.loads(program("queue", SLUG, "--all", "-n", "1", "--output", "json").stdout)
+    assert [(each["message"]["name"], each["fate"]) for each in latest] == [(f"{NAME}/messages/q3", "FATE_QUEUED")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"),
+    [((), ["q3"]), (("q2",), ["q2"]), (("q3", f"{NAME}/messages/q2"), ["q3", "q2"]), (("--all",), ["q3", "q2"])],
+)
+def test_messages_are_taken_back_by_name_or_the_last_or_all(
+    program: Program, waiting: FakeBedrock, arguments: tuple[str, ...], taken: list[str]
+) -> None:
+    done = program("withdraw", SLUG, *arguments)
+    assert (done.exit_code, done.stdout.count("withdrawn: ")) == (0, len(taken))
+    asked = waiting.asked(v1.WithdrawMessageRequest)
+    assert [str(each.name).rpartition("/")[2] for each in asked if isinstance(each, v1.WithdrawMessageRequest)] == taken
+
+
+def test_where_nothing_waits_nothing_is_taken_back(program: Program, fake: FakeBedrock) -> None:
+    done = program("withdraw", SLUG)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nothing waits\n")
+    assert program("withdraw", SLUG, "q1", "--all").exit_code == exits.USAGE
+
+
+# --- cycles -----------------------------------------------------------------------------------------------------------
+
+
+def test_cycles_of_a_file_need_no_server(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(LINES)
+    for arguments, stdin in ((("cycles", str(file)), None), (("cycles", "-"), LINES)):
+        done = CliRunner(env={"BEDROCK_ADDRESS": "127.0.0.1:1"}).invoke(bedrock, arguments, input=stdin)
+        assert done.stdout == "c:1\tLook.\t2\tinterrupted (round_cap)\n2\tThen this.\t0\tunder way\n"
+        assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_the_events_of_a_server_make_the_same_cycles_in_a_file(program: Program, fake: FakeBedrock) -> None:
+    fake.cycles = folded()
+    lines = program("cycles", SLUG, "--events").stdout
+    order = [json.loads(line)["type"] for line in lines.splitlines()][-4:]
+    assert order == ["tool-result", "user-message", "run-stop", "user-message"], (
+        "the follow-up was there before the end"
+    )
+    again, skipped = fold(lines.encode().splitlines(), strict=True)
+    assert (again, skipped) == (folded(), 0)
+    assert program("cycles", "-", "--timeline", stdin=lines).stdout == program("cycles", SLUG, "--timeline").stdout
+    assert json.loads(program("cycles", "-", "-n", "1", "--output", "json", stdin=lines).stdout) == json.loads(
+        program("cycles", SLUG, "-n", "1", "--output", "json").stdout
+    )
+
+
+def test_what_cannot_come_is_skipped_and_counted_or_refused(program: Program) -> None:
+    lines = '{"type":"run-stop","reason":"completed"}\n\n{"type":"tool-result","tool_call_id":"t"}\n' + LINES
+    lenient = program("cycles", "-", stdin=lines)
+    assert (lenient.exit_code, len(lenient.stdout.splitlines())) == (0, 2)
+    assert lenient.stderr.startswith("2 events were skipped")
+    strict = program("cycles", "-", "--strict", stdin=lines)
+    assert (strict.exit_code, strict.stdout) == (exits.FAILED, "")
+    assert "line 1: run-stop while no cycle is open" in strict.stderr
+    assert "line 4: run-stop while" in program("cycles", "-", "--strict", stdin="\n\n\n" + lines).stderr
+
+
+@pytest.mark.parametrize("line", ["{", '{"type":"nonsense"}', '{"type":"user-message"}', '"x"', "\x80"])
+def test_a_line_that_is_no_event_is_named(program: Program, tmp_path: Path, line: str) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(LINES.encode() + line.encode("latin-1"))
+    done = program("cycles", str(file))
+    assert (done.exit_code, done.stdout) == (exits.FAILED, "")
+    assert f"line {len(LINES.splitlines()) + 1} is no event" in done.stderr
+
+
+def test_a_file_that_is_not_there_is_said(program: Program) -> None:
+    done = program("cycles", "nowhere.jsonl")
+    assert done.exit_code == exits.FAILED
+    assert "nowhere.jsonl: No such file or directory" in done.stderr
+
+
+def test_without_the_servers_program_a_file_cannot_be_read(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "entry_points", lambda **_: [])
+    done = program("cycles", "-", stdin=LINES)
+    assert done.exit_code == exits.USAGE
+    assert "pip install phoenix-bedrock" in done.stderr
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
+    lines = list(timeline_of(folded(), Paint(enabled=False)))
+    assert lines[2:10] == [
+        "   >          Look.",
+        "   1   0.80 s Let me look.",
+        "              - read: read, grep  0.35 s",
+        "              - bash: bash  cancelled",
+        "   >          Gently. (steer)",
+        "   2     12 s no text",
+        "              - bash: bash x2  31 s, error, open",
+        "   =          interrupted (round_cap), 60 s, 2 requests",
+    ]
+    assert lines[11:] == [
+        "2 follow-up",
+        "   >          Then this.",
+        "   >          Never read. (steer)",
+        "   =          under way, 0 requests",
+    ]
+    assert lines[1].startswith("c:1 2025-06-15 ")
+
+
+def test_a_timeline_says_what_was_used() -> None:
+    (cycle, _) = folded()
+    cycle.rounds[0].usage.CopyFrom(v1.Usage(input_tokens=1_000, cache_read_tokens=200, output_tokens=34))
+    assert list(timeline_of([cycle], Paint(enabled=False)))[-1].endswith("2 requests, 1,200 tokens in, 34 out")
+
+
+def test_a_timeline_fits_into_80_columns_and_controls_no_terminal() -> None:
+    evil = "\x1b]0;title\x07 word" * 100
+    cycle = v1.RequestCycle(
+        name=f"{NAME}/requestCycles/{'x' * 200}", stop_reason=v1.STOP_REASON_ERROR, stop_detail=evil
+    )
+    cycle.steps.add().root.content.add(text=evil)
+    block = v1.AiBlock(assistant=evil, message="m")
+    for number in range(30):
+        group = block.tool_call_groups.add(group=v1.TOOL_GROUP_OTHER)
+        group.calls.add(tool_use_id=f"t{number}", tool=f"{evil}{number}")
+        group.results[f"t{number}"].CopyFrom(
+            v1.ToolResult(outcome=v1.TOOL_OUTCOME_DENIED, duration=Duration(seconds=7_000))
+        )
+    cycle.steps.add(ai_block=block)
+    cycle.rounds.add(output="m", tool_use_ids=[f"t{number}" for number in range(30)], output_time=Timestamp(seconds=9))
+    lines = list(timeline_of([cycle], Paint(enabled=False)))
+    assert len(lines) >= 5
+    assert all(len(line) <= WIDTH for line in lines)
+    assert not any(ord(character) < 32 for line in lines for character in line)
+
+
+def test_a_timeline_is_shown_with_the_facts(program: Program, fake: FakeBedrock) -> None:
+    fake.cycles = folded()
+    shown = program("show", SLUG, "--timeline").stdout
+    assert shown.index("slug") < shown.index("   >          Look.") < shown.index("Then this.")
+    assert "\x1b" not in shown
+    assert "Look." not in program("show", SLUG, "--timeline", "-n", "1").stdout
+    plain = json.loads(program("show", SLUG, "--timeline", "--output", "json").stdout)
+    assert len(plain["request_cycles"]) == 2
+    assert plain["slug"] == SLUG

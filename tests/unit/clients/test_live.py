@@ -1,0 +1,48 @@
+"""A block at the bottom of a terminal: what scrolls by stays whole, and the block is never there twice."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from bedrock.cli.live import LiveBlock
+
+
+def screen(written: str) -> list[str]:
+    """What a terminal shows that knows just what the block uses."""
+    rows, row = [""], 0
+    for part in re.split(r"(\x1b\[\d*[AJ]|\n|\r)", written):
+        if part == "\n":
+            row += 1
+            rows[row:] = rows[row:] or [""]
+        elif part.endswith("A") and part.startswith("\x1b"):
+            row -= int(part[2:-1])
+        elif part == "\x1b[J":
+            rows[row:] = [""]
+        elif part != "\r":
+            rows[row] += part
+    return rows[:-1]
+
+
+def test_lines_scroll_by_above_the_block() -> None:
+    out = io.StringIO()
+    block = LiveBlock(out)
+    block.write("one")
+    block.show(["a", "b"])
+    block.write("two")
+    assert screen(out.getvalue()) == ["one", "two", "a", "b"]
+    block.show(["a", "B", "c"])
+    block.write("three")
+    assert screen(out.getvalue()) == ["one", "two", "three", "a", "B", "c"]
+    block.show([])
+    block.write("four")
+    assert screen(out.getvalue()) == ["one", "two", "three", "four"]
+
+
+def test_nothing_is_drawn_anew_that_is_the_same() -> None:
+    out = io.StringIO()
+    block = LiveBlock(out)
+    block.show(["a"])
+    drawn = out.getvalue()
+    block.show(["a"])
+    assert out.getvalue() == drawn
