@@ -32,9 +32,19 @@ setup: $(STAMP)  ## Create the environment in .venv
 run: $(STAMP)  ## Start a server and chat in the terminal; without a terminal, play a demo conversation
 	@$(BIN)/bedrock chat --spawn
 
+.PHONY: local-llm
+local-llm: $(STAMP)  ## Chat with a small model that runs on this machine, without a key (130 MB; GGUF=… for another one)
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install llama
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.local_llm $(if $(GGUF),--gguf $(GGUF)) $(ARGS)
+
 .PHONY: test
 test: $(STAMP)  ## Set up and run the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
+
+.PHONY: test-peers
+test-peers: $(STAMP)  ## Test against programs by others: aimock, llama.cpp with a real model, Node (installed into .peers)
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama
+	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: check
 check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code drift
@@ -50,18 +60,26 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
 
+.PHONY: api-docs
+api-docs: $(STAMP)  ## Write the reference in docs/api.md from protos/
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.api_docs
+
 .PHONY: readme-session
 readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
-FAULTS := machine sandbox kill races
+FAULTS := machine sandbox kill races watch agents
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
 RACES ?= 100000
+RESUMES ?= 10000
+COMMIT_RACES ?= 1000
+CANCELS ?= 2000
+FAMILIES ?= 100
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -79,6 +97,17 @@ fault-kill: $(STAMP)
 # RACES attempts of patch while somebody exchanges its directories for links.
 fault-races: $(STAMP)
 	BEDROCK_RACES=$(RACES) $(BIN)/python -m pytest --timeout 0 tests/integration/tools/test_patch_race.py
+
+# RESUMES streams, cut, slow, over killed servers and pruned logs, and COMMIT_RACES that begin at the moment of a commit:
+# no law of a watch is broken.
+fault-watch: $(STAMP)
+	BEDROCK_RESUMES=$(RESUMES) BEDROCK_COMMIT_RACES=$(COMMIT_RACES) $(BIN)/python -m pytest --timeout 0 -s \
+	  tests/integration/server/test_watch_laws.py tests/e2e/test_watch_laws.py
+
+# CANCELS of parents with sub-agents at work, and FAMILIES whose server is killed: nobody is left behind.
+fault-agents: $(STAMP)
+	BEDROCK_AGENT_CANCELS=$(CANCELS) BEDROCK_AGENT_KILLS=$(FAMILIES) \
+	  $(BIN)/python -m pytest --timeout 0 tests/integration/actors/test_sub_agents_stopped.py tests/e2e/test_sub_agents.py
 
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
@@ -98,5 +127,5 @@ protos-drift: $(STAMP)
 
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed
-	rm -rf $(VENV) reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .peers clients/node/node_modules reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
