@@ -296,7 +296,7 @@ class HostedTree:
 
     def _read(self) -> None:
         try:
-            while frame := self._control.recv(toolhost.CHUNK + 1):
+            while frame := self._next_frame():
                 self._hear(frame[:1], frame[1:])
         except OSError:
             pass  # the host is lost; `wait` finds out what that means
@@ -304,6 +304,17 @@ class HostedTree:
             with self._changed:
                 self._silent = True
                 self._changed.notify_all()
+
+    def _next_frame(self) -> bytes:
+        """What the host says next, b"" when it is gone. Raises OSError.
+
+        A host that ends without having read all that it was told resets the socket. That is reported once, and before
+        what it had said itself.
+        """
+        try:
+            return self._control.recv(toolhost.CHUNK + 1)
+        except ConnectionResetError:
+            return self._control.recv(toolhost.CHUNK + 1)
 
     def _hear(self, kind: bytes, content: bytes) -> None:
         if kind == toolhost.OUTPUT:
