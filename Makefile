@@ -42,8 +42,8 @@ test: $(STAMP)  ## Set up and run the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
 
 .PHONY: test-peers
-test-peers: $(STAMP)  ## Test against programs by others: aimock, llama.cpp with a real model, Node (installed into .peers)
-	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama
+test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: check

@@ -234,7 +234,7 @@ class Commands:
 
     def _archive(self, machine: Machine, archived: bool) -> ConversationRecord:
         if archived and not self._road.resting:
-            raise Rejected(Reason.AGENT_BUSY)
+            raise Rejected(Reason.AGENT_BUSY, "agent is busy: cancel it first, then archive the conversation")
         if archived != (machine.record.archived_at is not None):
             draft = machine.draft()
             settings.archive(draft, archived, self._road.now())
@@ -271,7 +271,9 @@ class Commands:
         """Bring it to rest and kill all that it has running, before it is deleted."""
         if not self._road.resting:
             if not force:
-                raise Rejected(Reason.AGENT_BUSY)
+                raise Rejected(
+                    Reason.AGENT_BUSY, "agent is busy: cancel it first, or delete the conversation with force"
+                )
             self._road.advance(UserCancel(self._road.now(), discard_queued=True, kill_jobs=True, reason="deleted"))
         self._titles.stop(self._road.conversation_id)
         self._road.executor.stop_everything()

@@ -223,6 +223,7 @@ def _mode(runtime: Runtime, wanted: Mode | None) -> Mode:
 
 
 def mode_unavailable(runtime: Runtime) -> Rejected:
-    """Why nothing can be restricted on this machine."""
-    reason = runtime.sandbox.report.reason
-    return Rejected(Reason.MODE_UNAVAILABLE, f"restricted mode cannot be kept here: {reason}")
+    """Why nothing can be restricted on this machine, or is not meant to be."""
+    report = runtime.sandbox.report
+    text = "restricted mode is not offered here" if report.by_setting else "restricted mode cannot be kept here"
+    return Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {report.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from actors.core.content import Message
-from actors.ports import Store
+from actors.ports import Store, StoreDamaged
 
 PAGE = 1_000
 
@@ -20,12 +20,12 @@ class StoredHistory:
         self._messages: list[Message] = []
 
     def through(self, sequence: int) -> tuple[Message, ...]:
-        """Every message up to this sequence, in order. Raises StoreError."""
+        """Every message up to this sequence, in order. Raises StoreError, also if one is missing."""
         with self._lock:
             while len(self._messages) < sequence:
                 after = len(self._messages)
                 page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
                 if not page:
-                    break
+                    raise StoreDamaged(f"message {after + 1} of conversation {self._conversation_id} is missing")
                 self._messages.extend(page)
             return tuple(self._messages[:sequence])

@@ -127,6 +127,7 @@ def _sandbox(report: SandboxReport) -> v1.GetServerInfoResponse.Sandbox:
         reason=report.reason,
         landlock_abi=report.landlock_abi,
         hides_server_files=report.hides_protected,
+        by_setting=report.by_setting,
     )
 
 

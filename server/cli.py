@@ -47,7 +47,7 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)
     except ConfigError as error:
-        _fail(str(error), USAGE)
+        fail(str(error), USAGE)
     from server.tuning import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
 
     tune_process()
@@ -58,9 +58,10 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     try:
         run(config, lambda line: print(line, flush=True), until_eof=until_eof)
     except CannotStart as error:
-        _fail(str(error), CANNOT_START)
+        fail(str(error), CANNOT_START)
 
 
-def _fail(text: str, code: int) -> NoReturn:
+def fail(text: str, code: int) -> NoReturn:
+    """End the program with a line on standard error."""
     print(f"bedrock: {text}", file=sys.stderr)
     sys.exit(code)

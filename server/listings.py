@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from actors.core.content import Message
 from actors.ports import ConversationRecord, Store
-from server import limits
+from server import limits, names
 from server.cycles import list_cycles
 from server.pages import Page, position_of, size_of, token_of
 from server.queue import list_queue
@@ -56,6 +56,7 @@ class Listings:
                 parent=parent,
                 before=before,
                 limit=CHUNK,
+                skipped=lambda conversation_id: answer.unreadable.append(names.conversation(conversation_id)),
             )
             for record in records:
                 shown = states.conversation(self._facts, record)

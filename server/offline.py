@@ -60,6 +60,8 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
                 yield event
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"line {number} is no event: {error}") from None
+        except RecursionError:
+            raise ValueError(f"line {number} is no event: it is nested too deeply") from None
 
 
 def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:

@@ -196,7 +196,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def ListConversations(
         self, request: v1.ListConversationsRequest, context: Context
     ) -> v1.ListConversationsResponse:
-        parent = await self._directory.identify(request.parent) if request.parent else None
+        parent = await self._directory.locate(request.parent) if request.parent else None
         return await self._reads(self._listings.conversations, request, caller.get(), parent)
 
     async def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:

@@ -7,19 +7,22 @@ by then, so whatever has changed while the pages were read is read once more; fr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
 from actors.list_feed import Listed, ListFeed
-from actors.ports import ConversationRecord, Store
+from actors.ports import ConversationRecord, Store, StoreDamaged
 from server import names
 from server.reads import Reads
 from server.streams import Stream, Streams
 from server.wakeups import Wakeups
 from server.wire.facts import Facts
 from server.wire.states import conversation
+
+log = logging.getLogger(__name__)
 
 PAGE = 100
 """Conversations that are read at a time."""
@@ -134,9 +137,16 @@ class ListWatcher(Stream):
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
         """These conversations as they are now (reading thread)."""
-        store, facts = self._sources.store, self._sources.facts
-        loaded = ((id_, store.load(id_)) for id_ in ids)
-        return [_gone(id_) if record is None else _shown(facts, record) for id_, record in loaded]
+        return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
+
+    def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
+        """None if it is damaged: then it is left out, as of all lists."""
+        try:
+            record = self._sources.store.load(id_)
+        except StoreDamaged:
+            log.exception("conversation %s cannot be read and is left out", id_)
+            return None
+        return _gone(id_) if record is None else _shown(self._sources.facts, record)
 
 
 def _shown(facts: Facts, record: ConversationRecord) -> v1.WatchConversationsResponse:

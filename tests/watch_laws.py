@@ -215,7 +215,8 @@ class _Check:
         for part in snapshot.partial:
             if part.offset:
                 self._broken("final", f"a partial text that begins at {part.offset}")
-            self._texts[_slot(part), part.reasoning] = part.text
+            if self._stream.whole:  # a client tells it once more, as text
+                self._texts[_slot(part), part.reasoning] = part.text
 
     def _durable(self, event: v1.Event, kind: str) -> None:
         revision = event.revision

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import repeat
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from actors.core.content import Delivery as Wish
 from actors.core.content import (
@@ -35,6 +35,9 @@ from actors.core.notifications import Fate, MessageAdded, Notification, QueueCha
 from actors.core.notifications import RunStop as RunStopped
 
 # --- what goes in --------------------------------------------------------------------------------------------------
+
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""Since the epoch, up to the end of the year 9999, 0 if unknown; or how long something took."""
 
 
 class Delivery(StrEnum):
@@ -59,8 +62,7 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
     id: str
     delivery: Delivery | None = None
     text: str = ""
-    at: int = 0
-    """Milliseconds since the epoch, 0 if unknown."""
+    at: Milliseconds = 0
 
 
 class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
@@ -84,7 +86,7 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
     """Of tool calls: the raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
-    at: int = 0
+    at: Milliseconds = 0
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
@@ -94,8 +96,8 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
     status: str = ""
     """A ToolOutcome, "" if unknown."""
     message_id: str = ""
-    at: int = 0
-    duration_ms: int = 0
+    at: Milliseconds = 0
+    duration_ms: Milliseconds = 0
 
 
 class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
@@ -104,15 +106,15 @@ class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
     reason: StopReason
     detail: str = ""
     run: str = ""
-    at: int = 0
+    at: Milliseconds = 0
 
 
 CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
-    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError, or ValueError
-    for bytes that are no UTF-8."""
+    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError, ValueError for
+    bytes that are no UTF-8, or RecursionError."""
     decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
 

@@ -95,6 +95,8 @@ class SandboxReport(Struct, frozen=True):
     """Why the tier is not better, for people."""
     hides_protected: bool = False
     """Whether the sandbox keeps unrestricted tools, too, from `Sandbox.protected`."""
+    by_setting: bool = False
+    """Whether an operator asked for just this tier, so that a better one may be possible."""
 
     @property
     def restriction_available(self) -> bool:

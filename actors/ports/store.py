@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -102,9 +103,11 @@ class Store(Protocol):
         parent: str | None,
         before: tuple[int, str] | None,
         limit: int,
+        skipped: Callable[[str], object] = lambda conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         """Latest updated first; `before` is (updated_at, id) of the last one seen; parent=None lists only
-        what people started."""
+        what people started. Those whose rows cannot be read are left out, and `skipped` is told their ids; fewer
+        than `limit` are the last ones."""
         ...
 
     def children(self, conversation_id: str) -> tuple[str, ...]:

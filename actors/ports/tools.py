@@ -133,7 +133,8 @@ class Toolbox(Protocol):
         ...
 
     def jobs(self, conversation_id: str) -> tuple[str, ...]:
-        """Handles of the background jobs that a conversation has running, in the order of their start."""
+        """Handles of the background jobs that a conversation has running, in the order of their start. Those that
+        were killed are not among them, even before they are dead."""
         ...
 
     def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:

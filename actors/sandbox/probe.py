@@ -38,7 +38,8 @@ def probe(setting: str = "auto") -> SandboxReport:
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
-        return replace(nothing, reason="the setting sandbox = none switches it off; auto offers what can be kept")
+        reason = "the setting sandbox = none switches it off; auto offers what can be kept"
+        return replace(nothing, reason=reason, by_setting=True)
     return _best(nothing) if setting == "auto" else _forced(nothing, setting)
 
 
@@ -93,7 +94,7 @@ def _best(nothing: SandboxReport) -> SandboxReport:
 
 
 def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
-    asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A")
+    asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A", by_setting=True)
     failure = why_not(asked)
     if failure:
         text = f"the setting sandbox = {tier} cannot be kept on this machine: {_advice_on_landlock(nothing, failure)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import peewee
 from peewee import SqliteDatabase
@@ -23,13 +23,16 @@ else:
     from peewee import sqlite3
 
 __all__ = [
+    "BUSY_SECONDS",
     "FILE",
     "INCREMENTAL",
     "MIGRATIONS",
+    "Reader",
     "migrate",
     "open_reader",
     "open_writer",
     "raw",
+    "schema_of",
     "sqlite3",
     "wal_reset_race",
 ]
@@ -94,13 +97,36 @@ def open_writer(path: Path) -> SqliteDatabase:
             raise StoreUnusable(f"{path}: this file system cannot hold a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusable(f"{path} cannot be opened: {error}") from error
+    except UnicodeDecodeError as error:  # of what SQLite says about names in the schema
+        raise StoreUnusable(f"{path} cannot be opened: its schema is damaged") from error
     return database
+
+
+class Reader(sqlite3.Connection):
+    """A connection that knows its cursors: one that is still open keeps the connection in the past."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._cursors: list[sqlite3.Cursor] = []
+
+    def cursor(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        """A new cursor; `execute` takes its cursors from here too."""
+        made: sqlite3.Cursor = super().cursor(*args)
+        self._cursors.append(made)
+        return made
+
+    def end_reads(self) -> None:
+        """Close every cursor, whoever still holds it: the next read sees what is stored then."""
+        for cursor in self._cursors:
+            cursor.close()
+        self._cursors.clear()
 
 
 def open_reader(path: Path) -> SqliteDatabase:
     """Open a connection that cannot write and never checkpoints. Raises what SQLite raises."""
     database = SqliteDatabase(
         str(path),
+        factory=Reader,
         pragmas={"query_only": 1, "wal_autocheckpoint": 0},
         timeout=BUSY_SECONDS,
         thread_safe=False,
@@ -110,16 +136,25 @@ def open_reader(path: Path) -> SqliteDatabase:
     return database
 
 
+def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
+    """The latest migration that the database at `path` has had, empty if it is none of ours.
+
+    Raises StoreUnusable if it was written by a newer version, or what SQLite raises.
+    """
+    had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
+    unknown = [migration.name for migration in had if migration.path is None]
+    if unknown:
+        raise StoreUnusable(f"{path} was written by a newer version: it has {', '.join(unknown)}")
+    return had[-1].name if had else ""
+
+
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """Bring the schema up to date, each migration in a transaction of its own.
 
     Raises StoreUnusable if the file was written by a newer version, or is no database of ours.
     """
-    runner = Runner(database, str(directory))
     try:
-        unknown = [migration.name for migration in runner.status() if migration.path is None]
-        if unknown:
-            raise StoreUnusable(f"{database.database} was written by a newer version: it has {', '.join(unknown)}")
-        runner.up()
+        schema_of(database, Path(database.database), directory)
+        Runner(database, str(directory)).up()
     except (sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusable(f"{database.database} cannot be brought up to date: {error}") from error

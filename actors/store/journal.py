@@ -14,6 +14,7 @@ from msgspec import json
 
 from actors.core.notifications import Durable
 from actors.ports import Commit, JournalRow, LogEntry, StoredEvent
+from actors.store.rows import refuse_non_numbers
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _encode = json.Encoder().encode
@@ -109,8 +110,12 @@ def notifications_of(row: LogRow) -> tuple[Durable, ...]:
 
 
 def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
-    """At most `limit` events after revision `after` from (first revision, at, notifications) rows in order."""
+    """At most `limit` events after revision `after` from (first revision, at, notifications) rows in order.
+
+    Raises msgspec.DecodeError or ValueError.
+    """
     for first, at, encoded in rows:
+        refuse_non_numbers(first, at)
         for revision, notification in enumerate(_NOTIFICATIONS.decode(encoded), first):
             if revision <= after:
                 continue
@@ -123,7 +128,8 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 
 
 def journal_row(row: LogRow) -> JournalRow:
-    """The row as the port gives it. Raises msgspec.DecodeError."""
+    """The row as the port gives it. Raises msgspec.DecodeError or ValueError."""
+    refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
     return JournalRow(
         row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),

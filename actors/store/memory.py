@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -169,6 +169,7 @@ class MemoryStore:
         parent: str | None,
         before: tuple[int, str] | None,
         limit: int,
+        skipped: Callable[[str], object] = lambda conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         records = [
             kept.record

@@ -14,7 +14,7 @@ from msgspec import json
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.ports import Commit, SettledInput, StoppedRun
-from actors.store.rows import digest_of
+from actors.store.rows import digest_of, refuse_non_numbers
 
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
 """Columns of a run."""
@@ -58,6 +58,7 @@ def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]
 def run_of(row: tuple[Any, ...]) -> StoppedRun:
     """A run from a row of RUN. Raises ValueError."""
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
+    refuse_non_numbers(revision, last_sequence, at)
     return StoppedRun(revision, at, RunStop(run, StopReason(reason), detail, message), last_sequence)
 
 
@@ -75,4 +76,5 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
     """A fate from a row of FATE. Raises msgspec.DecodeError or ValueError."""
     _, revision, _, delivery, fate, waited, run, at, _ = row
+    refuse_non_numbers(revision, at)
     return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)

@@ -6,14 +6,14 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from peewee import JOIN, SQL, SqliteDatabase
+from peewee import SQL, SqliteDatabase
 
 from actors.core.content import Message
 from actors.ports import (
@@ -32,7 +32,7 @@ from actors.ports import (
     StoreDamaged,
     StoredEvent,
 )
-from actors.store import changes, pruning, rows, schema
+from actors.store import changes, listing, pruning, rows, schema
 from actors.store.data_directory import DataDirectory
 from actors.store.engine import FILE, INCREMENTAL, migrate, open_writer, raw, sqlite3
 from actors.store.journal import LOG, LogRow, events_of, journal_row
@@ -148,25 +148,30 @@ class PeeweeStore:
         parent: str | None,
         before: tuple[int, str] | None,
         limit: int,
+        skipped: Callable[[str], object] = lambda conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
-        table = schema.Conversation
-        columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
-        query = (
-            table.select(*columns, schema.Prompt.text)
-            .join(schema.Prompt, JOIN.LEFT_OUTER)
-            .where(table.principal == principal, table.archived == archived)
-            .order_by(table.updated_at.desc(), table.id.desc())
-            .limit(limit)
-        )
-        if parent is None:
-            query = query.where(SQL("parent_conversation_id IS NULL"))
-        else:
-            query = query.where(table.parent_conversation == parent)
-        if before is not None:
-            query = query.where(SQL("(updated_at, id) < (?, ?)", before))
-        with self._readers.lend() as database:
-            found = list(query.tuples().execute(database))
-            return tuple(self._record(raw(database), row) for row in found)
+        found: list[ConversationRecord] = []
+        with self._readers.lend() as database, _every_text(raw(database), "surrogateescape"):
+            while (wanted := limit - len(found)) > 0:
+                page = list(listing.query(principal, archived, parent, before, wanted).execute(database))
+                found += self._readable(raw(database), page, skipped)
+                if len(page) < wanted:
+                    break
+                before = listing.place_of(page[-1])
+        return tuple(found)
+
+    def _readable(
+        self, connection: sqlite3.Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
+    ) -> Iterator[ConversationRecord]:
+        """The records of rows; one that cannot be read keeps no other from being listed."""
+        for row in page:
+            try:
+                listing.refuse_broken_texts(row)
+                yield self._record(connection, row)
+            except (msgspec.DecodeError, ValueError, KeyError) as error:
+                conversation_id = str(row[0]).encode(errors="replace").decode()
+                _log.error("conversation %s cannot be read and is left out: %s", conversation_id, type(error).__name__)
+                skipped(conversation_id)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
         table = schema.Conversation
@@ -333,9 +338,9 @@ class PeeweeStore:
 
 
 @contextmanager
-def _every_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """For the time of the block, texts that are no UTF-8 are read all the same, with replacements."""
-    connection.text_factory = lambda raw: raw.decode(errors="replace")
+def _every_text(connection: sqlite3.Connection, errors: str = "replace") -> Iterator[None]:
+    """For the time of the block, texts that are no UTF-8 are read all the same, with replacements or surrogates."""
+    connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:
         yield
     finally:

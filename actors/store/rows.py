@@ -41,6 +41,9 @@ COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", 
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
 """Columns of an attachment."""
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: what is told to clients cannot be later."""
+
 _ACTOR_KINDS = {
     MessageType.USER: "human",
     MessageType.AGENT: "llm_agent",
@@ -102,6 +105,13 @@ def is_as_written(row: Row) -> bool:
     return digest_of(["" if value is None else value for value in row[:-1]]) == digest
 
 
+def refuse_non_numbers(*values: object) -> None:
+    """Raises ValueError if one of these is no count, revision or time: SQLite keeps anything in any column."""
+    for value in values:
+        if type(value) is not int or not 0 <= value <= LATEST_MS:
+            raise ValueError("a number is none")
+
+
 def fixed_values(record: ConversationRecord) -> Row:
     """The values of FIXED."""
     return (
@@ -143,6 +153,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
         labels, approval_policy, always_approved, follow_up_policy, budget, continued_by, node, epoch,
         step, last_seq, _, slug, log_hash, system_prompt,
     ) = row  # fmt: skip
+    refuse_non_numbers(created_at, state_updated_at, updated_at, archived_at or 0, epoch, step, last_seq)
     state = state_of(state_data)
     record = ConversationRecord(
         id=id_,
@@ -219,11 +230,12 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """A message from a row of MESSAGE. Raises msgspec.DecodeError."""
+    """A message from a row of MESSAGE. Raises msgspec.DecodeError or ValueError."""
     (
         key, conversation_id, sequence, type_, _, content, display_data, usage_data,
         at, request_id, attempt, through, _,
     ) = row  # fmt: skip
+    refuse_non_numbers(sequence, at, attempt, through)
     display = _DISPLAY.decode(display_data or "{}")
     return Message(
         id=key[len(conversation_id) + 1 :],

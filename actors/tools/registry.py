@@ -65,8 +65,8 @@ class StandardToolbox:
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str) -> tuple[str, ...]:
-        """Handles of the jobs that outlived their call and still run, in the order of their start."""
-        return tuple(job.handle for job in self._jobs.running(conversation_id))
+        """Handles of the jobs that outlived their call and still run, in the order of their start; not of the dying."""
+        return tuple(job.handle for job in self._jobs.running(conversation_id) if not job.doomed)
 
     def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
         """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""

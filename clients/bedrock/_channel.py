@@ -21,11 +21,6 @@ _READS = (
             "ListQueue",
             "ListRequestCycles",
             "VerifyConversation",
-            "ReplayConversation",
-            "ExportConversation",
-            "DownloadAttachment",
-            "Subscribe",
-            "WatchConversations",
         )
     ),
     "bedrock.v1.CatalogService/",
@@ -36,7 +31,8 @@ _IDEMPOTENT_BY_REQUEST_ID = tuple(
 )
 
 #: Five attempts within about two seconds: long enough for a restart of the server, short enough to notice that
-#: there is none. Calls that are neither reads nor idempotent are not repeated by themselves.
+#: there is none. Calls that are neither reads nor idempotent are not repeated by themselves. Streams are not left to
+#: gRPC: one that breaks before its first response, and whose last attempt finds no server, would never end (1.85).
 SERVICE_CONFIG = json.dumps(
     {
         "methodConfig": [
@@ -66,8 +62,9 @@ _OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.keepalive_permit_without_calls", 0),
     # How soon, and at most how late, a lost connection is tried again.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # In spite of its name this is what one attempt to connect may take: a server far away, or busy, needs some time.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # A global pool of connections would let one client's close be felt by another.
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -31,8 +31,8 @@ class RunProgress:
     """The approvals that were asked and not decided, by name."""
 
     def questions(self) -> list[Approval]:
-        """Return the approvals that were asked and, as far as is known, not decided."""
-        return list(self._questions.values())
+        """Return the approvals that were asked and, as far as is known, not decided; none after the end."""
+        return [] if self.stop else list(self._questions.values())
 
     def settled(self, approval: Approval) -> None:
         """Take note that an approval is decided."""

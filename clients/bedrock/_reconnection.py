@@ -1,4 +1,4 @@
-"""What both clients do about a stream of events that breaks: whether, and when, it is opened again."""
+"""What both clients do about a stream that breaks: whether, and when, it is opened again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,32 @@ from bedrock._cursor import EventCursor
 from bedrock._status import is_gap, may_resume
 from bedrock.errors import BedrockError
 from bedrock.events import Event
+
+OPENING_SECONDS = 1.0
+"""For how long a stream is tried again that cannot be opened: with the delays of `Backoff`, five attempts at most."""
+
+
+class Opening:
+    """Decides about a stream that breaks before it has brought anything; it is a read, so that it may be repeated."""
+
+    def __init__(self) -> None:
+        """Begin before the first attempt."""
+        self.done = False
+        """Whether a response has come, after which the same request would not go on where the stream broke."""
+        self._backoff = Backoff(OPENING_SECONDS)
+
+    def delay_after(self, error: BedrockError) -> float:
+        """Return the seconds until the next attempt.
+
+        Raises:
+            BedrockError: The error itself, if another attempt would not help, or the time is up.
+        """
+        if self.done or error.code != "UNAVAILABLE":
+            raise error
+        delay = self._backoff.next(error.retry_after or 0.0)
+        if delay is None:
+            raise error
+        return delay
 
 
 class Reconnection:

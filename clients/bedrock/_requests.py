@@ -26,6 +26,7 @@ class Page(Protocol):
     @property
     def next_page_token(self) -> str:
         """Where the next page begins; empty on the last one."""
+        ...
 
 
 def new_request_id() -> str:

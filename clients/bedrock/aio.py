@@ -25,10 +25,11 @@ import grpc
 from bedrock import _requests, v1
 from bedrock._channel import call_metadata, open_aio_channel
 from bedrock._names import resource_name
+from bedrock._reconnection import Opening
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
 from bedrock.aio_conversation import AsyncConversation
-from bedrock.answers import Answer, AsyncApprove
+from bedrock.answers import Answer, AsyncApprove, decider
 from bedrock.errors import BedrockError, Unavailable
 from bedrock.streams import AsyncStream
 
@@ -127,9 +128,9 @@ class AsyncClient:
         approve: AsyncApprove | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer. If the task is cancelled meanwhile, so is the run."""
-        pictures = _requests.pictures(images)
+        pictures, decide = _requests.pictures(images), decider(approve)
         conversation = await self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
-        return await conversation.ask(text, images=pictures, approve=approve)
+        return await conversation.ask(text, images=pictures, approve=decide)
 
     def conversation(self, name: str) -> AsyncConversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
@@ -189,19 +190,24 @@ class AsyncClient:
     async def _responses(
         self, method: Callable[..., AsyncIterable[Response]], request: Any
     ) -> AsyncGenerator[Response]:
-        self._ensure_open()
-        call: Any = method(request, metadata=self._metadata)
-        try:
-            async for response in call:
-                yield response
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is None or not task.cancelling():
-                self._ensure_open()  # the call was cancelled by closing the client, not the task by somebody
-            raise
-        finally:
-            call.cancel()
+        opening = Opening()
+        while True:
+            self._ensure_open()
+            call: Any = method(request, metadata=self._metadata)
+            try:
+                async for response in call:
+                    opening.done = True
+                    yield response
+                return
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is None or not task.cancelling():
+                    self._ensure_open()  # the call was cancelled by closing the client, not the task by somebody
+                raise
+            finally:
+                call.cancel()
+            await self.pause(opening.delay_after(failure))
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not longer than until the client is closed.

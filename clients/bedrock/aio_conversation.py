@@ -13,7 +13,7 @@ from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
 from bedrock.aio_runs import AsyncRun, follow
-from bedrock.answers import Answer, AsyncApprove
+from bedrock.answers import Answer, AsyncApprove, decider
 from bedrock.errors import BedrockError
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
@@ -61,9 +61,10 @@ class AsyncConversation:
         request_id: str | None = None,
     ) -> Answer:
         """Send a message and wait for the answer. If the task is cancelled meanwhile, so is the run."""
+        decide = decider(approve)
         async with self.send(text, images=images, request_id=request_id) as run:
             try:
-                return await run.answer(approve=approve)
+                return await run.answer(approve=decide)
             except BedrockError:
                 raise
             except BaseException:

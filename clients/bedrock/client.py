@@ -13,9 +13,10 @@ import grpc
 from bedrock import _requests, v1
 from bedrock._channel import call_metadata, open_channel
 from bedrock._names import resource_name
+from bedrock._reconnection import Opening
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
-from bedrock.answers import Answer, Approve
+from bedrock.answers import Answer, Approve, decider
 from bedrock.conversation import Conversation
 from bedrock.errors import BedrockError, Unavailable
 from bedrock.streams import Stream
@@ -168,9 +169,9 @@ class Client:
             RunFailed, RunInterrupted: As for `Run.answer`.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures = _requests.pictures(images)
+        pictures, decide = _requests.pictures(images), decider(approve)
         conversation = self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
-        return conversation.ask(text, images=pictures, approve=approve)
+        return conversation.ask(text, images=pictures, approve=decide)
 
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
@@ -237,14 +238,20 @@ class Client:
         return Stream(self._responses(method, request))
 
     def _responses(self, method: Callable[..., Iterator[Response]], request: Any) -> Generator[Response]:
-        self._ensure_open()
-        call: Any = method(request, metadata=self._metadata)
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
-        finally:
-            call.cancel()
+        opening = Opening()
+        while True:
+            self._ensure_open()
+            call: Any = method(request, metadata=self._metadata)
+            try:
+                for response in call:
+                    opening.done = True
+                    yield response
+                return
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            finally:
+                call.cancel()
+            self.pause(opening.delay_after(failure))
 
     def pause(self, seconds: float) -> None:
         """Wait, but not longer than until the client is closed.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
-from bedrock.answers import Answer, Approve
+from bedrock.answers import Answer, Approve, decider
 from bedrock.errors import BedrockError
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
@@ -88,9 +88,10 @@ class Conversation:
             RunFailed, RunInterrupted: As for `Run.answer`.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
+        decide = decider(approve)
         with self.send(text, images=images, request_id=request_id) as run:
             try:
-                return run.answer(approve=approve)
+                return run.answer(approve=decide)
             except BedrockError:
                 raise
             except BaseException:

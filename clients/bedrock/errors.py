@@ -229,9 +229,9 @@ class ContinuationInProgress(FailedPrecondition):
 
 
 class ModeUnavailable(FailedPrecondition):
-    """The machine of the server cannot keep this mode."""
+    """The server cannot keep this mode, or a setting switches it off."""
 
-    hint = "Ask for the unrestricted mode, or repair the sandbox: `bedrock doctor` says why it does not work."
+    hint = "Ask for the unrestricted mode. `bedrock doctor` says more about the sandbox."
 
 
 class NotAwaitingApproval(FailedPrecondition):

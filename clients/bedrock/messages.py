@@ -141,6 +141,11 @@ class Approval:
     input: dict[str, Any]
     """The input of the call. For a mode upgrade, ``{"reason": …}``."""
 
+    @property
+    def conversation(self) -> str:
+        """The resource name of the conversation that waits for the answer."""
+        return self.name.partition("/approvals/")[0]
+
     @classmethod
     def from_proto(cls, approval: v1.PendingApproval) -> Approval:
         """Take the values from the message of the contract."""

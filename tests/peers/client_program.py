@@ -50,7 +50,7 @@ def approve(client: Client) -> list[str]:
 
 def cancel(client: Client) -> str:
     """Cancel a run and return how it ended."""
-    conversation = client.create(".", mode="unrestricted" if unrestricted(client) else None)
+    conversation = client.create(".")
     run = conversation.send("run sleep 60")
     for event in run:
         if event.state and event.state.kind == v1.STATE_KIND_TOOL_EXECUTING:
@@ -59,11 +59,6 @@ def cancel(client: Client) -> str:
         return run.answer()
     except RunInterrupted:
         return run.stop.reason if run.stop else ""
-
-
-def unrestricted(client: Client) -> bool:
-    """Whether tools cannot be restricted there."""
-    return not assert_type(client.server_info(), v1.GetServerInfoResponse).sandbox.restricted_available
 
 
 async def at_once() -> tuple[Answer, Answer]:

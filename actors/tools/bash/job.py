@@ -58,6 +58,11 @@ class Job:
         return self._end
 
     @property
+    def doomed(self) -> bool:
+        """Whether it was killed; it may still be dying."""
+        return self._doomed
+
+    @property
     def age_seconds(self) -> float:
         return self._clock.monotonic() - self._began
 

@@ -447,6 +447,7 @@ class GetServerInfoResponse(_message.Message):
         REASON_FIELD_NUMBER: _builtins.int
         LANDLOCK_ABI_FIELD_NUMBER: _builtins.int
         HIDES_SERVER_FILES_FIELD_NUMBER: _builtins.int
+        BY_SETTING_FIELD_NUMBER: _builtins.int
         tier: Global___GetServerInfoResponse.Sandbox.Tier.ValueType
         """What keeps MODE_RESTRICTED."""
         restricted_available: _builtins.bool
@@ -463,6 +464,10 @@ class GetServerInfoResponse(_message.Message):
         """Whether tools are kept from the server's own files, its data, token, keys
         and settings, in MODE_UNRESTRICTED, too. In MODE_RESTRICTED they always are.
         """
+        by_setting: _builtins.bool
+        """Whether the operator asked for this tier with the setting `sandbox`, so that
+        the machine may be able to keep a better one.
+        """
         def __init__(
             self,
             *,
@@ -471,10 +476,11 @@ class GetServerInfoResponse(_message.Message):
             reason: _builtins.str = ...,
             landlock_abi: _builtins.int = ...,
             hides_server_files: _builtins.bool = ...,
+            by_setting: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["hides_server_files", b"hides_server_files", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["by_setting", b"by_setting", "hides_server_files", b"hides_server_files", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

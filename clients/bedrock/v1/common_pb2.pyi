@@ -139,7 +139,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
     was asked for where the sandbox does not work. GetServerInfo says why.
 
-    Ask for MODE_UNRESTRICTED, or repair the sandbox.
+    Ask for MODE_UNRESTRICTED. The message says whether the machine cannot keep
+    the sandbox or the setting `sandbox` switches it off.
     """
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID: _RefusalReason.ValueType  # 19
     """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
@@ -342,7 +343,8 @@ REFUSAL_REASON_MODE_UNAVAILABLE: RefusalReason.ValueType  # 18
 """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
 was asked for where the sandbox does not work. GetServerInfo says why.
 
-Ask for MODE_UNRESTRICTED, or repair the sandbox.
+Ask for MODE_UNRESTRICTED. The message says whether the machine cannot keep
+the sandbox or the setting `sandbox` switches it off.
 """
 REFUSAL_REASON_WORKING_DIRECTORY_INVALID: RefusalReason.ValueType  # 19
 """INVALID_ARGUMENT. The path is not an absolute path of an existing directory

@@ -262,7 +262,7 @@ def test_the_answer_of_a_cancelled_request_never_reaches_the_next_question(world
         late.start()
         cancelled = talk.cancel()
         late.join()
-        talk.rest(Idle)
+        talk.until(lambda: isinstance(talk.state, Idle))
         talk.send(f"new {n}")
         talk.exchange().say(f"answer to new {n}")
         talk.until(lambda n=n: isinstance(talk.state, Idle) and talk.texts()[-1] == f"answer to new {n}")
@@ -431,8 +431,9 @@ def test_an_archived_conversation_starts_nothing(world: World) -> None:
         talk.ask(Trigger())
     talk.ask(Archive(False))
     talk.send("hello")
-    with refused(Reason.AGENT_BUSY):
+    with refused(Reason.AGENT_BUSY) as refusal:
         talk.ask(Archive(True))
+    assert str(refusal.value) == "agent is busy: cancel it first, then archive the conversation"
     talk.exchange().say("hi")
     talk.rest(Idle)
 

@@ -293,8 +293,9 @@ def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk = started(yard, "b-1")
     talk.send("go")
     exchange = talk.exchange()
-    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.AGENT_BUSY):
+    with pytest.raises(Rejected, match=r"cancel it first, or delete .* with force") as refusal:
         talk.ask(Delete())
+    assert refusal.value.reason is Reason.AGENT_BUSY
     assert yard.box.jobs(talk.id) == ("b-1",)
     assert not exchange.cancel.cancelled
     exchange.say("done")

@@ -31,6 +31,7 @@ def test_none_starts_without_the_restricted_mode(tmp_path: Path) -> None:
     with wire(config) as wired:
         assert wired.runtime.sandbox.report.tier == "none"
         assert not wired.runtime.sandbox.report.restriction_available
+        assert wired.runtime.sandbox.report.by_setting
 
 
 def test_what_is_the_server_s_own_is_protected(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ class NoSandbox:
 
     def __init__(self, tier: str) -> None:
         reason = "" if tier == "A" else "because"
-        self.report = SandboxReport(tier, 7, pid_namespace=True, reason=reason, hides_protected=tier == "A")
+        self.report = SandboxReport(
+            tier, 7, pid_namespace=True, reason=reason, hides_protected=tier == "A", by_setting=tier == "B"
+        )
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
         raise AssertionError("no tool is started here")

@@ -202,7 +202,10 @@ class Ruined(MemoryStore):
         raise StoreDamaged("page 7 of /srv/x")
 
 
-@pytest.mark.parametrize("method", [method for method in (*COMMANDS, *READS) if method != "VerifyConversation"])
+READ_NOTHING_OF_THE_ROW = {"VerifyConversation", "ListConversations"}
+
+
+@pytest.mark.parametrize("method", [method for method in (*COMMANDS, *READS) if method not in READ_NOTHING_OF_THE_ROW])
 def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
     open_house: Callable[..., House], method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -493,6 +496,7 @@ def test_the_server_says_what_it_can_keep(
     assert (info.sandbox.tier, info.default_mode) == (shown, mode)
     assert info.sandbox.restricted_available is (tier != "none")
     assert info.sandbox.hides_server_files is (tier == "A")
+    assert info.sandbox.by_setting is (tier == "B")
     unset = {f.name for f in info.limits.DESCRIPTOR.fields} - {f.name for f, _ in info.limits.ListFields()}
     assert not unset
     assert (info.default_model, info.sqlite_version) == ("models/demo", "3")

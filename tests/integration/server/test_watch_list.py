@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +14,8 @@ from bedrock import v1
 
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Ledger
+from actors.store.engine import FILE, sqlite3
+from actors.store.peewee_store import open_store
 from server import watch_list
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
 from tests.integration.server.stage import Author, changed
@@ -48,6 +52,29 @@ def test_what_exists_comes_first_archived_ones_too(house: House, monkeypatch: py
     stream = watch(house)
     assert sorted(until_caught_up(stream)) == sorted(names_of("c0", "c1", "c2", "c3", "c4", "old"))
     stream.cancel()
+
+
+def test_what_is_damaged_keeps_nothing_else_from_being_shown(open_house: Callable[..., House], tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "data")) as store:
+        house = open_house(store=store)
+        for number in range(3):
+            write(house, f"c{number}", updated_at=10 + number)
+            write(house, f"c{number}-a1", parent_conversation_id=f"c{number}", user_initiated=False)
+        with closing(sqlite3.connect(tmp_path / "data" / FILE, isolation_level=None)) as connection:
+            connection.execute("UPDATE conversations SET mode = 'godlike' WHERE id IN ('c1', 'c2-a1')")
+        stream = watch(house, include_sub_agents=True)
+        assert sorted(until_caught_up(stream)) == names_of("c0", "c0-a1", "c2")
+        stream.cancel()
+
+        def listed(parent: str = "") -> tuple[list[str], list[str]]:
+            request = v1.ListConversationsRequest(parent=parent)
+            answer = house.stub.ListConversations(request, metadata=AUTHORIZED, timeout=SECONDS)
+            return [each.name for each in answer.conversations], list(answer.unreadable)
+
+        assert listed() == (names_of("c2", "c0"), names_of("c1"))
+        assert listed("conversations/c1") == (names_of("c1-a1"), [])
+        assert listed("conversations/c2") == ([], names_of("c2-a1"))
+        house.stop()
 
 
 def test_of_others_and_of_sub_agents_nothing_is_seen(house: House) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
 from actors.store import writer
-from actors.store.engine import WAL_PAGES, sqlite3, wal_reset_race
+from actors.store.engine import WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.store.readers import READERS
 from tests.integration.store.conftest import SECONDS, Gate
@@ -439,6 +439,11 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
         "UPDATE messages SET display_data = '7' WHERE id = 'c1/m2'",
         "UPDATE conversations SET labels = '[' WHERE id = 'c1'",
         "UPDATE conversations SET mode = 'godlike' WHERE id = 'c1'",
+        "UPDATE conversations SET last_seq = 'many' WHERE id = 'c1'",
+        "UPDATE conversations SET epoch = x'00' WHERE id = 'c1'",
+        "UPDATE conversations SET created_at = 9000000000000000 WHERE id = 'c1'",
+        "UPDATE messages SET created_at = 'then' WHERE id = 'c1/m2'",
+        "UPDATE messages SET attempt = 0.5 WHERE id = 'c1/m2'",
     ],
 )
 def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, statement: str) -> None:
@@ -457,6 +462,41 @@ def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, s
     assert store.verify("c2") == ()
     assert len(store.history("c2", 99)) == 5
     store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "mode = 'godlike'",
+        "labels = '['",
+        "budget = '7'",
+        "title = CAST(x'ff' AS TEXT)",
+        "cwd = CAST(x'2fff' AS TEXT)",
+        "updated_at = 'now'",
+        "archived_at = 'never'",
+        "state_updated_at = -1",
+    ],
+)
+def test_a_row_that_cannot_be_read_is_left_out_of_lists_and_named(
+    path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_store(path)) as store:
+        for number in range(5):
+            grow(store, f"c{number}", commits=number)
+    tamper(path, f"UPDATE conversations SET {change} WHERE id IN ('c1', 'c2', 'c4')")
+    with closing(open_store(path)) as store:
+        skipped: list[str] = []
+        listed: list[str] = []
+        before = None
+        while page := store.list(
+            principal="local", archived=False, parent=None, before=before, limit=1, skipped=skipped.append
+        ):
+            listed += [record.id for record in page]
+            before = (page[-1].updated_at, page[-1].id)
+        assert listed == ["c3", "c0"]
+        assert skipped == ["c4", "c2", "c1"]
+        assert len(store.list(principal="local", archived=False, parent=None, before=None, limit=9)) == 2
+    assert "conversation c2 cannot be read and is left out" in caplog.text
 
 
 TAMPERING = {
@@ -514,6 +554,15 @@ def test_a_rows_hash_is_over_the_row_and_the_hash_before(path: Path) -> None:
         assert hashlib.sha256(("\n".join(map(str, line)) + prev_hash).encode()).hexdigest() == hash_
 
 
+def test_a_damaged_schema_is_said_whatever_its_bytes(path: Path) -> None:
+    open_store(path).close()
+    file = path / FILE
+    damaged = file.read_bytes().replace(b"conversations_unsettled", b"conversations_uns\xf3t(led")
+    file.write_bytes(damaged)
+    with pytest.raises(StoreUnusable, match=r"bedrock\.db cannot be opened: its schema is damaged"):
+        open_store(path)
+
+
 def test_a_damaged_file_is_damage(path: Path) -> None:
     store = open_store(path)
     grow(store, "c1", 200)
@@ -535,6 +584,18 @@ def test_readers_cannot_write(store: PeeweeStore) -> None:
     with pytest.raises(StoreUnavailable, match="readonly"), store._reading() as connection:
         connection.execute("DELETE FROM messages")
     assert len(store.history("c1", 9)) == 5
+
+
+def test_a_read_that_was_left_half_way_holds_no_later_one_in_the_past(store: PeeweeStore) -> None:
+    draft = Draft("c1")
+    store.commit(draft.create(), Draft("c2").create())
+    with store._readers.lend() as database:
+        kept = raw(database).execute("SELECT id FROM conversations")
+        assert kept.fetchone() is not None
+    store.commit(draft.next())
+    assert len(store.messages("c1", limit=10)) == 1
+    with pytest.raises(sqlite3.ProgrammingError):
+        kept.fetchone()
 
 
 def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) -> None:

@@ -100,7 +100,15 @@ def test_a_birth_is_restricted_wherever_that_works(
 def test_a_restriction_that_cannot_be_kept_is_refused(runtime: Runtime) -> None:
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(runtime, sandbox=Sandbox("none")), mode=Mode.RESTRICTED)
-    assert "no Landlock here" in str(refusal.value)
+    assert str(refusal.value) == "restricted mode cannot be kept here: no Landlock here"
+
+
+def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(runtime: Runtime) -> None:
+    sandbox = Sandbox("none")
+    sandbox.report = msgspec.structs.replace(sandbox.report, reason="the setting says so", by_setting=True)
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        born(replace(runtime, sandbox=sandbox), mode=Mode.RESTRICTED)
+    assert str(refusal.value) == "restricted mode is not offered here: the setting says so"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from actors import stored_history
 from actors.core.content import Message, MessageType, Text
+from actors.ports import StoreDamaged
 from actors.stored_history import StoredHistory
 
 
@@ -37,5 +38,6 @@ def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.
     assert shelf.reads == [0, 2, 4]
 
 
-def test_a_history_that_is_shorter_than_asked_ends_where_it_ends() -> None:
-    assert StoredHistory(Shelf(2), "c").through(9) == (message(1), message(2))  # type: ignore[arg-type]
+def test_a_history_that_is_shorter_than_asked_is_never_shown_to_a_model() -> None:
+    with pytest.raises(StoreDamaged, match="message 3 of conversation c"):
+        StoredHistory(Shelf(2), "c").through(9)  # type: ignore[arg-type]

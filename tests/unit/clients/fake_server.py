@@ -189,6 +189,10 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.requests: list[Message] = []
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
+        self.unreadable: list[str] = []
+        self.restricted_available = True
+        self.sandbox = v1.GetServerInfoResponse.Sandbox()
+        """What GetServerInfo tells of the sandbox in place of what it usually does."""
         self.jobs: list[str] = []
         """Handles of background jobs."""
         self.oldest_revision = 0
@@ -353,7 +357,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
     ) -> v1.ListConversationsResponse:
         self._enter(request, context)
-        return v1.ListConversationsResponse(conversations=[] if request.archived else [self.conversation])
+        shown = [] if request.archived or self.conversation.name in self.unreadable else [self.conversation]
+        return v1.ListConversationsResponse(conversations=shown, unreadable=self.unreadable)
 
     def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: grpc.ServicerContext
@@ -529,7 +534,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.VerifyConversationRequest, context: grpc.ServicerContext
     ) -> v1.VerifyConversationResponse:
         self._enter(request, context)
-        return v1.VerifyConversationResponse(revision=self.revision)
+        broken = ["the conversation's row cannot be read"] if request.name in self.unreadable else []
+        return v1.VerifyConversationResponse(revision=self.revision, violations=broken)
 
     def ExportConversation(
         self, request: v1.ExportConversationRequest, context: grpc.ServicerContext
@@ -645,10 +651,11 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self._enter(request, context)
         sandbox = v1.GetServerInfoResponse.Sandbox(
             tier=v1.GetServerInfoResponse.Sandbox.TIER_B,
-            restricted_available=True,
+            restricted_available=self.restricted_available,
             reason="namespaces are forbidden",
             landlock_abi=4,
         )
+        sandbox.MergeFrom(self.sandbox)
         return v1.GetServerInfoResponse(
             version="0.1.0", sandbox=sandbox, default_model="models/demo", default_mode=v1.MODE_RESTRICTED
         )
@@ -657,13 +664,17 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 class FakeServer:
     """The servicer on a port of this machine."""
 
-    def __init__(self, fake: FakeBedrock, address: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, fake: FakeBedrock, address: str = "127.0.0.1:0", *, tls: grpc.ServerCredentials | None = None
+    ) -> None:
         self.fake = fake
         fake.open()
         self._server = grpc.server(ThreadPoolExecutor(max_workers=16))
         v1.add_ConversationServiceServicer_to_server(fake, self._server)
         v1.add_CatalogServiceServicer_to_server(fake, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
+        server = self._server
+        port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
+        self.address = f"127.0.0.1:{port}"
         self._server.start()
 
     def stop(self) -> None:

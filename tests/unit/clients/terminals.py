@@ -10,8 +10,11 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
+
+import pyte
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0
@@ -24,12 +27,27 @@ AT_TERMINAL = (
 )
 
 
-class Terminal:
-    """A program at a pseudo terminal."""
+class _Emulator(pyte.HistoryScreen):
+    """What the program writes, as a person would see it. Answers where the cursor is."""
 
-    def __init__(self, *arguments: str, environ: dict[str, str]) -> None:
+    def __init__(self, columns: int, rows: int, answer: Callable[[str], None]) -> None:
+        super().__init__(columns, rows, history=10_000)
+        self._answer = answer
+
+    def write_process_input(self, data: str) -> None:
+        self._answer(data)
+
+
+class Terminal:
+    """A program at a pseudo terminal, and the screen of it."""
+
+    def __init__(
+        self, *arguments: str, environ: dict[str, str], rows: int = 24, columns: int = 100, cwd: Path | None = None
+    ) -> None:
         self._master, slave = pty.openpty()
-        termios.tcsetwinsize(slave, (24, 100))
+        termios.tcsetwinsize(slave, (rows, columns))
+        self._emulator = _Emulator(columns, rows, self.keys)
+        self._stream = pyte.ByteStream(self._emulator)
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-c", AT_TERMINAL, sys.executable, "-P", "-m", "bedrock.cli", *arguments],
@@ -37,6 +55,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            cwd=cwd,
             env={**os.environ, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
         )
         os.close(slave)
@@ -51,15 +70,36 @@ class Terminal:
             self._child.wait(SECONDS)
         os.close(self._master)
 
+    @property
+    def rows(self) -> list[str]:
+        """All lines, those that have scrolled away too, without what is empty at the end."""
+        above = [_text(row, self._emulator.columns) for row in self._emulator.history.top]
+        rows = [*above, *self.screen]
+        while rows and not rows[-1]:
+            rows.pop()
+        return rows
+
+    @property
+    def screen(self) -> list[str]:
+        """What is on the screen now."""
+        return [line.rstrip() for line in self._emulator.display]
+
+    def colours(self, words: str) -> set[str]:
+        """The colours, and "bold", of the last line that has these words."""
+        every = [*self._emulator.history.top, *(self._emulator.buffer[row] for row in range(self._emulator.lines))]
+        line = next(row for row in reversed(every) if words in _text(row, self._emulator.columns))
+        at = _text(line, self._emulator.columns).index(words)
+        cells = [line[column] for column in range(at, at + len(words))]
+        return {cell.fg for cell in cells} | {"bold" for cell in cells if cell.bold}
+
     def shows(self, words: str) -> None:
-        """Wait until something new on the screen has these words."""
-        deadline = time.monotonic() + SECONDS
-        while words not in (plain := re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>])", "", self._seen)):
-            left = deadline - time.monotonic()
-            assert left > 0, f"{words!r} did not appear in {plain!r}"
-            if select.select([self._master], [], [], left)[0]:
-                self._seen += self._read()
+        """Wait until something new has been written that has these words."""
+        self._until(lambda: words in re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>])", "", self._seen), repr(words))
         self._seen = ""
+
+    def until(self, holds: Callable[[list[str]], object]) -> None:
+        """Wait until something holds for the screen."""
+        self._until(lambda: holds(self.screen), "what was waited for")
 
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -69,15 +109,30 @@ class Terminal:
         deadline = time.monotonic() + SECONDS
         while self._child.poll() is None:
             assert time.monotonic() < deadline, f"still there: {self._seen!r}"
-            if select.select([self._master], [], [], 0.1)[0]:
-                self._seen += self._read()
+            self._read(0.1)
+        while self._read(0):
+            pass
         return self._child.returncode
 
-    def _read(self) -> str:
+    def _until(self, holds: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not holds():
+            left = deadline - time.monotonic()
+            assert left > 0, f"{what} did not appear in {self._seen!r}; the screen is\n" + "\n".join(self.screen)
+            self._read(left)
+
+    def _read(self, seconds: float) -> bool:
+        """Take what the program writes within that time; False if there is nothing."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
         try:
-            piece = os.read(self._master, 65536).decode(errors="replace")
+            piece = os.read(self._master, 65536)
         except OSError:  # how Linux says that nobody holds the other end any more
-            return ""
-        if "\x1b[6n" in piece:
-            os.write(self._master, b"\x1b[1;1R")  # where the cursor is, as a terminal would say
-        return piece
+            return False
+        self._seen += piece.decode(errors="replace")
+        self._stream.feed(piece)
+        return bool(piece)
+
+
+def _text(row: Mapping[int, pyte.screens.Char], columns: int) -> str:
+    return "".join(row[column].data for column in range(columns)).rstrip()

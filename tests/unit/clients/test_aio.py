@@ -5,10 +5,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import grpc
 import pytest
-from bedrock import AsyncClient, AsyncConversation, AsyncRun, Client, Conversation, Run, v1
+from bedrock import (
+    Approval,
+    AsyncClient,
+    AsyncConversation,
+    AsyncRun,
+    AsyncStream,
+    Client,
+    Conversation,
+    Event,
+    Run,
+    Stream,
+    v1,
+)
 from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, Unavailable
 
 from tests.unit.clients.fake_server import (
@@ -203,6 +216,73 @@ def test_a_cancelled_task_stays_cancelled(address: str, fake: FakeBedrock) -> No
     run(address, story)
 
 
+def test_a_question_is_asked_in_one_call(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([uses_tool("rm x", "gone", "Done.", ask=True), says("Nothing else.")])
+
+    async def allow(approval: Approval) -> bool:
+        await asyncio.sleep(0)
+        return approval.tool == "bash"
+
+    async def story(client: AsyncClient) -> None:
+        answer = await client.ask("Remove x", approve=allow)
+        assert (answer, answer.conversation) == ("Done.", NAME)
+        assert await client.conversation(answer.conversation).ask("And?", approve=lambda _: False) == "Nothing else."
+        with pytest.raises(ValueError, match="'some' decides nothing"):
+            await client.ask("Hi", approve="some")  # type: ignore[arg-type]
+
+    run(address, story)
+    assert len(fake.asked(v1.CreateConversationRequest)) == 1
+
+
+def test_without_anybody_to_decide_the_run_is_left_waiting(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        with pytest.raises(ApprovalNeeded):
+            await client.ask("Remove x")
+
+    run(address, story)
+    assert not fake.asked(v1.CancelConversationRequest)
+
+
+def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        asked = asyncio.Event()
+
+        async def never(approval: Approval) -> bool:
+            asked.set()
+            return await asyncio.Future()
+
+        task = asyncio.create_task(client.ask("Remove x", approve=never))
+        await asyncio.wait_for(asked.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(address, story)
+    (cancel,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancel, v1.CancelConversationRequest)
+    assert cancel.run == f"{NAME}/requestCycles/1"
+
+
+@pytest.mark.parametrize("leave", [lambda events: events, aclosing])
+def test_a_stream_ends_where_its_block_does(
+    address: str,
+    fake: FakeBedrock,
+    leave: Callable[[AsyncStream[Event]], AbstractAsyncContextManager[AsyncStream[Event]]],
+) -> None:
+    async def story(client: AsyncClient) -> None:
+        async with leave(client.conversation("c1").events()) as events:
+            async for event in events:
+                assert event.kind == "snapshot"
+                break
+        assert [event async for event in events] == []
+
+    run(address, story)
+
+
 def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("All done."))
 
@@ -241,14 +321,15 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
 
 
 @pytest.mark.parametrize(
-    ("blocking", "asynchronous"), [(Client, AsyncClient), (Conversation, AsyncConversation), (Run, AsyncRun)]
+    ("blocking", "asynchronous"),
+    [(Client, AsyncClient), (Conversation, AsyncConversation), (Run, AsyncRun), (Stream, AsyncStream)],
 )
 def test_both_clients_offer_the_same_methods(blocking: type, asynchronous: type) -> None:
     def offered(cls: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(member).parameters)
             for name, member in vars(cls).items()
-            if inspect.isfunction(member) and not name.startswith("_")
+            if inspect.isfunction(member) and not name.startswith("_") and name != "aclose"
         }
 
     assert offered(blocking) == offered(asynchronous)

@@ -329,6 +329,13 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert "_BEDROCK_COMPLETE" in program("completion", "bash").stdout
 
 
+def test_verify_all_names_what_is_too_damaged_to_be_listed(program: Program, fake: FakeBedrock) -> None:
+    fake.unreadable = ["conversations/c1"]
+    result = program("verify", "--all")
+    assert result.exit_code == exits.FAILED
+    assert result.stdout == "c1: 1 violation(s)\n  the conversation's row cannot be read\n"
+
+
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
 def test_what_is_busy_is_not_deleted_and_the_way_to_do_it_is_told(
     program: Program, fake: FakeBedrock, reason: str
@@ -384,6 +391,22 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     assert "ok    models: 2, by default demo" in result.stdout
     assert "ANTHROPIC_API_KEY is set" in result.stdout
     assert "very-secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("tier", "reason", "told"),
+    [
+        ("TIER_B", "the setting sandbox = B asks for no more", "tier B, Landlock 4: the setting sandbox = B"),
+        ("TIER_NONE", "the setting sandbox = none", "the restricted mode is not available: the setting sandbox = none"),
+    ],
+)
+def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
+    program: Program, fake: FakeBedrock, tier: str, reason: str, told: str
+) -> None:
+    kind = v1.GetServerInfoResponse.Sandbox
+    fake.sandbox = kind(tier=kind.Tier.Value(tier), reason=reason, by_setting=True)
+    fake.restricted_available = tier != "TIER_NONE"
+    assert f"ok    sandbox: {told}" in program("doctor").stdout
 
 
 def test_the_doctor_notices_a_wrong_token(program: Program, fake: FakeBedrock) -> None:
@@ -513,3 +536,24 @@ def test_standard_input_that_never_ends_is_not_waited_for(
     from bedrock.cli.ask import _prompt
 
     assert _prompt(("Hi",)) == "Hi"
+
+
+def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "a.txt", "There is a.txt."))
+    lines = [json.loads(line) for line in program("ask", "--output", "stream-json", "Look").stdout.splitlines()]
+    *events, last = lines
+    assert all(event["kind"] in event or event["kind"] == "reasoning_delta" for event in events)
+    assert list(last) == ["kind", "result"]
+    assert last["kind"] == "result"
+    assert list(last["result"]) == [
+        "conversation",
+        "slug",
+        "run",
+        "stop_reason",
+        "stop_detail",
+        "text",
+        "error",
+        "needs_approval",
+        "exit_code",
+        "usage",
+    ]

@@ -146,7 +146,21 @@ def test_what_cannot_come_is_skipped_and_counted_or_refused(program: Program) ->
     assert "line 4: run-stop while" in program("cycles", "-", "--strict", stdin="\n\n\n" + lines).stderr
 
 
-@pytest.mark.parametrize("line", ["{", '{"type":"nonsense"}', '{"type":"user-message"}', '"x"', "\x80"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"type":"nonsense"}',
+        '{"type":"user-message"}',
+        '"x"',
+        "\x80",
+        '{"type":"user-message","id":"m","x":' + "[" * 100_000,
+        '{"type":"user-message","id":"m","at":-1}',
+        '{"type":"run-stop","reason":"completed","at":253402300800000}',
+        '{"type":"tool-result","tool_call_id":"t1","duration_ms":253402300800000}',
+    ],
+    ids=lambda line: line[:80].encode("unicode_escape").decode(),
+)
 def test_a_line_that_is_no_event_is_named(program: Program, tmp_path: Path, line: str) -> None:
     file = tmp_path / "events.jsonl"
     file.write_bytes(LINES.encode() + line.encode("latin-1"))

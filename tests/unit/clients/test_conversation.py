@@ -500,6 +500,26 @@ def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_p
         client.conversation("c1").send("See", images=[b"BM"])
 
 
+def test_one_image_needs_no_list(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
+    fake.answers.extend([says("A."), says("B."), says("C.")])
+    picture = tmp_path / "x"
+    picture.write_bytes(b"\xff\xd8\xff....")
+    for image in (str(picture), picture.read_bytes(), v1.Image(media_type="image/jpeg", data=b"j")):
+        client.conversation("c1").send("See", images=image).wait()
+    for request in fake.asked(v1.SendMessageRequest):
+        assert isinstance(request, v1.SendMessageRequest)
+        assert [image.media_type for image in request.images] == ["image/jpeg"]
+
+
+def test_a_stream_ends_where_its_block_does(client: Client, fake: FakeBedrock) -> None:
+    with client.conversation("c1").events() as events:
+        assert next(events).kind == "snapshot"
+    assert list(events) == []
+    with client.watch_conversations() as entries:
+        assert next(entries).HasField("conversation_changed")
+    assert list(entries) == []
+
+
 def test_every_order_of_two_cuts_keeps_the_durable_events(client: Client, fake: FakeBedrock) -> None:
     for first, second in itertools.product((1, 3, 5), (1, 4, 9)):
         fake.answers.append(long_answer)

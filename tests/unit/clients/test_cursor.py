@@ -182,6 +182,24 @@ def test_a_discarded_follow_up_ends_as_a_run_that_did_not_begin() -> None:
     assert progress.stop.detail == "not_run"
 
 
+def asks(name: str, decision: v1.ApprovalDecision.ValueType = v1.APPROVAL_DECISION_UNSPECIFIED) -> Event:
+    approval = v1.PendingApproval(name=name)
+    return Event(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval, decision=decision)))
+
+
+def test_questions_are_open_until_they_are_decided_or_the_run_is_over() -> None:
+    progress = RunProgress("m", RUN)
+    for event in (asks("a"), asks("b"), asks("c"), asks("b", v1.APPROVAL_DECISION_WITHDRAWN)):
+        progress.observe(event)
+    assert [question.name for question in progress.questions()] == ["a", "c"]
+    progress.observe_gap(
+        v1.Event.Snapshot(pending_approvals=[v1.PendingApproval(name="d")]), [v1.RequestCycle(name=RUN)]
+    )
+    assert [question.name for question in progress.questions()] == ["d"]
+    progress.observe(Event(v1.Event(deleted=v1.Event.Deleted())))
+    assert progress.questions() == []
+
+
 def test_the_end_of_another_run_is_not_the_end() -> None:
     progress = RunProgress("m", RUN)
     progress.observe(Event(stopped(RUN + "0")))

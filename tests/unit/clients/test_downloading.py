@@ -50,6 +50,15 @@ def test_all_images_are_saved_and_no_file_is_overwritten(album: FakeBedrock, add
     assert kept.read_text() == "mine"
 
 
+def test_a_link_that_leads_nowhere_yet_is_not_written_through(album: FakeBedrock, address: str, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for identity in (FIRST, SECOND):
+        (tmp_path / f"{identity[:12]}.png").symlink_to(elsewhere)
+    result = run(address, "download", SLUG, "-o", str(tmp_path))
+    assert (result.exit_code, result.stderr.count("exists already")) == (0, 2)
+    assert not elsewhere.exists()
+
+
 def test_one_image_is_saved_by_its_name(album: FakeBedrock, address: str, tmp_path: Path) -> None:
     assert run(address, "download", SLUG, FIRST[:12], "-o", str(tmp_path)).exit_code == 0
     assert [file.name for file in tmp_path.iterdir()] == [f"{FIRST[:12]}.png"]

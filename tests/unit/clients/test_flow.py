@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 def test_a_line_is_complete_with_its_end() -> None:
     flow = LineFlow()
     assert flow.feed("Hello ") == []
-    assert flow.tail == "Hello "
+    assert flow.tail == ["Hello "]
     assert flow.feed("world\nand") == ["Hello world"]
     assert flow.finish() == ["and"]
-    assert flow.tail == ""
+    assert flow.tail == []
 
 
 def test_long_lines_break_at_blanks() -> None:
     flow = LineFlow(10)
     assert flow.feed("one two three four") == ["one two"]
-    assert flow.tail == "three four"
+    assert flow.tail == ["three four"]
 
 
 def test_words_that_are_too_long_are_cut() -> None:

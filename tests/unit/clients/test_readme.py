@@ -13,15 +13,16 @@ README = Path(__file__).parents[3] / "clients" / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("example", range(len(EXAMPLES)))
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_the_examples_run(
-    example: int, address: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str, address: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BEDROCK_ADDRESS", address)
-    fake.answers.extend([uses_tool("ls", "a", "Done.", ask=True)] if example == 0 else [says("Done."), says("Done.")])
-    exec(EXAMPLES[example], {})
+    first = uses_tool("pytest", "a", "Done.", ask=True) if "approve" in example else says("Done.")
+    fake.answers.extend([first, says("Done.")])
+    exec(example, {"__name__": "__main__"})
     assert capsys.readouterr().out.strip().endswith("Done.")
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 6

@@ -237,18 +237,56 @@ def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
 def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/help")
-        await chat.shows("Tab            queue")
+        await chat.shows("Tab               queue")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("cannot do “/nonsense”")
-        assert "cannot do “/withdraw”" in chat.screen
-        assert "bedrock chat -r" in chat.screen
+        assert "nothing waits" in chat.screen
+        assert "this chat goes on in brave-otter" in chat.screen
         chat.session.enter("/quit")
         await asyncio.wait_for(chat.session.over.wait(), 10)
 
     play(address, story)
     assert fake.conversation.mode == v1.MODE_UNRESTRICTED
     assert fake.conversation.model == "models/big"
+
+
+def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello again."))
+
+    async def story(chat: Chat) -> None:
+        before = chat.session.view
+        await chat.until(lambda: before.slug)
+        chat.session.enter("/continue")
+        await chat.shows("· this chat goes on in brave-otter")
+        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
+        chat.session.enter("Hi")
+        await chat.shows("Hello again.")
+        assert not chat.session.over.is_set()
+
+    play(address, story)
+    assert len(fake.asked(v1.ContinueConversationRequest)) == 1
+    assert len(fake.asked(v1.SubscribeRequest)) == 2
+
+
+def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/withdraw q7")
+        await chat.until(lambda: fake.asked(v1.WithdrawMessageRequest))
+
+    play(address, story)
+    assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("/mode wild", "restricted or unrestricted"), ("/model", "it is /model MODEL")]
+)
+def test_a_command_without_a_sense_is_explained(address: str, fake: FakeBedrock, line: str, words: str) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter(line)
+        await chat.shows(words)
+
+    play(address, story)
 
 
 def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: FakeBedrock) -> None:
@@ -319,6 +357,21 @@ def test_the_status_line_counts_tools_and_seconds() -> None:
     )
     view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
     assert view.status(107.4, NOON) == "bash 2/4 7 s · context 42 % · restricted · demo"
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (None, "thinking attempt 2/3 · context 42 % · restricted · demo · Esc cancels"),
+        (60, "thinking attempt 2/3 · context 42 % · restricted · demo"),
+        (50, "thinking attempt 2/3 · context 42 % · restricted"),
+        (12, "thinking at…"),
+    ],
+)
+def test_the_status_line_fits_and_leaves_out_what_matters_least(width: int | None, line: str) -> None:
+    asking = v1.ConversationState.LlmRequesting(attempt=2, max_attempts=3)
+    view = view_of(state("llm_requesting", "r", llm_requesting=asking))
+    assert view.status(0, NOON, width, keys="Esc cancels") == line
 
 
 def test_the_status_line_counts_down_to_the_next_attempt() -> None:

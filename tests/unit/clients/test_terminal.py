@@ -47,16 +47,16 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
 )
 def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies: str) -> None:
     asked = Approval(f"{NAME}/approvals/t1", "t1", tool, {})
-    session = SimpleNamespace(transcript=SimpleNamespace(tail=""), question=asked, agent_lines=list)
-    shown = _prompt(cast("ChatSession", session), Paint(False))
+    session = SimpleNamespace(transcript=SimpleNamespace(tail=[]), question=asked, agent_lines=list)
+    shown = _prompt(cast("ChatSession", session), Paint(False), 10)
     assert shown == replies + USER_MARK
 
 
 def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() -> None:
     session = SimpleNamespace(
-        transcript=SimpleNamespace(tail="Hel"), question=None, agent_lines=lambda: ["├ ◦ one", "└ ✓ two"]
+        transcript=SimpleNamespace(tail=["Hel"]), question=None, agent_lines=lambda: ["├ ◦ one", "└ ✓ two"]
     )
-    assert _prompt(cast("ChatSession", session), Paint(False)) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"
+    assert _prompt(cast("ChatSession", session), Paint(False), 10) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"
 
 
 def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:
@@ -126,3 +126,31 @@ def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> N
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancelled, v1.CancelConversationRequest)
     assert cancelled.run == f"{NAME}/requestCycles/1"
+
+
+def test_who_waits_for_an_answer_sees_that_it_is_written(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(lambda run: [state("llm_requesting", run), Gate()])
+    with Terminal("ask", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.until(lambda screen: any(line.startswith("thinking · context 4 %") for line in screen))
+        assert any(line.endswith("Ctrl-C cancels") for line in terminal.screen)
+        terminal.keys("\x03")
+        assert terminal.ends() == 130
+        assert terminal.rows == ["error: cancelled"]
+
+
+def test_the_answer_at_a_terminal_looks_like_markdown_unless_it_is_to_be_plain(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("# Yes\n\n- **one**")] * 2)
+    for arguments, rows in (((), ["Yes", "", "• one"]), (("--plain",), ["# Yes", "", "- **one**"])):
+        with Terminal("ask", "Well?", *arguments, environ={"BEDROCK_ADDRESS": address, "NO_COLOR": ""}) as terminal:
+            assert terminal.ends() == 0
+            assert terminal.rows == rows
+
+
+def test_a_deletion_is_asked_about_at_a_terminal(address: str, fake: FakeBedrock) -> None:
+    for key, code in (("n", 1), ("y", 0)):
+        assert not fake.asked(v1.DeleteConversationRequest)
+        with Terminal("rm", "brave-otter", environ={"BEDROCK_ADDRESS": address}) as terminal:
+            terminal.shows("Delete brave-otter for good?")
+            terminal.keys(f"{key}\r")
+            assert terminal.ends() == code
+    assert len(fake.asked(v1.DeleteConversationRequest)) == 1

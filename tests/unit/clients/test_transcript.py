@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from bedrock import Event, v1
+from bedrock.cli.outputs import OUTPUT_LINES
 from bedrock.cli.paint import Paint
-from bedrock.cli.transcript import GO_ON, OUTPUT_LINES, SUMMED_UP, Transcript
+from bedrock.cli.questions import question_lines
+from bedrock.cli.transcript import GO_ON, SUMMED_UP, Transcript
 from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import delta, output, result, state, stored
@@ -35,10 +37,8 @@ def test_how_a_streamed_command_ended_is_shown_after_its_output(
 
 
 def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
-    transcript = Transcript(Paint(False), lambda _: None, live=True)
-    question, reason = transcript.question(
-        Approval("a", "t1", "request_mode_upgrade", {"reason": "to write x"}), "/tmp"
-    )
+    asked = Approval("a", "t1", "request_mode_upgrade", {"reason": "to write x"})
+    question, reason = question_lines(asked, "/tmp", Paint(False))
     assert "all its tools" in question
     assert "until the mode is changed back" in question
     assert reason.strip() == "to write x"

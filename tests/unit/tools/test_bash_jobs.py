@@ -525,6 +525,7 @@ def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(desk: D
     making = desk.process()
     receipts: SimpleQueue[Receipt] = SimpleQueue()
     assert desk.toolbox.end_jobs("c-1", receipts.put) == 1
+    assert desk.toolbox.jobs("c-1") == (), "what is dying survives nothing"
     assert receipts.empty()
     assert (stubborn.kills, making.kills) == (1, 0)
     stubborn.end(leaked=True)

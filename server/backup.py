@@ -1,0 +1,78 @@
+"""`bedrock backup` and `bedrock restore`: copies of the database, on the machine that it is on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from actors.ports import DataDirectoryBusy, StoreUnusable
+from server.cli import USAGE, fail
+from server.config import ConfigError, load
+
+if TYPE_CHECKING:
+    from actors.store.backup import Copied
+
+FAILED = 1
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_config = click.option("--config", type=click.Path(path_type=Path), help="The server's file with settings.")
+_data_dir = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+
+
+@click.command()
+@_file
+@_config
+@_data_dir
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
+    """Copy the database into FILE while a server uses it, or while none does.
+
+    The copy is that of one moment, and it is checked. Token, keys and settings are not in it.
+    """
+    from actors.store.backup import BackupFailed, back_up  # noqa: PLC0415 -- not for --help
+
+    directory = _directory(data_dir, config)
+    try:
+        made = back_up(directory, file, replace=force)
+    except (BackupFailed, StoreUnusable) as error:
+        fail(f"no backup was made: {error}", FAILED)
+    click.echo(f"backed up {_amount(made)} to {made.path}")
+
+
+@click.command()
+@_file
+@_config
+@_data_dir
+@click.option("--force", is_flag=True, help="Also where there is a database; it is kept under another name.")
+def restore(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
+    """Make the backup FILE the database of a server that does not run.
+
+    What has happened since the backup is not in it. The next start brings all conversations to rest.
+    """
+    from actors.store.backup import BackupFailed  # noqa: PLC0415 -- not for --help
+    from actors.store.backup import restore as put_back  # noqa: PLC0415
+
+    directory = _directory(data_dir, config)
+    try:
+        made = put_back(file, directory, replace=force)
+    except (BackupFailed, StoreUnusable) as error:
+        fail(f"nothing was restored: {error}", FAILED)
+    except DataDirectoryBusy as error:
+        fail(f"nothing was restored: {error}: stop the server first", FAILED)
+    click.echo(f"restored {_amount(made)} to {made.path}")
+    if made.kept:
+        click.echo(f"what was there is kept as {made.kept}")
+
+
+def _directory(data_dir: str | None, config: Path | None) -> Path:
+    """The data directory that `bedrock serve` would take."""
+    try:
+        return load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
+    except ConfigError as error:
+        fail(str(error), USAGE)
+
+
+def _amount(made: Copied) -> str:
+    return f"{made.conversations} conversations, {made.size / 1_000_000:.1f} MB,"

@@ -1,0 +1,94 @@
+"""One call for a question and its answer, against a whole server; and what clients/README.md shows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import bedrock
+import pytest
+from bedrock import Approval, AsyncClient, v1
+from bedrock.errors import ApprovalNeeded
+
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ROOT, ServerProcess, Servers
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "clients" / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the demo model."""
+    servers = Servers()
+    yield servers(tmp_path_factory.mktemp("server"))
+    servers.close()
+
+
+@pytest.fixture(autouse=True)
+def _way(server: ServerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment names the server, and the current directory is a new one."""
+    monkeypatch.setenv("BEDROCK_ADDRESS", server.address)
+    monkeypatch.setenv("BEDROCK_TOKEN", server.token)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_one_line_asks_and_knows_where_the_answer_came_from(server: ServerProcess) -> None:
+    answer = bedrock.ask("run echo hello")
+    assert "hello" in answer
+    with server.client() as client:
+        conversation = client.conversation(answer.conversation)
+        (cycle,) = conversation.cycles(view="rounds")
+        assert cycle.name == answer.run
+        assert conversation.get().total_usage == answer.usage
+        assert answer.usage.output_tokens == sum(done.usage.output_tokens for done in cycle.rounds) > 0
+        again = conversation.ask("run echo again")
+    assert ("again" in again, again.conversation) == (True, answer.conversation)
+
+
+def test_who_decides_about_approvals_is_said_by_the_caller(server: ServerProcess) -> None:
+    asked: list[str] = []
+
+    def decide(approval: Approval) -> bool:
+        asked.append(approval.tool)
+        return False
+
+    with server.client() as client:
+        with pytest.raises(ApprovalNeeded) as needed:
+            client.ask("run echo hello", approval_policy="ask_all")
+        waiting = client.conversation(needed.value.approval.conversation)
+        assert waiting.get().state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL
+        waiting.cancel()
+        refused = client.ask("run echo hello", approval_policy="ask_all", approve=decide)
+        assert asked == ["bash"]
+        messages = client.conversation(refused.conversation).messages()
+        assert [result.outcome for message in messages for result in message.tool_results] == ["denied"]
+
+
+def test_a_question_whose_time_is_up_is_cancelled(server: ServerProcess) -> None:
+    async def ask() -> None:
+        async with AsyncClient() as client, asyncio.timeout(PATIENCE):
+            asking = asyncio.create_task(client.ask("run sleep 600"))
+            async for entry in client.watch_conversations(changes_only=True):
+                changed = entry.conversation_changed
+                if changed.state.kind == v1.STATE_KIND_TOOL_EXECUTING:
+                    asking.cancel()
+                    break
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            conversation = client.conversation(changed.name)
+            assert not (await conversation.get()).state.busy
+            (cycle,) = [cycle async for cycle in conversation.cycles()]
+            assert cycle.stop_reason == v1.STOP_REASON_INTERRUPTED
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_what_the_page_shows_works(example: str, server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    with server.client() as client:
+        client.create(slug="brave-otter", approval_policy="ask_all")
+        exec(example, {"__name__": "__main__"})
+        client.conversation("brave-otter").delete(force=True)
+    assert capsys.readouterr().out.strip()

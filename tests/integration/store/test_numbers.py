@@ -1,0 +1,59 @@
+"""SQLite keeps anything in any column: a number that is none, or that no client can be told, is damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.core.content import Delivery
+from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
+from actors.core.states import QueuedInput
+from actors.ports import SettledInput, StoppedRun
+from actors.store import journal, outcomes
+
+WRONG = ("9", b"\x09", 0.5, None, -1, 253_402_300_800_000)
+
+RUN = outcomes.run_values("c1", StoppedRun(4, 5, RunStop("c1:1", StopReason.COMPLETED), 3))
+WAITED = QueuedInput("m1", "later", (), 5)
+FATE = outcomes.fate_values("c1", SettledInput(4, 5, QueueChanged(WAITED, Delivery.STEER, Fate.WITHDRAWN), ""))
+LOG = journal.LogRow(
+    conversation_id="c1", step=1, epoch=1, at=5, event="{}", context=None, first_revision=1, event_count=0,
+    notifications="[]", prev_hash="", hash="",
+)  # fmt: skip
+
+
+def with_value(row: tuple[Any, ...], place: int, value: object) -> tuple[Any, ...]:
+    return (*row[:place], value, *row[place + 1 :])
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("column", ["revision", "last_sequence", "at"])
+def test_of_the_end_of_a_run(column: str, wrong: object) -> None:
+    assert outcomes.run_of(RUN).last_sequence == 3
+    with pytest.raises(ValueError, match="number"):
+        outcomes.run_of(with_value(RUN, outcomes.RUN.index(column), wrong))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("column", ["revision", "at"])
+def test_of_the_end_of_a_wait(column: str, wrong: object) -> None:
+    assert outcomes.fate_of(FATE).at == 5
+    with pytest.raises(ValueError, match="number"):
+        outcomes.fate_of(with_value(FATE, outcomes.FATE.index(column), wrong))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("column", ["step", "epoch", "at", "first_revision"])
+def test_of_the_log(column: str, wrong: Any) -> None:
+    assert journal.journal_row(LOG).step == 1
+    with pytest.raises(ValueError, match="number"):
+        journal.journal_row(LOG._replace(**{column: wrong}))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_of_events(wrong: Any) -> None:
+    assert list(journal.events_of([(1, 5, "[]")], 0, 9)) == []
+    for row in ((wrong, 5, "[]"), (1, wrong, "[]")):
+        with pytest.raises(ValueError, match="number"):
+            list(journal.events_of([row], 0, 9))

@@ -1,0 +1,210 @@
+"""`ask`: a question and its answer in one call, and who decides about approvals meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import bedrock
+import grpc
+import pytest
+from bedrock import Answer, Approval, Client, v1
+from bedrock.errors import AgentBusy, ApprovalNeeded, RunFailed, RunInterrupted
+
+from tests.unit.clients.fake_server import (
+    NAME,
+    FakeBedrock,
+    Refusal,
+    Step,
+    fails,
+    says,
+    state,
+    stopped,
+    stored,
+    text,
+    uses_tool,
+)
+
+RUN = f"{NAME}/requestCycles/1"
+
+
+def dear(run: str) -> list[Step]:
+    """A run of two requests, each with its price."""
+    first = stored("agent", v1.ContentBlock(text="Let me think."), v1.ContentBlock(tool_call=v1.ToolCall(tool="think")))
+    last = stored("agent", v1.ContentBlock(text="42."))
+    first.message_added.usage.MergeFrom(v1.Usage(input_tokens=10, output_tokens=3, cost_micros=7))
+    last.message_added.usage.MergeFrom(v1.Usage(output_tokens=4, cache_read_tokens=10))
+    result = stored("tool", v1.ContentBlock(tool_result=v1.ToolResult()))
+    return [state("llm_requesting", run), first, result, last, state("idle"), stopped(run)]
+
+
+def test_an_answer_is_text_that_knows_where_it_came_from(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(dear)
+    answer = client.conversation("c1").ask("What is it?")
+    assert answer == "42."
+    assert isinstance(answer, str)
+    assert (f"{answer}", answer.removesuffix(".")) == ("42.", "42")
+    assert (answer.run, answer.conversation) == (RUN, NAME)
+    assert answer.usage == v1.Usage(input_tokens=10, output_tokens=7, cache_read_tokens=10, cost_micros=7)
+    for same in (copy.copy(answer), pickle.loads(pickle.dumps(answer))):
+        assert isinstance(same, Answer)
+        assert (same, same.run, same.usage) == (answer, answer.run, answer.usage)
+
+
+def test_a_client_asks_in_a_new_conversation(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
+    fake.answers.append(says("A picture."))
+    answer = client.ask(
+        "What is this?",
+        working_directory=tmp_path,
+        model="big",
+        mode="restricted",
+        approval_policy="ask_all",
+        images=b"GIF89a",
+    )
+    assert answer == "A picture."
+    (created,) = fake.asked(v1.CreateConversationRequest)
+    assert isinstance(created, v1.CreateConversationRequest)
+    assert (created.working_directory, created.model) == (str(tmp_path), "models/big")
+    assert (created.mode, created.approval_policy) == (v1.MODE_RESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
+    (sent,) = fake.asked(v1.SendMessageRequest)
+    assert isinstance(sent, v1.SendMessageRequest)
+    assert (sent.text, [image.media_type for image in sent.images]) == ("What is this?", ["image/gif"])
+
+
+def test_the_package_itself_asks_the_server_of_the_environment(
+    address: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEDROCK_ADDRESS", address)
+    fake.answers.append(says("Fine."))
+    assert bedrock.ask("How are you?", model="big") == "Fine."
+
+
+@pytest.mark.parametrize("wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"approve": "some"}])
+def test_what_is_wrong_is_told_before_anything_is_done(
+    client: Client, fake: FakeBedrock, wrong: dict[str, bytes]
+) -> None:
+    with pytest.raises((ValueError, FileNotFoundError)):
+        client.ask("Hi", **wrong)  # type: ignore[arg-type]
+    assert not fake.requests
+
+
+def test_asking_again_with_the_same_id_waits_for_the_same_run(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("ls", "", "Done.", ask=True))
+    conversation = client.conversation("c1")
+    with pytest.raises(ApprovalNeeded):
+        conversation.ask("Look", request_id="one")
+    assert conversation.ask("Look", request_id="one", approve="all") == "Done."
+    assert len([event for event in fake.durable if event.message_added.role == v1.ROLE_USER]) == 1
+
+
+def test_refusals_and_failures_are_those_of_any_run(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(fails("auth", "The key is wrong."))
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
+    with pytest.raises(AgentBusy):
+        client.ask("Hi")
+    with pytest.raises(RunFailed, match="key is wrong"):
+        client.ask("Hi")
+    assert not fake.asked(v1.CancelConversationRequest)
+
+
+def test_without_anybody_to_decide_the_run_is_left_waiting(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    with pytest.raises(ApprovalNeeded) as caught:
+        client.ask("Remove x")
+    approval = caught.value.approval
+    assert (approval.tool, approval.conversation) == ("bash", NAME)
+    assert not fake.asked(v1.ResolveApprovalRequest)
+    assert not fake.asked(v1.CancelConversationRequest)
+
+
+@pytest.mark.parametrize(("allowed", "said"), [(True, "Done."), (False, "Then not.")])
+def test_a_function_decides(client: Client, fake: FakeBedrock, allowed: bool, said: str) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    asked: list[Approval] = []
+
+    def decide(approval: Approval) -> bool:
+        asked.append(approval)
+        return allowed
+
+    assert client.ask("Remove x", approve=decide) == said
+    assert [approval.input for approval in asked] == [{"command": "rm x"}]
+
+
+def test_everything_can_be_approved(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    assert client.ask("Remove x", approve="all") == "Done."
+
+
+def test_somebody_else_may_decide_first(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    def too_slow(approval: Approval) -> bool:
+        return fake.resolve(approval.name, v1.APPROVAL_DECISION_DENY)
+
+    assert client.ask("Remove x", approve=too_slow) == "Then not."
+
+
+def test_a_question_that_was_asked_before_is_not_waited_for_in_vain(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    run = client.conversation("c1").send("Remove x")
+    for event in run:
+        if event.approval:
+            break
+    for _ in range(2):
+        with pytest.raises(ApprovalNeeded):
+            run.answer()
+    assert run.answer(approve="all") == "Done."
+
+
+def test_what_the_run_before_asks_is_not_this_runs_to_approve(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.extend([uses_tool("rm x", "", "", ask=True), says("Two.")])
+    conversation = client.conversation("c1")
+    conversation.send("One")
+    waiting = conversation.send("Two", delivery="follow_up")
+    with pytest.raises(ApprovalNeeded):
+        waiting.answer(approve="all")
+    assert not fake.asked(v1.ResolveApprovalRequest)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_question_that_is_given_up_is_cancelled(
+    client: Client, fake: FakeBedrock, error: type[BaseException]
+) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    def broken(approval: Approval) -> bool:
+        raise error
+
+    with pytest.raises(error):
+        client.ask("Remove x", approve=broken)
+    (cancel,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancel, v1.CancelConversationRequest)
+    assert (cancel.name, cancel.run) == (NAME, RUN)
+
+
+def test_a_cancel_by_somebody_else_is_an_interruption(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
+    with pytest.raises(RunInterrupted):
+        client.ask("Hi")
+
+
+def test_an_answer_is_found_behind_a_gap(client: Client, fake: FakeBedrock) -> None:
+    """The events that told it are gone: what the server says of the run must do."""
+
+    def block(said: str, message: str, *, calls: bool = False) -> v1.ResolutionStep:
+        groups = [v1.ToolCallGroup()] if calls else []
+        return v1.ResolutionStep(ai_block=v1.AiBlock(assistant=said, message=message, tool_call_groups=groups))
+
+    fake.answers.append(lambda run: [state("llm_requesting", run), *text("Lost"), state("idle"), stopped(run)])
+    steps = [block("Let me look.", "m2", calls=True), block("One, ", "m4"), block("two.", "m5"), block("Three.", "m5")]
+    rounds = [v1.InferenceRound(output=name, usage=v1.Usage(output_tokens=5)) for name in ("m2", "m4", "m5")]
+    fake.cycles = [v1.RequestCycle(name=RUN, stop_reason=v1.STOP_REASON_COMPLETED, steps=steps, rounds=rounds)]
+    fake.cuts.append(2)
+    fake.skips.append(9)
+    run = client.conversation("c1").send("Hi")
+    next(run)
+    fake.oldest_revision = 100
+    answer = run.answer()
+    assert (answer, answer.run) == ("One, two.\n\nThree.", RUN)
+    assert answer.usage == v1.Usage(output_tokens=15)

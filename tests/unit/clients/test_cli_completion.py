@@ -1,0 +1,96 @@
+"""What shells complete: commands, options, names; at once, and without a server too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bedrock.cli import names
+from click.testing import CliRunner
+
+from tests.unit.clients.fake_server import SLUG
+from tests.unit.clients.terminals import ROOT
+
+Shell = Callable[..., str]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `bedrock` is this program."""
+    program = tmp_path / "bedrock"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m bedrock.cli "$@"\n')
+    program.chmod(0o755)
+    search = os.pathsep.join([str(ROOT / "clients"), str(ROOT)])
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": search}
+
+
+def run(command: list[str], environ: dict[str, str]) -> str:
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def bash(line: str, environ: dict[str, str]) -> list[str]:
+    """What bash offers at the end of a line, by the script that `bedrock completion bash` prints."""
+    words = line.split(" ")
+    asked = f"COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _bedrock_completion bedrock"
+    script = f'eval "$(bedrock completion bash)"; {asked}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    return run(["bash", "-c", script], environ).split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_commands_and_names(address: str, environ: dict[str, str]) -> None:
+    environ |= {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}
+    assert bash("bedrock can", environ) == ["cancel"]
+    assert bash("bedrock show br", environ) == [SLUG]
+    assert bash("bedrock chat -r br", environ) == [SLUG]
+    assert "big" in bash("bedrock ask -m b", environ)
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "reply"),
+    [
+        ("zsh", {"COMP_WORDS": "bedrock show br", "COMP_CWORD": "2"}, f"plain\n{SLUG}\n"),
+        ("fish", {"COMP_WORDS": "bedrock show br", "COMP_CWORD": "br"}, f"plain,{SLUG}"),
+    ],
+)
+def test_what_the_scripts_of_other_shells_ask_is_answered(
+    address: str, environ: dict[str, str], shell: str, words: dict[str, str], reply: str
+) -> None:
+    script = run(["bedrock", "completion", shell], environ)
+    assert "_BEDROCK_COMPLETE" in script
+    assert f"{shell}_complete" in script
+    environ |= {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret", "_BEDROCK_COMPLETE": f"{shell}_complete"}
+    assert run(["bedrock"], environ | words).replace("\n", ",").startswith(reply.replace("\n", ","))
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_scripts_are_accepted_by_their_shells(environ: dict[str, str], shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    script = Path(environ["HOME"]) / "script"
+    script.write_text(run(["bedrock", "completion", shell], environ))
+    run([shell, "-n", str(script)], environ)
+
+
+def test_a_server_that_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bedrock.cli.app import bedrock
+
+    monkeypatch.setattr(names, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environ = {
+            "BEDROCK_ADDRESS": f"127.0.0.1:{silent.getsockname()[1]}",
+            "_BEDROCK_COMPLETE": "zsh_complete",
+            "COMP_WORDS": "bedrock show x",
+            "COMP_CWORD": "2",
+        }
+        began = time.monotonic()
+        result = CliRunner(env=environ).invoke(bedrock, [], prog_name="bedrock", complete_var="_BEDROCK_COMPLETE")
+        assert time.monotonic() - began < 10  # a call's own limit is thirty seconds
+    assert result.output.strip() == ""

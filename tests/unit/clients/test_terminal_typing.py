@@ -1,0 +1,136 @@
+"""What is typed in a chat: kept for the next one unless it had better be forgotten, completed, of many lines."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from bedrock import Message, v1
+from bedrock.cli import typed
+from bedrock.cli.session import ChatSession
+from bedrock.cli.typed import ChatCompleter, ChatHistory
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from tests.unit.clients.fake_server import FakeBedrock, says
+from tests.unit.clients.terminals import Terminal
+from tests.unit.clients.test_session import sent
+
+
+def kept(path: Path) -> list[str]:
+    return list(ChatHistory(path).load_history_strings())
+
+
+def test_what_was_typed_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "chat_history"
+    history = ChatHistory(path)
+    history.append_string("one")
+    history.append_string("two\nlines")
+    assert kept(path) == ["two\nlines", "one"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    ChatHistory(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        " a blank before it",
+        "use sk-ant-api03-abcdefghijklmnop",
+        "export OPENAI_API_KEY=abcdef123456",
+        "password: hunter22",
+        "curl -H 'Authorization: Bearer abcdefghijkl1234'",
+        "git clone https://ada:hunter2@example.com/x",
+        "-----BEGIN PRIVATE KEY-----",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    ],
+)
+def test_secrets_are_never_written(tmp_path: Path, secret: str) -> None:
+    history = ChatHistory(tmp_path / "h")
+    history.append_string(secret)
+    assert history.get_strings() == [secret]
+    assert kept(tmp_path / "h") == []
+
+
+@pytest.mark.parametrize("text", ["what is a token?", "read https://example.com/a:b", "skip the api key check"])
+def test_words_about_secrets_are_kept(tmp_path: Path, text: str) -> None:
+    ChatHistory(tmp_path / "h").append_string(text)
+    assert kept(tmp_path / "h") == [text]
+
+
+def test_the_oldest_is_forgotten_once_there_is_a_lot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed, "HISTORY_BYTES", 200)
+    history = ChatHistory(tmp_path / "h")
+    for number in range(30):
+        history.append_string(f"text {number}")
+    found = kept(tmp_path / "h")
+    assert 1 < len(found) < 10
+    assert found == [f"text {number}" for number in range(29, 29 - len(found), -1)]
+
+
+def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    history = ChatHistory(tmp_path / "file" / "h")
+    history.append_string("one")
+    assert list(history.load_history_strings()) == []
+
+
+def completions(text: str) -> list[str]:
+    queued = Message(v1.Message(name="conversations/c1/messages/q7"))
+    session = SimpleNamespace(models=["demo/demo", "big"], view=SimpleNamespace(queue=[queued]))
+    completer = ChatCompleter(cast("ChatSession", session))
+    return [found.text for found in completer.get_completions(Document(text), CompleteEvent())]
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        ("/mo", ["/mode ", "/model "]),
+        ("/q", ["/queue", "/quit"]),
+        ("/mode ", ["restricted", "unrestricted"]),
+        ("/model b", ["big"]),
+        ("/withdraw ", ["q7"]),
+        ("/queue some", []),
+        ("no command", []),
+    ],
+)
+def test_commands_and_their_arguments_are_completed(text: str, offered: list[str]) -> None:
+    assert completions(text) == offered
+
+
+def test_a_message_may_have_lines_and_comes_back_in_the_next_chat(address: str, fake: FakeBedrock) -> None:
+    fake.answers.extend([says("First."), says("Second.")])
+    for answer, keys in (("First.", "one\\\rtwo\x1b\rthree\r"), ("Second.", "\x1b[A\r")):
+        with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+            terminal.shows("idle · ")
+            terminal.keys(keys)
+            terminal.shows(answer)
+            terminal.keys("\x04")
+            assert terminal.ends() == 0
+    assert [text for text, _ in sent(fake)] == ["one\ntwo\nthree"] * 2
+
+
+def test_what_is_pasted_is_one_message(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("I see."))
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("idle · ")
+        terminal.keys("\x1b[200~one\ntwo\n\x1b[201~")
+        terminal.keys("\r")
+        terminal.shows("I see.")
+    assert [text for text, _ in sent(fake)] == ["one\ntwo\n"]
+
+
+def test_tab_completes_a_command(address: str, fake: FakeBedrock) -> None:
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("idle · ")
+        terminal.keys("/with")
+        terminal.until(lambda screen: any("take back what was queued" in line for line in screen))
+        terminal.keys("\t")
+        terminal.until(lambda screen: any(line.startswith("> /withdraw") for line in screen))
+        terminal.keys("\x03")
+        terminal.keys("\x04")
+        assert terminal.ends() == 0

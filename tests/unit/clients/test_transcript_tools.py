@@ -1,0 +1,110 @@
+"""Tools in a transcript: diffs with colours, questions in which nothing hides, notices in words for people."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from bedrock import Event, v1
+from bedrock.cli.diffs import DIFF_LINES, extent
+from bedrock.cli.flow import folding
+from bedrock.cli.paint import Paint
+from bedrock.cli.questions import question_lines
+from bedrock.cli.transcript import Transcript
+from bedrock.messages import Approval
+
+from tests.unit.clients.fake_server import result, stored
+
+DIFF = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n one\n-two\n+2\x1b[2J\n"
+PATCHES: list[dict[str, Any]] = [
+    {"operation": "replace", "oldText": "two\n", "newText": "2\nzwei\u202e", "toClipboard": "c"},
+    {"operation": "append_eof", "fromClipboard": "c"},
+]
+
+
+def lines_of(*events: v1.Event, colour: bool = False, width: int | None = None) -> list[str]:
+    lines: list[str] = []
+    transcript = Transcript(Paint(colour), lines.append, width=width)
+    for event in events:
+        transcript.show(Event(event))
+    return lines
+
+
+def patched(diff: str) -> list[v1.Event]:
+    called = stored("agent", v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id="t1", tool="patch")))
+    called.message_added.content[0].tool_call.input.update({"path": "x", "patches": PATCHES})
+    answered = stored("tool", result("<patches_applied>all</patches_applied>"))
+    answered.message_added.content[0].tool_result.display.update({"path": "x", "diff": diff})
+    return [called, answered]
+
+
+def test_a_patch_shows_what_has_changed() -> None:
+    assert lines_of(*patched(DIFF)) == [
+        "● patch x",
+        "  │ @@ -1,2 +1,2 @@",
+        "  │  one",
+        "  │ -two",
+        "  │ +2\\x1b[2J",
+        "  └ patch, +1 -1",
+    ]
+    coloured = lines_of(*patched(DIFF), colour=True)
+    assert any("\x1b[31m-two" in line for line in coloured)
+    assert any("\x1b[32m+2" in line for line in coloured)
+
+
+def test_a_long_diff_is_cut() -> None:
+    lines = lines_of(*patched(DIFF + "+x\n" * DIFF_LINES))
+    assert lines[-2] == "  │ … 4 more lines"
+    assert lines[-1] == f"  └ patch, +{DIFF_LINES + 1} -1"
+    assert extent("--- a\n+++ b\n") == "+0 -0"
+
+
+def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -> None:
+    asked = Approval("a", "t1", "patch", {"path": "x", "patches": PATCHES})
+    assert question_lines(asked, "/tmp", Paint(False)) == [
+        "? patch wants to run in /tmp",
+        "    x",
+        "    replace (toClipboard: c)",
+        "    - two",
+        "    + 2",
+        "    + zwei\\u202e",
+        "    append_eof (fromClipboard: c)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "The mode is now restricted: tools can read. To be allowed, call request_mode_upgrade and say why.",
+            "· The mode is now restricted: tools can read.",
+        ),
+        ("The mode is now unrestricted: tools may write.", "· The mode is now unrestricted: tools may write."),
+    ],
+)
+def test_people_are_not_told_what_an_agent_should_call(said: str, shown: str) -> None:
+    notice = stored("system", v1.ContentBlock(text=said))
+    notice.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_MODE
+    assert lines_of(notice) == [shown]
+    refused = f"Read-only\n[{said}]"
+    (first, second, _) = lines_of(stored("tool", result(refused)))
+    assert (first, second) == ("  │ Read-only", f"  │ [{shown.removeprefix('· ')}]")
+
+
+def test_what_is_too_long_is_set_in_where_it_goes_on() -> None:
+    lines: list[str] = []
+    write = folding(lines.append, 20)
+    paint = Paint(True)
+    write(paint.dim("  │ output of a tool that goes on"))
+    write("● bash one two three four")
+    write("漢字" * 6)
+    assert all(line.startswith("\x1b[2m") for line in lines[:2])
+    assert [re.sub(r"\x1b\[\d*m", "", line) for line in lines] == [
+        "  │ output of a tool",
+        "  │ that goes on",
+        "● bash one two three",
+        "  four",
+        "漢字漢字漢字漢字漢字",
+        "漢字",
+    ]
