@@ -104,7 +104,7 @@ class Catalog:
         """Whose settings fit a model's name best."""
         fits = ((_fit(exchange.provider, name), -index) for index, (exchange, _) in enumerate(self._served))
         fit, index = max(fits, default=(0, 0))
-        if not fit or not name.strip():
+        if not fit or not name.strip() or not name.isprintable():
             return None
         return self._served[-index]
 

@@ -162,7 +162,7 @@ def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int)
 def _ending(agent: AgentView, paint: Paint) -> str:
     done = agent.status.outcome == "completed"
     figures = agent.figures(agent.ended) if agent.ended else []
-    line = " · ".join([f"  {'✓' if done else '✗'} {one_line(agent.status.task, 60)}", *figures])
+    line = " · ".join([f"  {'✓' if done else '✗'} {one_line(agent.status.task, 50)}", *figures])
     return _painter(agent, paint)(line if done else f"{line}: {one_line(agent.status.error_message, 120)}")
 
 

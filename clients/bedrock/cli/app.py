@@ -39,7 +39,7 @@ OURS = {
 }
 
 #: Commands that the server's distribution brings, so that their absence can be explained.
-SERVERS = ("serve",)
+SERVERS = ("serve", "backup", "restore")
 
 GROUP = "bedrock.commands"
 

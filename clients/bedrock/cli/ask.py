@@ -17,8 +17,9 @@ from bedrock._requests import image
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.opening import open_conversation, opening_options
-from bedrock.cli.paint import Paint, harmless
-from bedrock.cli.transcript import Transcript
+from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
+from bedrock.cli.progress import Progress
+from bedrock.cli.transcript import flow_of
 from bedrock.errors import RunEnded
 
 
@@ -55,9 +56,17 @@ class Outcome:
     help="An image file for the model to see; several times for several.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
+@PLAIN_OPTION
 @opening_options
 def ask(
-    prompt: tuple[str, ...], output: str, approve: str, images: tuple[str, ...], quiet: bool, **opening: Any
+    prompt: tuple[str, ...],
+    *,
+    output: str,
+    approve: str,
+    images: tuple[str, ...],
+    quiet: bool,
+    plain: bool,
+    **opening: Any,
 ) -> None:
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
@@ -71,13 +80,14 @@ def ask(
     conversation = open_conversation(client, **opening)
     run = conversation.send(text, images=pictures)
     try:
-        outcome = _follow(conversation, run, approve=approve == "all", stream=output == "stream-json", quiet=quiet)
+        stream = output == "stream-json"
+        outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
     except KeyboardInterrupt:
         conversation.cancel(run=run.name, reason="Ctrl-C")
         outcome = Outcome(exits.CANCELLED, error="cancelled")
     finally:
         run.close()
-    _report(conversation, run, outcome, output)
+    _report(conversation, run, outcome, output, plain=plain)
     ctx.exit(outcome.exit_code)
 
 
@@ -106,25 +116,19 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(kind) or stat.S_ISREG(kind)
 
 
-def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool) -> Outcome:
+def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool) -> Outcome:
     """Watch the run to its end, or to the approval that nobody is there to give."""
-    progress = Transcript(Paint.for_stream(sys.stderr), lambda line: click.echo(line, err=True))
-    for event in run:
-        if stream:
-            click.echo(json.dumps(_as_json(event)))
-        if not quiet and not _is_last_word(event):
+    with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
+        progress.begin(conversation.get)
+        for event in run:
             progress.show(event)
-        if event.approval is not None:
-            if not approve:
-                return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
-            conversation.approve(event.approval)
+            if stream:
+                click.echo(json.dumps(_as_json(event)))
+            if event.approval is not None:
+                if not approve:
+                    return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
+                conversation.approve(event.approval)
     return _outcome(run)
-
-
-def _is_last_word(event: Event) -> bool:
-    """Whether an event is what was asked, or the answer, which is printed in its own way."""
-    message = event.message if event.kind == "message_added" else None
-    return message is not None and (message.role == "user" or (message.role == "agent" and not message.tool_calls))
 
 
 def _outcome(run: Run) -> Outcome:
@@ -135,10 +139,10 @@ def _outcome(run: Run) -> Outcome:
         return Outcome(exits.CANCELLED if interrupted else exits.FAILED, error=error.message)
 
 
-def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str) -> None:
+def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str, *, plain: bool) -> None:
     if output == "text":
         if outcome.exit_code == exits.OK:
-            click.echo(harmless(outcome.text) if sys.stdout.isatty() else outcome.text)
+            _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
     else:
         result = _result(conversation, run, outcome)
         click.echo(json.dumps(result if output == "json" else {"kind": "result", "result": result}))
@@ -151,6 +155,15 @@ def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str)
             f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all",
             err=True,
         )
+
+
+def _answer(text: str, paint: Paint) -> None:
+    """Print the answer: byte for byte for programs, as Markdown looks or at least harmless for people."""
+    if not sys.stdout.isatty():
+        click.echo(text)
+        return
+    for line in flow_of(paint, columns(sys.stdout)).finish(text):
+        click.echo(line)
 
 
 def _result(conversation: Conversation, run: Run, outcome: Outcome) -> dict[str, Any]:

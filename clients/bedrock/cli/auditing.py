@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from bedrock import Client
+from bedrock import Client, v1
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.names import NAME
 from bedrock.cli.paint import harmless
 
 
@@ -37,18 +38,29 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """The slugs of all conversations, and of their sub-agents, each once: what changes meanwhile is listed again."""
+    """The slugs of all conversations, and of their sub-agents, each once: what changes meanwhile is listed again.
+
+    Those that are too damaged to be listed go by their ids.
+    """
     seen: set[str] = set()
     for archived in (False, True):
-        for found in client.conversations(archived=archived):
-            for each in (found, *client.conversations(parent=found.name)):
-                if each.name not in seen:
-                    seen.add(each.name)
-                    yield each.slug or each.name.removeprefix("conversations/")
+        for name, slug in _listed(client, archived=archived):
+            for each, shown in ((name, slug), *_listed(client, parent=name)):
+                if each not in seen:
+                    seen.add(each)
+                    yield shown or each.removeprefix("conversations/")
+
+
+def _listed(client: Client, *, archived: bool = False, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Names and slugs; no slug if it cannot be read."""
+    request = v1.ListConversationsRequest(archived=archived, parent=parent)
+    for page in client.pages(client.conversations_stub.ListConversations, request):
+        yield from ((found.name, found.slug) for found in page.conversations)
+        yield from ((name, "") for name in page.unreadable)
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("--until", metavar="REVISION", type=click.IntRange(0), default=0, help="Stop after this revision.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
 @click.pass_context
@@ -67,7 +79,7 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
 @click.pass_context
 def export(ctx: click.Context, name: str, path: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bedrock.messages import ToolCall
@@ -17,6 +17,8 @@ def telling(call: ToolCall, clean: Callable[[str], str]) -> str:
         return clean(call.raw_input)
     if isinstance(tasks := call.input.get("tasks"), list):
         return _tasks(tasks, clean)
+    if isinstance(patches := call.input.get("patches"), list):
+        return "\n".join([headline(call, clean), *_patches(patches, clean)])
     key = next((key for key in _TELLING if key in call.input), None)
     lines = [] if key is None else [clean(str(call.input[key]))]
     lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items() if name != key]
@@ -32,3 +34,20 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
         said = clean(str(values.get("task", ""))).replace("\n", "\n   ")
         lines.append(f"{number}. {said}" + (f" ({', '.join(more)})" if more else ""))
     return "\n".join(lines)
+
+
+def headline(call: ToolCall, clean: Callable[[str], str]) -> str:
+    """What a call is about, in a line: the input that says most."""
+    key = next((key for key in _TELLING if key in call.input), None)
+    return "" if key is None else clean(str(call.input[key])).replace("\n", " ")
+
+
+def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
+    """What is to be changed in a file: what goes and what comes, line by line."""
+    for patch in patches:
+        values = dict(patch) if isinstance(patch, dict) else {"operation": str(patch)}
+        old, new = values.pop("oldText", ""), values.pop("newText", "")
+        more = [f"{clean(str(name))}: {clean(str(value))}" for name, value in values.items() if name != "operation"]
+        yield clean(str(values.get("operation", ""))) + (f" ({', '.join(more)})" if more else "")
+        for sign, text in (("-", old), ("+", new)):
+            yield from (f"{sign} {line}" for line in clean(str(text)).removesuffix("\n").split("\n") if text)

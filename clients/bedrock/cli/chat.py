@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -11,29 +10,34 @@ from typing import Any
 import click
 
 from bedrock import AsyncClient, Client
+from bedrock._settings import data_directory
 from bedrock.cli import demo, exits
 from bedrock.cli.opening import open_conversation, opening_options
-from bedrock.cli.paint import Paint
+from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
 
+#: Where what is typed is kept, beside the files of a local server.
+HISTORY = "chat_history"
 #: What brings a conversation back, before its slug, when the server has ended with the chat.
 AGAIN_SPAWNED = "bedrock chat --spawn -r"
 
 
 @click.command()
 @click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
+@PLAIN_OPTION
 @opening_options
-def chat(spawn: bool, **opening: Any) -> None:
+def chat(spawn: bool, plain: bool, **opening: Any) -> None:
     """Chat with an agent in a directory.
 
     Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves; the run
-    goes on. /help says more. Without a terminal one conversation is played through, printed, and answered by itself.
+    goes on. Alt-Enter, or a backslash at the end, begins a new line. /help says more. Without a terminal one
+    conversation is played through, printed, and answered by itself.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    paint = Paint.for_stream(sys.stdout)
+    paint = Paint.for_stream(sys.stdout, plain=plain)
     if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
         raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
     with ExitStack() as stack:
@@ -48,23 +52,26 @@ def chat(spawn: bool, **opening: Any) -> None:
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
-            asyncio.run(_chat(address, conversation.name, paint, scripted=demo.is_scripted(client, conversation.get())))
-            slug = conversation.get().slug
+            scripted = demo.is_scripted(client, conversation.get())
+            last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted))
+            slug = client.conversation(last).get().slug
             again = AGAIN_SPAWNED if spawned else "bedrock chat -r"
             click.echo(paint.dim(f"Left {slug}. To come back: {again} {slug}"))
     ctx.exit(exit_code)
 
 
-async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> None:
+async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> str:
+    """Chat; returns the name of the conversation in which it ended."""
     from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+    from bedrock.cli.typed import ChatHistory  # noqa: PLC0415
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
-        width = shutil.get_terminal_size().columns - 1
-        session = ChatSession(client, name, paint, print, width=width)
+        session = ChatSession(client, name, paint, print, width=columns(sys.stdout))
         client.on_disconnect = session.disconnected
         now = await conversation.get()
-        print(paint.bold(now.slug), paint.dim(f"in {now.working_directory} · /help says what can be done"))
+        session.say(f"{paint.bold(now.slug)} " + paint.dim(f"in {now.working_directory} · /help says what can be done"))
         if scripted:
-            print(paint.dim("The demo model answers, by its script: type help to see what it can show."))
-        await chat_at_terminal(session, paint)
+            session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
+        await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY))
+        return session.conversation.name

@@ -1,4 +1,4 @@
-"""`bedrock completion`: what a shell needs to complete commands and options."""
+"""`bedrock completion`: what a shell needs to complete commands, options and names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell. For ~/.bashrc: eval "$(bedrock completion bash)"."""
+    """Print the completion script of a shell.
+
+    \b
+    bash   eval "$(bedrock completion bash)"   in ~/.bashrc
+    zsh    eval "$(bedrock completion zsh)"    in ~/.zshrc
+    fish   bedrock completion fish | source    in ~/.config/fish/config.fish
+
+    It completes commands, options, and the names of conversations and models if the server tells them at once.
+    """
     found = get_completion_class(shell)
     if found is not None:
         click.echo(found(ctx.find_root().command, {}, "bedrock", "_BEDROCK_COMPLETE").source())

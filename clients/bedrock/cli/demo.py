@@ -36,8 +36,7 @@ def play(
     run = conversation.send(PROMPT)
     for event in run:
         if event.approval is not None:
-            for line in transcript.question(event.approval, made.working_directory):
-                write(line)
+            transcript.ask(event.approval, made.working_directory)
             transcript.show(event)
             _decide(conversation, event.approval, scripted, paint, write)
             continue

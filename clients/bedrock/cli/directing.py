@@ -11,13 +11,14 @@ from bedrock import Conversation, v1
 from bedrock._names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.argument("call", required=False)
 @click.option("--always", is_flag=True, help="Ask no more for this tool in this conversation.")
 @click.option("--all", "everything", is_flag=True, help="Approve all that is open.")
@@ -31,7 +32,7 @@ def approve(ctx: click.Context, name: str, call: str | None, always: bool, every
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.argument("call", required=False)
 @click.option("--note", default="", help="Why; the agent reads it.")
 @click.pass_context
@@ -44,7 +45,7 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups as well.")
 @click.option("--kill-jobs", is_flag=True, help="End the background jobs of earlier calls as well.")
 @click.pass_context
@@ -73,7 +74,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: str) -> None:
@@ -94,7 +95,7 @@ def mode(ctx: click.Context, name: str, mode: str) -> None:
 
 
 @click.command("continue")
-@click.argument("name")
+@NAME
 @click.option("--without-summary", is_flag=True, help="Begin empty.")
 @click.pass_context
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
@@ -104,7 +105,7 @@ def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("--slug", help="The new slug.")
 @click.option("--title", help="The new title.")
 @click.pass_context
@@ -117,7 +118,7 @@ def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("--undo", is_flag=True, help="Put it back on the list.")
 @click.pass_context
 def archive(ctx: click.Context, name: str, undo: bool) -> None:
@@ -131,7 +132,7 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
 @click.pass_context
 def rm(ctx: click.Context, name: str, force: bool) -> None:

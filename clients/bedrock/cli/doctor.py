@@ -114,12 +114,15 @@ def _server(client: Client) -> Iterator[Finding]:
 
 
 def _sandbox(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+    """What was chosen is no fault; the reason names the setting."""
     tier = enum_name(v1.GetServerInfoResponse.Sandbox.Tier, sandbox.tier).upper()
-    if not sandbox.restricted_available:
-        return Finding("warn", "sandbox", "the restricted mode is not available", sandbox.reason)
+    kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
+    text = kept if sandbox.restricted_available else "the restricted mode is not available"
+    if sandbox.by_setting:
+        return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
     if sandbox.tier == v1.GetServerInfoResponse.Sandbox.TIER_A:
-        return Finding("ok", "sandbox", f"tier A, Landlock {sandbox.landlock_abi}")
-    return Finding("warn", "sandbox", f"tier {tier}, Landlock {sandbox.landlock_abi}", sandbox.reason)
+        return Finding("ok", "sandbox", text)
+    return Finding("warn", "sandbox", text, sandbox.reason)
 
 
 def _models(models: list[v1.Model]) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -9,11 +10,12 @@ import click
 from bedrock import Conversation, v1
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.names import NAME
 from bedrock.cli.pictures import SHOWN, kind, short
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.argument("images", metavar="[IMAGE]...", nargs=-1)
 @click.option(
     "-o",
@@ -32,11 +34,13 @@ def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: 
     conversation = connect(ctx).conversation(name)
     for identity, image in _chosen(_all(conversation), images).items():
         file = directory / f"{identity}.{kind(image)}"
-        if file.exists():
+        if os.path.lexists(file):
             click.echo(f"{file} exists already", err=True)
             continue
+        data = conversation.attachment(image.attachment)
         try:
-            file.write_bytes(conversation.attachment(image.attachment))
+            with file.open("xb") as new:  # never through a link that leads elsewhere
+                new.write(data)
         except OSError as error:
             raise exits.Failure(f"{file} cannot be written: {error.strerror}", exit_code=exits.FAILED) from None
         click.echo(str(file))

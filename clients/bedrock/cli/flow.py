@@ -1,33 +1,27 @@
-"""Text that arrives in pieces, as lines."""
+"""Text that arrives in pieces, as lines that are safe to print."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
 
-class LineFlow:
-    """Breaks a stream of text into lines; what has no end yet is the tail."""
+from bedrock.cli.paint import harmless
 
-    def __init__(self, width: int | None = None) -> None:
-        """Break lines at blanks to keep them within `width` characters; only at line ends if None."""
-        self._width = width
-        self.tail = ""
-        """What has arrived of the line that is not complete."""
-        self.text = ""
-        """All that has arrived."""
+
+class Flow(Protocol):
+    """What becomes of a text while it is being written."""
+
+    text: str
+    """All that has arrived."""
+
+    @property
+    def tail(self) -> list[str]:
+        """What is not complete yet, as lines."""
+        ...
 
     def feed(self, piece: str) -> list[str]:
         """Take a piece of text and return the lines that it completes."""
-        self.text += piece
-        *complete, self.tail = (self.tail + piece).split("\n")
-        lines: list[str] = []
-        for line in complete:
-            lines.extend(self._wrap(line))
-        *full, self.tail = self._wrap(self.tail)
-        return lines + full
-
-    def flush(self) -> list[str]:
-        """Return the tail as a line, because something else is going to be printed. The text goes on."""
-        tail, self.tail = self.tail, ""
-        return [tail] if tail else []
+        ...
 
     def finish(self, text: str | None = None) -> list[str]:
         """Return the rest and begin anew.
@@ -35,16 +29,58 @@ class LineFlow:
         Args:
             text: What the whole text turned out to be. If the pieces were not its beginning, all of it is returned.
         """
+        ...
+
+    def drop(self) -> list[str]:
+        """Return the rest as it was written, since it does not count, and begin anew."""
+        ...
+
+
+class LineFlow:
+    """A Flow that leaves text as it is and breaks it into lines."""
+
+    def __init__(self, width: int | None = None) -> None:
+        """Break lines at blanks to keep them within `width` characters; only at line ends if None."""
+        self._width = width
+        self._tail = ""
+        self.text = ""
+
+    @property
+    def tail(self) -> list[str]:
+        """The beginning of a line that is not complete."""
+        return _cleaned([self._tail]) if self._tail else []
+
+    def feed(self, piece: str) -> list[str]:
+        """Take a piece of text and return the lines that it completes."""
+        self.text += piece
+        *complete, self._tail = (self._tail + piece).split("\n")
+        lines: list[str] = []
+        for line in complete:
+            lines.extend(self._wrap(line))
+        *full, self._tail = self._wrap(self._tail)
+        return _cleaned([*lines, *full])
+
+    def flush(self) -> list[str]:
+        """Return the tail as a line, because something else is going to be printed. The text goes on."""
+        tail, self._tail = self.tail, ""
+        return tail
+
+    def finish(self, text: str | None = None) -> list[str]:
+        """Return the rest and begin anew; see Flow."""
         lines: list[str] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
                 lines = self.feed(text[len(self.text) :])
             else:
-                self.tail = ""
+                self._tail = ""
                 lines = self.feed(text)
         lines += self.flush()
         self.text = ""
         return lines
+
+    def drop(self) -> list[str]:
+        """Return the rest, since it does not count, and begin anew."""
+        return self.finish()
 
     def _wrap(self, line: str) -> list[str]:
         if self._width is None:
@@ -55,3 +91,25 @@ class LineFlow:
             lines.append(line[:at] if at > 0 else line[: self._width])
             line = line[at + 1 :] if at > 0 else line[self._width :]
         return [*lines, line]
+
+
+def _cleaned(lines: list[str]) -> list[str]:
+    return [part for line in lines for part in harmless(line.removesuffix("\r")).split("\n")]
+
+
+def folding(write: Callable[[str], None], width: int | None) -> Callable[[str], None]:
+    """Return what prints a line so that it is set in where it is too long; as it is if `width` is None."""
+    if width is None:
+        return write
+    from rich.cells import cell_len  # noqa: PLC0415 -- costs more than most commands
+
+    def fold(line: str) -> None:
+        if cell_len(line.expandtabs()) <= width:
+            write(line)
+            return
+        from bedrock.cli.rendering import folded  # noqa: PLC0415 -- loads nearly all of rich
+
+        for piece in folded(line, width):
+            write(piece)
+
+    return fold

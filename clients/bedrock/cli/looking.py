@@ -13,7 +13,8 @@ from bedrock import Conversation, v1
 from bedrock._names import enum_name
 from bedrock.cli import sub_agents
 from bedrock.cli.connection import connect
-from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.names import NAME, complete_conversation
+from bedrock.cli.paint import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_json, print_table
 from bedrock.cli.timeline import timeline_of
 from bedrock.cli.transcript import Transcript
@@ -22,7 +23,13 @@ from bedrock.messages import Approval, moment
 
 @click.command("list")
 @click.option("--archived", is_flag=True, help="Those that are archived.")
-@click.option("--parent", metavar="SLUG", default="", help="The sub-agents of this conversation.")
+@click.option(
+    "--parent",
+    metavar="SLUG",
+    default="",
+    shell_complete=complete_conversation,
+    help="The sub-agents of this conversation.",
+)
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
 @JSON_OPTION
 @click.pass_context
@@ -56,14 +63,15 @@ def list_(ctx: click.Context, archived: bool, parent: str, limit: int, output: s
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option(
     "-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages, or runs."
 )
 @click.option("--timeline", is_flag=True, help="Its runs with their requests and tools, instead of the messages.")
+@PLAIN_OPTION
 @JSON_OPTION
 @click.pass_context
-def show(ctx: click.Context, name: str, limit: int, timeline: bool, output: str) -> None:
+def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bool, output: str) -> None:
     """Show a conversation: how it stands, and its latest messages."""
     conversation = connect(ctx).conversation(name)
     now = conversation.get()
@@ -73,23 +81,23 @@ def show(ctx: click.Context, name: str, limit: int, timeline: bool, output: str)
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
     agents = list(conversation.sub_agents())
     if output == "json":
-        plain = as_plain(now)
-        plain["sub_agents"] = as_plain(sub_agents.in_order(agents))
-        plain["messages"] = [as_plain(message.proto) for message in messages]
-        click.echo(json.dumps(plain, indent=2))
+        told = as_plain(now)
+        told["sub_agents"] = as_plain(sub_agents.in_order(agents))
+        told["messages"] = [as_plain(message.proto) for message in messages]
+        click.echo(json.dumps(told, indent=2))
         return
-    paint = Paint.for_stream(sys.stdout)
+    paint = Paint.for_stream(sys.stdout, plain=plain)
     for label, value in _facts(now):
         click.echo(f"{paint.dim(label.ljust(10))} {value}")
     if agents:
         click.echo(paint.dim("sub-agents"))
         for line in sub_agents.lines(agents, paint):
             click.echo(line)
-    transcript = Transcript(paint, click.echo)
+    transcript = Transcript(paint, click.echo, width=columns(sys.stdout))
     for message in messages:
         transcript.message(message)
     for pending in now.state.awaiting_approval.pending:
-        click.echo("\n".join(transcript.question(Approval.from_proto(pending), now.working_directory)))
+        transcript.ask(Approval.from_proto(pending), now.working_directory)
     if now.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL:
         click.echo(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
 

@@ -50,7 +50,6 @@ class Onlooker:
         self.refresh = refresh
         self._agent = agent
         self._paint = paint
-        self._write = write
         self._width = width or 100
         self._asked: set[str] = set()
         self._followed: list[asyncio.Task[None]] = []
@@ -69,7 +68,7 @@ class Onlooker:
 
     def status(self) -> str:
         """The status line."""
-        return self.view.status(time.monotonic(), _wall())
+        return self.view.status(time.monotonic(), _wall(), self._width, keys="Esc cancels")
 
     def agent_lines(self) -> list[str]:
         """The tree of sub-agents; empty unless they are waited for."""
@@ -81,8 +80,7 @@ class Onlooker:
         for approval in self.view.approvals:  # also those that were open before somebody looked
             if approval.name not in self._asked:
                 self._asked.add(approval.name)
-                for line in self.transcript.question(approval, self.view.working_directory):
-                    self._write(line)
+                self.transcript.ask(approval, self.view.working_directory)
         self.refresh()
 
     def _follow_agents(self) -> None:

@@ -9,6 +9,7 @@ import click
 
 from bedrock import Client, Conversation
 from bedrock.cli import exits
+from bedrock.cli.names import complete_conversation, complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,7 +21,13 @@ _OPTIONS = (
         default=".",
         help="The directory of a new conversation, on the server's machine. [default: the current one]",
     ),
-    click.option("-m", "--model", metavar="MODEL", help="The model of a new conversation; see `bedrock models`."),
+    click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        shell_complete=complete_model,
+        help="The model of a new conversation; see `bedrock models`.",
+    ),
     click.option(
         "--mode",
         type=click.Choice(["restricted", "unrestricted"]),
@@ -32,7 +39,9 @@ _OPTIONS = (
         help="Which tool calls of a new conversation ask first. [default: the server's]",
     ),
     click.option("-c", "--continue", "latest", is_flag=True, help="Go on with the latest conversation."),
-    click.option("-r", "--resume", metavar="SLUG", help="Go on with this conversation."),
+    click.option(
+        "-r", "--resume", metavar="SLUG", shell_complete=complete_conversation, help="Go on with this conversation."
+    ),
 )
 
 

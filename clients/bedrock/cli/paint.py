@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from typing import TextIO
 
 import click
+
+PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # Everything that moves the cursor, rings, hides or reorders: C0 and C1 controls, and what changes writing direction.
@@ -21,9 +24,9 @@ class Paint:
         self.enabled = enabled
 
     @classmethod
-    def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Paint:
-        """Colour for a terminal, unless NO_COLOR or a dumb terminal says otherwise."""
-        return cls(stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb")
+    def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
+        """Colour for a terminal, unless somebody wants it plain, or NO_COLOR or a dumb terminal says so."""
+        return cls(stream.isatty() and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb")
 
     def dim(self, text: str) -> str:
         """What may be overlooked."""
@@ -73,3 +76,8 @@ def one_line(text: str, width: int) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def columns(stream: TextIO) -> int | None:
+    """How wide lines should be; None where nobody looks at a terminal."""
+    return shutil.get_terminal_size().columns - 1 if stream.isatty() else None

@@ -10,6 +10,7 @@ import click
 from bedrock import AsyncConversation, v1
 from bedrock._names import enum_name
 from bedrock.cli.connection import connect
+from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
 from bedrock.cli.tables import JSON_OPTION, ago, print_json, print_table
 from bedrock.messages import Message
@@ -19,7 +20,7 @@ FATES = {"queued": "waits", "discarded": "not run"}
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.option("--all", "everything", is_flag=True, help="Also those that wait no more, with what became of them.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many of the latest.")
 @JSON_OPTION
@@ -36,7 +37,7 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
 
 
 @click.command()
-@click.argument("name")
+@NAME
 @click.argument("messages", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that wait.")
 @click.pass_context

@@ -5,34 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
-from bedrock import AsyncClient, v1
-from bedrock._requests import image
+from bedrock import AsyncClient, AsyncConversation, v1
+from bedrock.cli.commands import run_command
+from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import Paint, one_line
-from bedrock.cli.queueing import queue_lines
+from bedrock.cli.transcript import Transcript
+from bedrock.cli.view import ConversationView
 from bedrock.errors import BedrockError
 from bedrock.messages import Approval
 
 T = TypeVar("T")
-
-HELP = """\
-Enter          send; while the agent works, what you say goes into the run (steer)
-Tab            queue: starts a run of its own when this one has ended (follow-up)
-Esc, Ctrl-C    cancel what is under way, and drop what is queued
-Ctrl-C again   leave; the run goes on
-/queue TEXT    the same as Tab
-/queue         show what waits
-/image PATH    show an image file with what you say next
-/cancel        the same as Esc
-/kill          the same, and end the background jobs too
-/withdraw      take back what was queued last
-/mode MODE     restricted or unrestricted
-/model MODEL   go on with another model
-/continue      go on in a new conversation when the context is used up
-/quit          leave"""
 
 #: How many messages are shown of a conversation that is gone on with.
 RECENT_MESSAGES = 20
@@ -43,7 +28,7 @@ _NO = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 
 class ChatSession:
-    """One conversation and the person at it. Lives on one event loop."""
+    """A person and the conversation that he or she is in. Lives on one event loop."""
 
     def __init__(
         self,
@@ -65,27 +50,43 @@ class ChatSession:
             width: Where to break lines as they stream in.
             refresh: Called when the prompt or the status line may have changed.
         """
-        self._onlooker = Onlooker(client.conversation, paint, write, width=width, refresh=self._changed)
-        self.view = self._onlooker.view
-        self.transcript = self._onlooker.transcript
-        self.agent_lines = self._onlooker.agent_lines
         self.over = asyncio.Event()
         """Set when there is nothing to stay for: the person leaves, or the conversation is gone."""
+        self.paint = paint
+        self.say = folding(write, width)
         self.refresh = refresh
-        self._conversation = client.conversation(name)
-        self._paint = paint
+        self.pictures: list[v1.Image] = []
+        """To be sent with what is said next."""
+        self.models: list[str] = []
+        """What can be gone on with, as far as that is known."""
+        self._client = client
         self._write = write
+        self._width = width
         self._entered: asyncio.Queue[str] = asyncio.Queue()
+        self._moved = asyncio.Event()
         self._disconnected = False
         self._armed = False
         self._was_busy = False
-        self._pictures: list[v1.Image] = []
-        """To be sent with what is said next."""
+        self.move_to(name)
+
+    @property
+    def view(self) -> ConversationView:
+        """What is known of the conversation."""
+        return self._onlooker.view
+
+    @property
+    def transcript(self) -> Transcript:
+        """What was printed of it, and what is still being written."""
+        return self._onlooker.transcript
 
     @property
     def question(self) -> Approval | None:
         """What is asked now."""
         return self.view.approvals[0] if self.view.approvals else None
+
+    def agent_lines(self) -> list[str]:
+        """The tree of sub-agents; empty unless they are waited for."""
+        return self._onlooker.agent_lines()
 
     def status(self) -> str:
         """The status line."""
@@ -97,25 +98,52 @@ class ChatSession:
         """Take note that the stream of events was cut; it comes back by itself."""
         if not self._disconnected:
             self._disconnected = True
-            self._write(self._paint.careful(f"· connection lost: {one_line(error.message, 100)}"))
+            self.say(self.paint.careful(f"· connection lost: {one_line(error.message, 100)}"))
             self.refresh()
+
+    def move_to(self, name: str) -> None:
+        """Go on in another conversation."""
+        self.conversation: AsyncConversation = self._client.conversation(name)
+        self._onlooker = Onlooker(
+            self._client.conversation, self.paint, self._write, width=self._width, refresh=self._changed
+        )
+        self._moved.set()
 
     async def follow(self) -> None:
         """Show what happens, until there is nothing more to come."""
+        while self._moved.is_set():
+            self._moved.clear()
+            following = asyncio.create_task(self._show_events())
+            moved = asyncio.create_task(self._moved.wait())
+            try:
+                await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (following, moved):
+                    task.cancel()
+                await asyncio.gather(following, moved, return_exceptions=True)
+        self.over.set()
+
+    async def _show_events(self) -> None:
         try:
-            async for _ in self._onlooker.follow(self._conversation.events(recent_messages=RECENT_MESSAGES)):
+            async for _ in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
                 pass
         except BedrockError as error:
-            self._complain(error)
-        self.over.set()
+            self.complain(error)
 
     async def work(self) -> None:
         """Do what is entered, one after the other, for ever."""
         while True:
             await self._do(await self._entered.get())
 
+    async def learn_models(self) -> None:
+        """Ask which models there are, to complete their names; without an answer there are none to complete."""
+        try:
+            self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
+        except BedrockError:
+            self.models = []
+
     def enter(self, text: str) -> None:
-        """Take a line that a person typed."""
+        """Take what a person typed."""
         if text.strip():
             self._armed = False
             self._entered.put_nowait(text)
@@ -127,33 +155,48 @@ class ChatSession:
             return True
         self._armed = True
         if not self.view.busy:
-            self._write(self._paint.dim("(Ctrl-C again to leave)"))
+            self.say(self.paint.dim("(Ctrl-C again to leave)"))
         return False
 
-    async def cancel(self) -> None:
-        """Stop what is under way, and drop what is queued."""
-        await self._cancel(kill_jobs=False)
-
-    async def _cancel(self, *, kill_jobs: bool) -> None:
-        call = self._conversation.cancel(discard_queued=True, kill_jobs=kill_jobs, reason="chat")
-        receipt = await self._attempt(call)
+    async def cancel(self, *, kill_jobs: bool = False) -> None:
+        """Stop what is under way, and drop what is queued; with `kill_jobs`, end background jobs too."""
+        call = self.conversation.cancel(discard_queued=True, kill_jobs=kill_jobs, reason="chat")
+        receipt = await self.attempt(call)
         if receipt is None:
             return
         if receipt.no_op:
-            self._write(self._paint.dim("· there is nothing to cancel"))
+            self.say(self.paint.dim("· there is nothing to cancel"))
         if receipt.ended_jobs:
-            self._write(self._paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
-        self._still_running(receipt.surviving_jobs, "in the background")
+            self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
+        self.still_running(receipt.surviving_jobs, "in the background")
 
-    async def _set_mode(self, mode: str) -> None:
-        """The change itself is told by its event."""
-        answer = await self._attempt(self._conversation.set_mode(mode))
-        if answer is not None:
-            self._still_running(answer.surviving_jobs, "with the rights that they were started with")
-
-    def _still_running(self, jobs: Sequence[str], how: str) -> None:
+    def still_running(self, jobs: Sequence[str], how: str) -> None:
+        """Say which background jobs go on, if any do."""
         if jobs:
-            self._write(self._paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
+            self.say(self.paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
+
+    async def send(self, text: str, delivery: str) -> None:
+        """Send a message, with the images that wait for one."""
+        try:
+            await self.conversation.send(text, delivery=delivery, images=self.pictures)
+            self.pictures = []
+        except BedrockError as error:
+            self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+            self.complain(error)
+
+    async def attempt(self, call: Awaitable[T]) -> T | None:
+        """Return what a call returns; if it is refused, say why and return None."""
+        try:
+            return await call
+        except BedrockError as error:
+            self.complain(error)
+            return None
+
+    def complain(self, error: BedrockError) -> None:
+        """Say what went wrong, and what to do."""
+        self.say(self.paint.bad(f"✗ {error.message}"))
+        if error.hint:
+            self.say(self.paint.dim(f"  {error.hint}"))
 
     def _changed(self) -> None:
         """Something has happened, here or in a sub-agent."""
@@ -165,90 +208,19 @@ class ChatSession:
 
     async def _do(self, text: str) -> None:
         if text.startswith("/"):
-            await self._command(text)
+            await run_command(self, text)
         elif (asked := self.question) is not None and (answer := self._answer(asked, text)) is not None:
-            await self._attempt(answer)
+            await self.attempt(answer)
         else:
-            await self._send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
+            await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
 
     def _answer(self, asked: Approval, text: str) -> Awaitable[object] | None:
         """What a reply to a question means; None if it is no reply but a message."""
         text = text.strip()
         if _YES.fullmatch(text):
-            return self._conversation.approve(asked)
+            return self.conversation.approve(asked)
         if _ALWAYS.fullmatch(text):
-            return self._conversation.approve(asked, always=True)
+            return self.conversation.approve(asked, always=True)
         if found := _NO.fullmatch(text):
-            return self._conversation.deny(asked, found["note"] or "")
+            return self.conversation.deny(asked, found["note"] or "")
         return None
-
-    async def _send(self, text: str, delivery: str) -> None:
-        try:
-            await self._conversation.send(text, delivery=delivery, images=self._pictures)
-            self._pictures = []
-        except BedrockError as error:
-            self._write(self._paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
-            self._complain(error)
-
-    async def _command(self, text: str) -> None:
-        name, _, argument = text[1:].partition(" ")
-        argument = argument.strip()
-        match name:
-            case "help" | "?":
-                self._write(HELP)
-            case "quit" | "exit" | "q":
-                self.over.set()
-            case "image" if argument:
-                await self._add_picture(argument)
-            case "cancel":
-                await self.cancel()
-            case "kill":
-                await self._cancel(kill_jobs=True)
-            case "queue":
-                await self._queue(argument)
-            case "withdraw" if self.view.queue:
-                await self._attempt(self._conversation.withdraw(self.view.queue[-1]))
-            case "mode" if argument in ("restricted", "unrestricted"):
-                await self._set_mode(argument)
-            case "model" if argument:
-                await self._attempt(self._conversation.update(model=argument))
-            case "continue":
-                await self._continue()
-            case _:
-                self._write(self._paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
-
-    async def _queue(self, text: str) -> None:
-        """Send it as a follow-up; without a text, show what waits."""
-        if text:
-            await self._send(text, "follow_up")
-            return
-        for line in await self._attempt(queue_lines(self._conversation)) or ():
-            self._write(self._paint.dim(line))
-
-    async def _add_picture(self, path: str) -> None:
-        try:
-            self._pictures.append(await asyncio.to_thread(image, Path(path).expanduser()))
-        except (OSError, ValueError) as error:
-            self._write(self._paint.bad(f"✗ {one_line(path, 60)}: {getattr(error, 'strerror', None) or error}"))
-        else:
-            count = len(self._pictures)
-            what = "an image" if count == 1 else f"{count} images"
-            self._write(self._paint.dim(f"· {what} to go with what you say next"))
-
-    async def _continue(self) -> None:
-        successor = await self._attempt(self._conversation.continue_())
-        if successor is not None:
-            slug = (await successor.get()).slug
-            self._write(f"goes on in {slug}: leave, then `bedrock chat -r {slug}`")
-
-    async def _attempt(self, call: Awaitable[T]) -> T | None:
-        try:
-            return await call
-        except BedrockError as error:
-            self._complain(error)
-            return None
-
-    def _complain(self, error: BedrockError) -> None:
-        self._write(self._paint.bad(f"✗ {error.message}"))
-        if error.hint:
-            self._write(self._paint.dim(f"  {error.hint}"))

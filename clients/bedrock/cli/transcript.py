@@ -7,14 +7,14 @@ from collections.abc import Callable
 from bedrock import Event, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.agents import AgentTree
-from bedrock.cli.calls import telling
-from bedrock.cli.flow import LineFlow
-from bedrock.cli.paint import Paint, harmless, literal, one_line
+from bedrock.cli.calls import headline, telling
+from bedrock.cli.flow import Flow, LineFlow, folding
+from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
+from bedrock.cli.paint import Paint, harmless, one_line
 from bedrock.cli.pictures import described
-from bedrock.messages import Approval, ToolCall, ToolResult
-
-#: Lines of a tool's output that are shown.
-OUTPUT_LINES = 12
+from bedrock.cli.questions import question_lines
+from bedrock.cli.words import for_people, interruption
+from bedrock.messages import Approval, ToolCall
 
 #: What a message of a person begins with.
 USER_MARK = "> "
@@ -26,18 +26,21 @@ _SUMMARIES = (v1.SYSTEM_MESSAGE_KIND_SUMMARY, v1.SYSTEM_MESSAGE_KIND_SUMMARY_FAL
 
 
 class Transcript:
-    """Prints events. With `live`, text appears as it is being written, else when it is complete."""
+    """Prints events. With `live`, text appears as it is being written, else when it is complete.
+
+    What the agent says is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
+    """
 
     def __init__(
         self, paint: Paint, write: Callable[[str], None], *, live: bool = False, width: int | None = None
     ) -> None:
         self._paint = paint
-        self._write = write
+        self._say = write
+        self._write = folding(write, width)
         self._live = live
-        self._said = LineFlow(width)
+        self._said = flow_of(paint, width)
         self._thought = LineFlow(width)
-        self._printed = LineFlow(width)
-        self._printed_lines = 0
+        self._output = ToolOutput(paint, self._write, width)
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._summing = False
@@ -45,9 +48,9 @@ class Transcript:
         self.agents = AgentTree()
 
     @property
-    def tail(self) -> str:
-        """The beginning of a line that is still being written."""
-        return harmless(self._said.tail or self._thought.tail)
+    def tail(self) -> list[str]:
+        """What is still being written, as lines."""
+        return self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
 
     def tell_agents(self) -> None:
         """Print which sub-agents have ended, as far as that was not printed before."""
@@ -74,7 +77,7 @@ class Transcript:
                 self._agent(message)
             case "tool":
                 for result in message.tool_results:
-                    self._result(result)
+                    self._output.result(result, self._calls.pop(result.id, None))
                 for image in message.images:
                     self._write(self._paint.dim(f"    {described(image)}"))
             case "system" if not message.proto.meta:
@@ -84,24 +87,20 @@ class Transcript:
             case _:
                 pass
 
-    def question(self, approval: Approval, working_directory: str) -> list[str]:
-        """Return the lines that say what is to be allowed."""
-        if approval.tool == "request_mode_upgrade":
-            wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network, until"
-            wants += " the mode is changed back"
-            return [self._paint.careful(f"? {wants}"), *self._indent(literal(str(approval.input.get("reason", ""))))]
-        call = ToolCall(approval.id, approval.tool, approval.input)
-        head = f"? {literal(approval.tool)} wants to run in {working_directory}"
-        return [self._paint.careful(head), *self._indent(telling(call, literal))]
+    def ask(self, approval: Approval, working_directory: str) -> None:
+        """Print what is to be allowed."""
+        for line in question_lines(approval, working_directory, self._paint):
+            self._write(line)
 
     def _agent(self, message: Message) -> None:
         for line in self._thought.finish(message.reasoning if self._live else ""):
-            self._write(self._paint.dim(harmless(line)))
+            self._write(self._paint.dim(line))
         for line in self._said.finish(message.text):
-            self._write(harmless(line))
+            self._say(line)
         for call in message.tool_calls:
             self._calls[call.id] = call
-            first, *rest = telling(call, harmless).split("\n")
+            about = headline(call, harmless) if "patches" in call.input else telling(call, harmless)
+            first, *rest = about.split("\n")
             self._write(f"{self._paint.name('● ' + harmless(call.tool))} {first}")
             for line in rest[: OUTPUT_LINES - 1]:
                 self._write(f"    {line}")
@@ -111,58 +110,24 @@ class Transcript:
         text, kind = harmless(message.text), message.proto.system_kind
         if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
             self._write(self._paint.dim("· what the sub-agents report"))
-            self._whole_output(text)
+            self._output.whole(text)
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
         else:
-            self._block(self._paint.dim("· "), text, self._paint.dim)
+            self._block(self._paint.dim("· "), for_people(text), self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
         """The summary of a conversation that is full, in it or as the first message of the one that goes on."""
         if not self._summing:
             self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
         for line in self._said.finish(text):
-            self._write(harmless(line))
+            self._say(line)
         if not of_another:
             self._write(self._paint.careful(f"■ {GO_ON}"))
 
     def _heading(self, text: str) -> None:
         self._write("")
         self._write(self._paint.bold(f"── {text} ──"))
-
-    def _whole_output(self, text: str) -> None:
-        """The beginning of an output that was not shown while it was written."""
-        lines = text.rstrip("\n").split("\n") if text else []
-        for line in lines[:OUTPUT_LINES]:
-            self._write(self._paint.dim(f"  │ {line}"))
-        if len(lines) > OUTPUT_LINES:
-            self._write(self._paint.dim(f"  │ … {len(lines) - OUTPUT_LINES} more lines"))
-
-    def _result(self, result: ToolResult) -> None:
-        call = self._calls.pop(result.id, None)
-        if self._printed_lines or self._printed.tail:
-            last = result.output.rstrip("\n").rpartition("\n")[2]  # how it ended, which is not streamed
-            streamed = self._printed.text.rstrip("\n").endswith(last)
-            for line in self._printed.finish():
-                self._output_line(line)
-            if not streamed:
-                self._write(self._paint.dim(f"  │ {harmless(last)}"))
-        else:
-            self._whole_output(harmless(result.output))
-        self._printed, self._printed_lines = LineFlow(), 0
-        tool = call.tool if call else "tool"
-        if result.outcome == "ok":
-            took = f", {result.seconds:.1f} s" if result.seconds else ""
-            self._write(self._paint.dim(f"  └ {tool}{took}"))
-        else:
-            self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
-
-    def _output_line(self, line: str) -> None:
-        self._printed_lines += 1
-        if self._printed_lines <= OUTPUT_LINES:
-            self._write(self._paint.dim(f"  │ {harmless(line)}"))
-        elif self._printed_lines == OUTPUT_LINES + 1:
-            self._write(self._paint.dim("  │ …"))
 
     def _show_snapshot(self, event: Event) -> None:
         for message in event.messages:
@@ -186,24 +151,23 @@ class Transcript:
     def _show_text_delta(self, event: Event) -> None:
         if self._live:
             for line in self._thought.flush():
-                self._write(self._paint.dim(harmless(line)))
+                self._write(self._paint.dim(line))
             for line in self._said.feed(event.text):
-                self._write(harmless(line))
+                self._say(line)
 
     def _show_reasoning_delta(self, event: Event) -> None:
         if self._live:
             for line in self._thought.feed(event.text):
-                self._write(self._paint.dim(harmless(line)))
+                self._write(self._paint.dim(line))
 
     def _show_tool_output_delta(self, event: Event) -> None:
         if self._live:
-            for line in self._printed.feed(event.text):
-                self._output_line(line)
+            self._output.feed(event.text)
 
     def _show_stream_discarded(self, event: Event) -> None:
         shown = self._said.text or self._thought.text
-        for line in (*self._thought.finish(), *self._said.finish()):
-            self._write(self._paint.dim(harmless(line)))
+        for line in (*self._thought.finish(), *self._said.drop()):
+            self._write(self._paint.dim(line))
         if shown:
             self._write(self._paint.dim("· (what was just being written does not count)"))
 
@@ -242,7 +206,7 @@ class Transcript:
     def _show_run_stopped(self, event: Event) -> None:
         stop = event.stop
         if stop is not None and stop.reason == "interrupted":
-            self._write(self._paint.careful(f"■ {_interruption(stop.detail)}"))
+            self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
 
     def _show_context_warning(self, event: Event) -> None:
         usage = event.proto.context_warning
@@ -272,17 +236,11 @@ class Transcript:
         for line in rest:
             self._write(f"  {paint(line)}")
 
-    def _indent(self, text: str) -> list[str]:
-        return [f"    {line}" for line in text.split("\n")]
 
+def flow_of(paint: Paint, width: int | None) -> Flow:
+    """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
+    if not paint.enabled or width is None:
+        return LineFlow(width)
+    from bedrock.cli.markdown import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
 
-def _interruption(detail: str) -> str:
-    return {
-        "": "cancelled",
-        "restart": "interrupted by a restart of the server",
-        "not_run": "discarded before it began",
-        "round_cap": "stopped: as many requests to the model as one run may make",
-        "budget": "stopped: the budget is spent",
-        "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
-        "cancel_timeout": "cancelled; some sub-agents did not end in time",
-    }.get(detail, f"interrupted: {detail}")
+    return MarkdownFlow(paint, width)

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from bedrock import Event, v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import harmless
+from bedrock.cli.paint import harmless, one_line
 from bedrock.messages import Approval, Message, moment
 
 _WORDS = {
     "": "…",
     "idle": "idle",
-    "awaiting_llm": "thinking",
+    "llm_requesting": "thinking",
     "awaiting_tool_approval": "waits for you",
     "awaiting_continuation": "summing up",
     "context_exhausted": "context used up",
@@ -54,7 +54,7 @@ class ConversationView:
             now: Seconds of a clock of this machine, for how long the present tool has been running.
         """
         if event.conversation is not None:
-            self._conversation(event.conversation)
+            self.know(event.conversation)
         if event.state is not None:
             self._state(event.state, now)
         match event.kind:
@@ -74,20 +74,24 @@ class ConversationView:
             case _:
                 pass
 
-    def status(self, now: float, wall: datetime) -> str:
-        """The status line: state, what it waits for, queue, context, mode.
+    def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> str:
+        """The status line: state, what it waits for, queue, context, mode, model.
 
         Args:
             now: Of the same clock as in `observe`.
             wall: The time of day, to count down to the next attempt.
+            width: How many characters it may have; what comes last is left out first.
+            keys: What a key would do while something is under way.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
             parts.append(f"{len(self.queue)} waiting")
         if self.window:
             parts.append(f"context {100 * self.used / self.window:.0f} %")
-        parts += [part for part in (self.mode, self.model) if part]
-        return " · ".join(parts)
+        parts += [harmless(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
+        while width is not None and len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts.pop()
+        return one_line(" · ".join(parts), width) if width is not None else " · ".join(parts)
 
     def activity(self, now: float, wall: datetime) -> str:
         """What is going on, in a few words; the arguments are those of `status`."""
@@ -117,7 +121,8 @@ class ConversationView:
             case _:
                 return f"{word}{attempt}"
 
-    def _conversation(self, conversation: v1.Conversation) -> None:
+    def know(self, conversation: v1.Conversation) -> None:
+        """Take note of how the conversation stands, but for its state."""
         self.slug = conversation.slug
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")

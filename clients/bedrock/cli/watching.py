@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sys
 from contextlib import aclosing
 
@@ -16,8 +15,9 @@ from bedrock._names import resource_name
 from bedrock.cli.connection import connect
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.live_list import watch_list
+from bedrock.cli.names import complete_conversation
 from bedrock.cli.onlooker import Onlooker
-from bedrock.cli.paint import Paint
+from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.tables import as_plain
 
 #: How often the seconds of the tree are counted, in seconds.
@@ -25,12 +25,13 @@ TICK = 0.5
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_conversation)
 @click.option(
     "--output", type=click.Choice(["text", "stream-json"]), default="text", help="For people, or a line per event."
 )
+@PLAIN_OPTION
 @click.pass_context
-def watch(ctx: click.Context, name: str | None, output: str) -> None:
+def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> None:
     """Follow a conversation, or the list of them, until Ctrl-C. Watching never disturbs.
 
     While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
@@ -42,15 +43,15 @@ def watch(ctx: click.Context, name: str | None, output: str) -> None:
         for event in connect(ctx).conversation(name).events():
             click.echo(json.dumps({"kind": event.kind, **as_plain(event.proto)}))
     else:
-        asyncio.run(_watch(ctx.find_root().obj, name))
+        asyncio.run(_watch(ctx.find_root().obj, name, plain))
 
 
-async def _watch(address: str | None, name: str) -> None:
+async def _watch(address: str | None, name: str, plain: bool) -> None:
     live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size().columns - 1 if live else None
+    width = columns(sys.stdout) if live else None
     block = LiveBlock(sys.stdout)
     async with AsyncClient(address) as client:
-        paint = Paint.for_stream(sys.stdout)
+        paint = Paint.for_stream(sys.stdout, plain=plain)
         onlooker = Onlooker(client.conversation, paint, block.write if live else click.echo, live=live, width=width)
         ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
         conversation = client.conversation(resource_name("conversations", name))

@@ -556,7 +556,7 @@ def test_a_rows_hash_is_over_the_row_and_the_hash_before(path: Path) -> None:
 
 def test_a_damaged_schema_is_said_whatever_its_bytes(path: Path) -> None:
     open_store(path).close()
-    file = path / FILE
+    file = path / "bedrock.db"
     damaged = file.read_bytes().replace(b"conversations_unsettled", b"conversations_uns\xf3t(led")
     file.write_bytes(damaged)
     with pytest.raises(StoreUnusable, match=r"bedrock\.db cannot be opened: its schema is damaged"):

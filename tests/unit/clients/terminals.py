@@ -48,6 +48,7 @@ class Terminal:
         termios.tcsetwinsize(slave, (rows, columns))
         self._emulator = _Emulator(columns, rows, self.keys)
         self._stream = pyte.ByteStream(self._emulator)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-c", AT_TERMINAL, sys.executable, "-P", "-m", "bedrock.cli", *arguments],
@@ -56,7 +57,7 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
+            env={**inherited, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
         )
         os.close(slave)
         self._seen = ""

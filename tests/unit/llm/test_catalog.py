@@ -71,6 +71,11 @@ def test_the_closest_setting_decides_who_serves_a_name() -> None:
     assert info(catalog, "claude-opus-5").protocol == "anthropic"
 
 
+@pytest.mark.parametrize("name", ["", " ", "evil\x1b[31m", "two\nlines", "nul\0", "turned\u202e"])
+def test_what_cannot_be_printed_is_no_name_even_where_every_name_is_served(name: str) -> None:
+    assert Catalog((local(models=["*"], default_model="mine"),)).get(name) is None
+
+
 def test_listed_are_the_names_that_settings_spell_out() -> None:
     names = [model.name for model in Catalog((local(models=["a", "b", "*"], default_model="c"),)).list()]
     assert names == ["c", "a", "b", "demo"]

@@ -1,0 +1,144 @@
+"""What can be typed in a chat beside messages: /help, /mode, /continue, …"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bedrock._requests import image
+from bedrock.cli.paint import one_line
+from bedrock.cli.queueing import queue_lines
+
+if TYPE_CHECKING:
+    from bedrock.cli.session import ChatSession
+
+MODES = ("restricted", "unrestricted")
+
+_KEYS = """\
+Enter             send; while the agent works, what you say goes into the run (steer)
+Alt-Enter, \\      a new line: the keys together, or a backslash at the end and Enter
+Tab               queue: starts a run of its own when this one has ended (follow-up)
+Esc, Ctrl-C       cancel what is under way, and drop what is queued
+Ctrl-C again      leave; the run goes on
+y, n, a           answer a question: yes, no, always; “no, because …” tells the agent why"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that can be done with a slash."""
+
+    name: str
+    argument: str
+    """What is typed behind it; in brackets if it may be left out."""
+    about: str
+    run: Callable[[ChatSession, str], Awaitable[None]]
+
+    def takes(self, argument: str) -> bool:
+        """Whether it makes sense with this argument, as far as that is known before."""
+        if not self.argument:
+            return not argument
+        return bool(argument) or self.argument.startswith("[")
+
+
+async def run_command(session: ChatSession, text: str) -> None:
+    """Do what a line that begins with a slash says."""
+    name, _, argument = text.strip().removeprefix("/").partition(" ")
+    argument = argument.strip()
+    command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
+    if command is None:
+        session.say(session.paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
+    elif not command.takes(argument):
+        session.say(session.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
+    else:
+        await command.run(session, argument)
+
+
+async def _help(session: ChatSession, _: str) -> None:
+    session.say(_KEYS)
+    for command in COMMANDS:
+        session.say(f"{f'/{command.name} {command.argument}'.ljust(17)} {command.about}")
+
+
+async def _quit(session: ChatSession, _: str) -> None:
+    session.over.set()
+
+
+async def _cancel(session: ChatSession, _: str) -> None:
+    await session.cancel()
+
+
+async def _kill(session: ChatSession, _: str) -> None:
+    await session.cancel(kill_jobs=True)
+
+
+async def _queue(session: ChatSession, text: str) -> None:
+    """Send it as a follow-up; without a text, show what waits."""
+    if text:
+        await session.send(text, "follow_up")
+        return
+    for line in await session.attempt(queue_lines(session.conversation)) or ():
+        session.say(session.paint.dim(line))
+
+
+async def _withdraw(session: ChatSession, message: str) -> None:
+    """The event of it tells the rest."""
+    if message:
+        await session.attempt(session.conversation.withdraw(f"{session.conversation.name}/messages/{message}"))
+    elif session.view.queue:
+        await session.attempt(session.conversation.withdraw(session.view.queue[-1]))
+    else:
+        session.say(session.paint.dim("· nothing waits"))
+
+
+async def _mode(session: ChatSession, mode: str) -> None:
+    """The change itself is told by its event."""
+    if mode not in MODES:
+        session.say(session.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
+        return
+    answer = await session.attempt(session.conversation.set_mode(mode))
+    if answer is not None:
+        session.still_running(answer.surviving_jobs, "with the rights that they were started with")
+
+
+async def _model(session: ChatSession, model: str) -> None:
+    await session.attempt(session.conversation.update(model=model))
+
+
+async def _image(session: ChatSession, path: str) -> None:
+    try:
+        session.pictures.append(await asyncio.to_thread(image, Path(path).expanduser()))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        session.say(session.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
+    else:
+        count = len(session.pictures)
+        what = "an image" if count == 1 else f"{count} images"
+        session.say(session.paint.dim(f"· {what} to go with what you say next"))
+
+
+async def _continue(session: ChatSession, _: str) -> None:
+    """Go on in the successor, in this chat."""
+    successor = await session.attempt(session.conversation.continue_())
+    now = None if successor is None else await session.attempt(successor.get())
+    if now is not None:
+        session.say(session.paint.good(f"· this chat goes on in {now.slug}"))
+        session.move_to(now.name)
+
+
+COMMANDS = (
+    Command("help", "", "show this", _help),
+    Command("queue", "[TEXT]", "the same as Tab; without a text, show what waits", _queue),
+    Command("withdraw", "[MESSAGE]", "take back what was queued last, or one by its id", _withdraw),
+    Command("image", "PATH", "show an image file with what you say next", _image),
+    Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
+    Command("model", "MODEL", "go on with another model", _model),
+    Command("cancel", "", "the same as Esc", _cancel),
+    Command("kill", "", "the same, and end the background jobs too", _kill),
+    Command("continue", "", "go on in a new conversation when the context is used up", _continue),
+    Command("quit", "", "leave; the run goes on", _quit),
+)
+
+ALIASES = {"?": "help", "exit": "quit", "q": "quit"}
