@@ -27,11 +27,11 @@ __all__ = [
     "FILE",
     "INCREMENTAL",
     "MIGRATIONS",
-    "Reader",
     "migrate",
     "open_reader",
     "open_writer",
     "raw",
+    "reader_of",
     "schema_of",
     "sqlite3",
     "wal_reset_race",
@@ -120,6 +120,12 @@ class Reader(sqlite3.Connection):
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
+
+
+def reader_of(database: SqliteDatabase) -> Reader:
+    """The connection of a database that `open_reader` opened."""
+    connection: Reader = database.connection()  # type: ignore[no-untyped-call]
+    return connection
 
 
 def open_reader(path: Path) -> SqliteDatabase:

@@ -11,7 +11,7 @@ import peewee
 from msgspec import DecodeError
 
 from actors.ports import StoreDamaged, StoreError, StoreUnavailable
-from actors.store.engine import Reader, open_reader, raw, sqlite3
+from actors.store.engine import open_reader, reader_of, sqlite3
 
 READERS = 16
 """Connections at most; whoever finds none waits for a read to end."""
@@ -35,7 +35,7 @@ class Readers:
             try:
                 database = self._take()
                 yield database
-                _end_reads(database)
+                reader_of(database).end_reads()
             except BaseException as error:
                 if database is not None:
                     database.close()
@@ -71,12 +71,6 @@ class Readers:
         for _ in range(READERS):
             self._places.acquire()
         self._places.release(READERS)
-
-
-def _end_reads(database: peewee.SqliteDatabase) -> None:
-    connection = raw(database)
-    assert isinstance(connection, Reader)
-    connection.end_reads()
 
 
 def _explained(error: BaseException) -> StoreError | None:
