@@ -27,9 +27,10 @@ _data_dir = click.option("--data-dir", type=str, help="Where conversations are k
 @_data_dir
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
-    """Copy the database into FILE while a server uses it, or while none does.
+    """Copy the database into FILE.
 
-    The copy is that of one moment, and it is checked. Token, keys and settings are not in it.
+    A server may use it meanwhile. The copy is that of one moment, and it is checked. Token, keys and settings are
+    not in it.
     """
     from actors.store.backup import BackupFailed, back_up  # noqa: PLC0415 -- not for --help
 
@@ -47,7 +48,7 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
 @_data_dir
 @click.option("--force", is_flag=True, help="Also where there is a database; it is kept under another name.")
 def restore(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
-    """Make the backup FILE the database of a server that does not run.
+    """Make a backup the database of a stopped server.
 
     What has happened since the backup is not in it. The next start brings all conversations to rest.
     """

@@ -30,9 +30,9 @@ AGAIN_SPAWNED = "bedrock chat --spawn -r"
 def chat(spawn: bool, plain: bool, **opening: Any) -> None:
     """Chat with an agent in a directory.
 
-    Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves; the run
-    goes on. Alt-Enter, or a backslash at the end, begins a new line. /help says more. Without a terminal one
-    conversation is played through, printed, and answered by itself.
+    Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves. /quit
+    leaves a run under way: it goes on, but not with --spawn. Alt-Enter, or a backslash at the end, begins a new
+    line. /help says more. Without a terminal one conversation is played through, printed, and answered by itself.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj

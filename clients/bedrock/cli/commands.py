@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 MODES = ("restricted", "unrestricted")
 
 _KEYS = """\
-Enter             send; while the agent works, what you say goes into the run (steer)
-Alt-Enter, \\      a new line: the keys together, or a backslash at the end and Enter
-Tab               queue: starts a run of its own when this one has ended (follow-up)
+Enter             send; while the agent works, it goes into the run (steer)
+Alt-Enter, \\      a new line; or a backslash at the end, then Enter
+Tab               queue: a run of its own when this one has ended (follow-up)
 Esc, Ctrl-C       cancel what is under way, and drop what is queued
-Ctrl-C again      leave; the run goes on
-y, n, a           answer a question: yes, no, always; “no, because …” tells the agent why"""
+Ctrl-C again      leave
+y, n, a           answer: yes, no, always; “no, because …” tells the agent why"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ COMMANDS = (
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "the same, and end the background jobs too", _kill),
     Command("continue", "", "go on in a new conversation when the context is used up", _continue),
-    Command("quit", "", "leave; the run goes on", _quit),
+    Command("quit", "", "leave; the run goes on, but not with --spawn", _quit),
 )
 
 ALIASES = {"?": "help", "exit": "quit", "q": "quit"}

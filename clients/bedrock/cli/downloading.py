@@ -27,9 +27,10 @@ from bedrock.cli.pictures import SHOWN, kind, short
 )
 @click.pass_context
 def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path) -> None:
-    """Save the images of a conversation as they were sent, or as a tool read them.
+    """Save the images of a conversation.
 
-    IMAGE is what `bedrock show` prints behind an image; without one, all are saved. Existing files are left alone.
+    They are saved as they were sent, or as a tool read them. IMAGE is what `bedrock show` prints behind an image;
+    without one, all are saved. Existing files are left alone.
     """
     conversation = connect(ctx).conversation(name)
     for identity, image in _chosen(_all(conversation), images).items():

@@ -42,9 +42,9 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
 @click.option("--all", "everything", is_flag=True, help="All that wait.")
 @click.pass_context
 def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everything: bool) -> None:
-    """Take back messages that still wait: those named, or the one that was sent last.
+    """Take back messages that still wait.
 
-    `bedrock queue` shows what they are called. Their texts are printed.
+    Those named, or the one that was sent last. `bedrock queue` shows what they are called. Their texts are printed.
     """
     if messages and everything:
         raise click.UsageError("name messages, or use --all")
