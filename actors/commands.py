@@ -81,7 +81,7 @@ class Commands:
             case Send():
                 return self._send(machine, request)
             case Cancel():
-                return self._cancel(machine, request)
+                return self.cancel(request, cancel_event(request, self._road.now()))
             case Resolve():
                 return self._resolve(machine, request)
             case ChangeMode(mode=mode):
@@ -183,12 +183,16 @@ class Commands:
         self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), at))
         return answer
 
-    def _cancel(self, machine: Machine, request: Cancel) -> Cancelled:
-        """The background jobs first: to kill them takes nothing of the store."""
+    def cancel(self, request: Cancel, event: UserCancel) -> Cancelled:
+        """Stop what is under way; `event` is the request as the machine takes it.
+
+        The background jobs first: to kill them takes nothing of the store.
+        """
+        machine = self._road.load()
         ended: tuple[str, ...] = ()
         if request.kill_jobs and request.run_id in ("", live_run(machine.record)):
             ended = self._road.executor.end_jobs(machine.record.id)
-        draft = self._road.advance(cancel_event(request, self._road.now()))
+        draft = self._road.advance(event)
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return answers.cancelled(draft, ended=ended, surviving=surviving)
 

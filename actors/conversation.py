@@ -200,17 +200,17 @@ class ConversationActor(Actor):
     def _carry_out(self, request: Any) -> object:
         """What is not stored yet comes first, but not before a cancel.
 
-        The work that a cancel stops is stopped already. Should the store fail now, the cancel is tried again before
-        everything else, lest the aborted work be taken for a failure that is worth another attempt.
+        The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
+        before everything else, lest the aborted work be taken for a failure that is worth another attempt.
         """
         if not isinstance(request, Cancel):
             if not self._backlog.settle():
                 raise Rejected(Reason.STORE_UNAVAILABLE)
             return self._commands.carry_out(request)
+        event = cancel_event(request, self._road.now())
         try:
-            return self._commands.carry_out(request)
+            return self._commands.cancel(request, event)
         except StoreUnavailable:
-            event = cancel_event(request, self._road.now())
             awake = self._road.machine is not None
             if awake and not any(_covers(entry, event) for entry in self._backlog):
                 self._backlog.put_off(Outcome(event), first=True)

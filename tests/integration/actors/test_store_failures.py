@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -186,6 +187,24 @@ def test_a_message_that_was_stored_though_it_was_refused_leaves_nobody_waiting(s
     assert talk.ask(request).duplicate
     assert talk.texts() == ["hello"]
     assert shaky.model.asked == 0
+
+
+def test_a_cancel_that_was_stored_though_it_was_refused_is_known_again(
+    shaky: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = shaky.create()
+    talk.send("go")
+    talk.exchange()
+    owner = talk.record.epoch
+    ticks = itertools.count(shaky.clock.now_ms())
+    monkeypatch.setattr(shaky.clock, "now_ms", lambda: next(ticks))
+    shaky.store.lies = 1
+    with refused(Reason.STORE_UNAVAILABLE):
+        talk.cancel()
+    talk.rest(Idle)
+    talk.ask(Update(title="afterwards"))
+    assert talk.record.epoch == owner, "it was taken for somebody else's"
+    assert len(talk.found(RunStop)) == 1
 
 
 def test_a_receipt_waits_for_the_store_too(shaky: World) -> None:
