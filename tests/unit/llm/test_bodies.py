@@ -374,14 +374,14 @@ def conversations(draw: st.DrawFn) -> tuple[Turn, ...]:
 
 
 @PROTOCOLS
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(conversations())
 def test_every_conversation_makes_a_valid_body(protocol: str, turns: tuple[Turn, ...]) -> None:
     CHECKS[protocol](sent(protocol, request(*turns)))
 
 
 @PROTOCOLS
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(conversations())
 def test_a_longer_conversation_begins_with_the_same_messages(protocol: str, turns: tuple[Turn, ...]) -> None:
     """Providers cache and check the prefix: it must stay byte for byte."""
@@ -390,7 +390,7 @@ def test_a_longer_conversation_begins_with_the_same_messages(protocol: str, turn
 
 
 @PROTOCOLS
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), conversations(), st.integers(1, 9)), min_size=2, max_size=6))
 def test_what_is_kept_of_former_requests_changes_no_body(
     protocol: str, asked: list[tuple[str, tuple[Turn, ...], int]]
