@@ -39,7 +39,7 @@ local-llm: $(STAMP)  ## Chat with a small model that runs on this machine, witho
 
 .PHONY: test
 test: $(STAMP)  ## Set up and run the whole suite
-	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
