@@ -28,12 +28,11 @@ from actors.core.notifications import (
 )
 from actors.core.states import (
     AwaitingContinuation,
-    AwaitingSubAgents,
     AwaitingToolApproval,
     LlmRequesting,
     Phase,
     State,
-    ToolExecuting,
+    open_calls,
 )
 from actors.core.summary import run_id, summarize
 
@@ -147,7 +146,7 @@ class Audit:
     def end(self, state: State, mode: Mode) -> Iterator[str]:
         """What is left open, held against the state and the mode in which the conversation stands."""
         yield from self._open_runs(state)
-        yield from _held_against("tool calls without a result", self._chain.open_calls, _calls(state))
+        yield from _held_against("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
         yield from self._perhaps_earlier("unanswered questions about the calls", self._questions, asked)
         ledger = state.ledger
@@ -187,19 +186,6 @@ class Audit:
             context = ConvContext(self._conversation_id, working_dir="", model_id="", usable_window=0, limits=limits)
             if summarize(state, context) != self._shown.state:
                 yield "the state is not the one that was told of last"
-
-
-def _calls(state: State) -> tuple[str, ...]:
-    """The calls that have no result while the conversation stands in `state`."""
-    match state:
-        case AwaitingToolApproval():
-            return tuple(call.id for call in state.calls)
-        case ToolExecuting():
-            return (state.current_tool_id, *state.remaining_tool_ids)
-        case AwaitingSubAgents() if state.tool_use_id:
-            return (state.tool_use_id, *state.remaining_tool_ids)
-        case _:
-            return ()
 
 
 def _held_against(what: str, told: Iterable[str], stored: Iterable[str]) -> Iterator[str]:

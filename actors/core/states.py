@@ -340,3 +340,16 @@ def name_of(state: State) -> str:
     tag = type(state).__struct_config__.tag
     assert isinstance(tag, str)  # noqa: S101 -- every state above has a literal tag
     return tag
+
+
+def open_calls(state: State) -> tuple[str, ...]:
+    """The tool calls that have no result yet, in request order."""
+    match state:
+        case AwaitingToolApproval():
+            return tuple(call.id for call in state.calls)
+        case ToolExecuting():
+            return (state.current_tool_id, *state.remaining_tool_ids)
+        case AwaitingSubAgents() if state.tool_use_id:
+            return (state.tool_use_id, *state.remaining_tool_ids)
+        case _:
+            return ()

@@ -24,6 +24,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
     ToolPhase,
+    open_calls,
 )
 
 
@@ -48,16 +49,3 @@ def fault(state: State, context: ConvContext, event: InternalFault) -> Transitio
         case _:
             pass
     return fail(draft, ErrorKind.UNKNOWN, event.message)
-
-
-def open_calls(state: State) -> tuple[str, ...]:
-    """The tool calls that have no result yet, in request order."""
-    match state:
-        case AwaitingToolApproval():
-            return tuple(call.id for call in state.calls)
-        case ToolExecuting():
-            return (state.current_tool_id, *state.remaining_tool_ids)
-        case AwaitingSubAgents() if state.tool_use_id:
-            return (state.tool_use_id, *state.remaining_tool_ids)
-        case _:
-            return ()
