@@ -133,6 +133,8 @@ class _Channel:
         self.watches: set[Watch] = set()
         self.asleep: set[Watch] = set()
         """Those that have looked since they were woken last."""
+        self.dozing: set[Watch] = set()
+        """Those that were woken for passing text only, and have not looked since: an event wakes them again."""
         self.ring: deque[HubEvent] = deque(maxlen=RING)
         """The latest events, without a gap."""
         self.head = 0
@@ -171,13 +173,21 @@ def _slot(slot: Slot | None, wanted: tuple[str, int] | None) -> Slot | None:
 
 
 class Watch:
-    """One watcher's place in a conversation. `read` on the watcher's thread, `wake` on a publisher's."""
+    """One watcher's place in a conversation. `read` on the watcher's thread, the rest on a publisher's."""
 
-    def __init__(self, hub: EventHub, conversation_id: str, channel: _Channel, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hub: EventHub,
+        conversation_id: str,
+        channel: _Channel,
+        wake: Callable[[], None],
+        wake_for_text: Callable[[], None],
+    ) -> None:
         self._hub = hub
         self._channel = channel
         self.conversation_id = conversation_id
         self.wake = wake
+        self.wake_for_text = wake_for_text
         self.after = channel.head
         """Up to where it needs nothing from the ring any more."""
         self._text_place: tuple[str, int, int] = ("", 0, 0)
@@ -193,6 +203,7 @@ class Watch:
             channel = self._channel
             if self in channel.watches:
                 channel.asleep.add(self)
+                channel.dozing.discard(self)
             self.after = after
             ring = channel.ring
             missing = not ring or ring[0].event.revision > after + 1 or ring[-1].event.revision < channel.head
@@ -250,11 +261,17 @@ class EventHub:
         """For those who watch the list of conversations."""
         self._channels: dict[str, _Channel] = {}
 
-    def attach(self, conversation_id: str, wake: Callable[[], None]) -> Watch:
-        """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block."""
+    def attach(
+        self, conversation_id: str, wake: Callable[[], None], wake_for_text: Callable[[], None] | None = None
+    ) -> Watch:
+        """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block.
+
+        `wake_for_text` runs in its place when only passing text is there, which may be told at more leisure; an event
+        that comes before the next read runs `wake` all the same.
+        """
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
-            watch = Watch(self, conversation_id, channel, wake)
+            watch = Watch(self, conversation_id, channel, wake, wake_for_text or wake)
             channel.watches.add(watch)
             channel.asleep.add(watch)
         return watch
@@ -265,6 +282,7 @@ class EventHub:
             if channel is not None:
                 channel.watches.discard(watch)
                 channel.asleep.discard(watch)
+                channel.dozing.discard(watch)
                 self._tidy(watch.conversation_id, channel)
 
     def watchers(self) -> int:
@@ -300,8 +318,8 @@ class EventHub:
             if channel is None or slot is None or (slot.key, slot.attempt) != (token.request_id, token.attempt):
                 return
             slot.add(token.text, reasoning=token.reasoning)
-            to_wake = _rouse(channel)
-        _wake(to_wake)
+            to_wake = _rouse_for_text(channel)
+        _wake_for_text(to_wake)
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
         with self.lock:
@@ -311,8 +329,8 @@ class EventHub:
                 return
             slot.add(text)
             slot.trim(OUTPUT_CHARS)
-            to_wake = _rouse(channel)
-        _wake(to_wake)
+            to_wake = _rouse_for_text(channel)
+        _wake_for_text(to_wake)
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
         if record is not None and self.list.watched:
@@ -334,14 +352,31 @@ class EventHub:
 
 
 def _rouse(channel: _Channel) -> set[Watch]:
-    """Whom to wake: everybody who sleeps, once until the next look."""
-    asleep, channel.asleep = channel.asleep, set()
-    return asleep
+    """Whom to wake for an event: everybody who sleeps or dozes, once until the next look."""
+    to_wake = channel.asleep | channel.dozing
+    channel.asleep, channel.dozing = set(), set()
+    return to_wake
+
+
+def _rouse_for_text(channel: _Channel) -> set[Watch]:
+    """Whom to wake for passing text: everybody who sleeps; they doze until the next look."""
+    to_wake, channel.asleep = channel.asleep, set()
+    channel.dozing |= to_wake
+    return to_wake
 
 
 def _wake(watches: set[Watch]) -> None:
     for watch in watches:
-        try:
-            watch.wake()
-        except Exception:
-            log.exception("a watcher of %s could not be woken", watch.conversation_id)
+        _call(watch, watch.wake)
+
+
+def _wake_for_text(watches: set[Watch]) -> None:
+    for watch in watches:
+        _call(watch, watch.wake_for_text)
+
+
+def _call(watch: Watch, wake: Callable[[], None]) -> None:
+    try:
+        wake()
+    except Exception:
+        log.exception("a watcher of %s could not be woken", watch.conversation_id)

@@ -30,7 +30,7 @@ from server.pictures import Pictures
 from server.reads import Reads
 from server.service import Conversations, ConversationService
 from server.streams import WatchSettings
-from server.wakeups import Wakeups
+from server.wakeups import TEXT_PAUSE_SECONDS, Wakeups
 from server.watch import Sources, Watchers
 from server.watch_list import WatchList
 from server.wire.facts import Facts
@@ -158,6 +158,7 @@ def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSetti
         frames=Frames(runtime.store, facts, runtime.clock),
         facts=facts,
         wakeups=wakeups,
+        text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
     )
     return Watchers(sources, watching)
 

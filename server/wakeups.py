@@ -1,8 +1,9 @@
 """From the threads that publish to the loop that sends: one crossing for all watchers that are to be woken.
 
 Sending costs the loop some 70 microseconds per watcher, however much is sent. When many watchers are woken for every
-single event, the loop is busy with nothing else, and the threads that bring the events hardly get a turn. A crossing
-that has woken many is therefore followed by a pause, in which more events gather: then fewer messages carry more.
+single event, the loop is busy with nothing else, and neither requests nor the threads that bring the events get a turn.
+A crossing that has woken many is therefore followed by a pause, in which more gathers: then fewer messages carry more.
+Passing text is in less of a hurry than events, so it crosses apart from them and pauses longer.
 """
 
 from __future__ import annotations
@@ -11,20 +12,28 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-PAUSE_SECONDS = 0.000_15
-"""After a crossing, per watcher that it has woken: about twice what sending to it costs."""
+EVENTS_PAUSE_SECONDS = 0.000_3
+"""After a crossing, per watcher that it has woken for an event: about four times what sending to it costs."""
+TEXT_PAUSE_SECONDS = 0.000_5
+"""The same for passing text: a hundred watchers see it move twenty times a second, and the loop has rest between."""
 SHORTEST_SECONDS = 0.002
-"""A pause that would be shorter is left out: after few watchers the next event goes out at once."""
-LONGEST_SECONDS = 0.05
+"""A pause that would be shorter is left out: after few watchers what comes next goes out at once."""
+LONGEST_SECONDS = 0.1
+AT_ONCE = 16
+"""Watchers that are woken in one turn of the loop: a request waits behind so many of them, not behind all."""
 
 
 class Wakeups:
     """Collects who is to be woken, and crosses to the event loop once for all of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pause_seconds: float = EVENTS_PAUSE_SECONDS) -> None:
+        """`pause_seconds` is that of a crossing, per watcher that it has woken."""
         self._loop = loop
+        self._pause = pause_seconds
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
+        self._woken = 0
+        """In the crossing that is under way."""
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
@@ -49,11 +58,18 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
+        if len(self._waiting) > AT_ONCE:
+            self._rouse(AT_ONCE)
+            self._loop.call_soon(self._arrive)
+            return
         self._crossing = False
-        woken = 0
         while self._waiting:
-            self._waiting.popleft()()
-            woken += 1
-        pause = min(woken * PAUSE_SECONDS, LONGEST_SECONDS)
+            self._rouse(len(self._waiting))
+        pause, self._woken = min(self._woken * self._pause, LONGEST_SECONDS), 0
         if pause >= SHORTEST_SECONDS:
             self._not_before = self._loop.time() + pause
+
+    def _rouse(self, count: int) -> None:
+        for _ in range(count):
+            self._waiting.popleft()()
+        self._woken += count

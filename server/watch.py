@@ -36,6 +36,8 @@ class Sources:
     frames: Frames
     facts: Facts
     wakeups: Wakeups
+    text_wakeups: Wakeups
+    """For passing text, which pauses longer."""
 
 
 class Watchers(Streams):
@@ -75,7 +77,7 @@ class Watcher(Stream):
         """The last revision sent, or contained in the snapshot."""
         self._settled: Settled | None = None
         """Only if the stream ends once the conversation has settled."""
-        self._watch = sources.hub.attach(conversation_id, self._on_publish)
+        self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
         """Leave the hub; idempotent."""
@@ -84,6 +86,10 @@ class Watcher(Stream):
     def _on_publish(self) -> None:
         """Something is there (a publisher's thread)."""
         self._sources.wakeups.wake(self.wake)
+
+    def _on_text(self) -> None:
+        """Passing text is there, and nothing else (a publisher's thread)."""
+        self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
         """Snapshot, what was missed, caught up."""

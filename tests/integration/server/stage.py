@@ -186,6 +186,7 @@ class Stage:
                 frames=self.frames,
                 facts=FACTS,
                 wakeups=Wakeups(asyncio.get_running_loop()),
+                text_wakeups=Wakeups(asyncio.get_running_loop()),
             ),
             settings,
         )

@@ -150,6 +150,36 @@ def test_a_watcher_is_woken_once_until_it_looks() -> None:
     assert woken == ["c", "c"]
 
 
+def test_text_wakes_at_leisure_and_an_event_wakes_whoever_was_woken_for_text_only() -> None:
+    hub = EventHub()
+    woken: list[str] = []
+    watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
+    hub.publish("c", (streaming(1),))
+    hub.token("c", Token("r1", 1, "a"))
+    assert woken == ["event"]
+    watch.read(1)
+    hub.token("c", Token("r1", 1, "b"))
+    hub.token("c", Token("r1", 1, "c"))
+    hub.publish("c", others(2, 2))
+    hub.publish("c", others(3, 3))
+    hub.token("c", Token("r1", 1, "d"))
+    assert woken == ["event", "text", "event"]
+    watch.read(3)
+    hub.publish("c", others(4, 4))
+    assert woken == ["event", "text", "event", "event"]
+
+
+def test_who_leaves_while_woken_for_text_is_woken_no_more() -> None:
+    hub = EventHub()
+    woken: list[str] = []
+    hub.publish("c", (streaming(1),))
+    watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
+    hub.token("c", Token("r1", 1, "a"))
+    watch.close()
+    hub.publish("c", others(2, 2))
+    assert woken == ["text"]
+
+
 def test_only_watchers_of_the_conversation_are_woken() -> None:
     hub = EventHub()
     woken: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -10,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from server.wakeups import PAUSE_SECONDS, Wakeups
+from server.wakeups import AT_ONCE, EVENTS_PAUSE_SECONDS, LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
 
 WATCHERS = 100
 THREADS = 4
 ROUNDS = 500
 
 
-def test_all_that_wait_cross_together() -> None:
+def test_all_that_wait_cross_together_and_a_request_waits_behind_a_few_of_them_only() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         wakeups, crossings = Wakeups(loop), 0
@@ -32,9 +33,13 @@ def test_all_that_wait_cross_together() -> None:
         woken: list[int] = []
         for number in range(WATCHERS):
             wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
-        await asyncio.sleep(0)
+        seen = [0]
+        while len(woken) < WATCHERS:
+            await asyncio.sleep(0)
+            seen.append(len(woken))
         assert woken == list(range(WATCHERS))
         assert crossings == 1
+        assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= AT_ONCE
 
     asyncio.run(work())
 
@@ -100,26 +105,33 @@ class Loop:
     def time(self) -> float:
         return 1_000.0
 
-    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
+
+    call_soon_threadsafe = call_soon
+
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop()()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         self.later.append(when)
 
 
-@pytest.mark.parametrize(("watchers", "pause"), [(1, None), (10, None), (100, 100 * PAUSE_SECONDS), (5_000, 0.05)])
-def test_after_many_watchers_events_gather_for_a_while(watchers: int, pause: float | None) -> None:
+@pytest.mark.parametrize("each", [EVENTS_PAUSE_SECONDS, TEXT_PAUSE_SECONDS])
+@pytest.mark.parametrize(("watchers", "longest"), [(1, None), (3, None), (100, 1.0), (5_000, LONGEST_SECONDS)])
+def test_after_many_watchers_more_gathers_for_a_while(watchers: int, longest: float | None, each: float) -> None:
     loop = Loop()
-    wakeups = Wakeups(loop)  # type: ignore[arg-type]
+    wakeups = Wakeups(loop, each)  # type: ignore[arg-type]
     woken: list[int] = []
     for number in range(watchers):
         wakeups.wake(lambda number=number: woken.append(number))  # type: ignore[misc]
-    loop.soon.pop()()
+    loop.run()
     assert len(woken) == watchers
     wakeups.wake(lambda: woken.append(-1))
-    loop.soon.pop()()
-    assert loop.later == ([] if pause is None else [1_000.0 + pause])
-    assert (woken[-1] == -1) is (pause is None)
+    loop.run()
+    assert loop.later == ([] if longest is None else [1_000.0 + min(watchers * each, longest)])
+    assert (woken[-1] == -1) is (longest is None)
 
 
 def test_waking_after_the_loop_has_closed_does_no_harm() -> None:
