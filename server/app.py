@@ -39,6 +39,7 @@ from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_pr
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
 from server.streams import WatchSettings
+from server.tuning import spare_what_stays
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +172,7 @@ async def _serve(
     try:
         where = endpoint.listen(config.listen, _credentials(config))
         await endpoint.start()
+        spare_what_stays()
         _tell_of(wired.runtime.sandbox.report)
         announce(_publish_address(config, where))
         await stop.wait()

@@ -32,8 +32,6 @@ class Wakeups:
         self._pause = pause_seconds
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
-        self._woken = 0
-        """In the crossing that is under way."""
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
@@ -58,18 +56,22 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        if len(self._waiting) > AT_ONCE:
-            self._rouse(AT_ONCE)
-            self._loop.call_soon(self._arrive)
-            return
-        self._crossing = False
-        while self._waiting:
-            self._rouse(len(self._waiting))
-        pause, self._woken = min(self._woken * self._pause, LONGEST_SECONDS), 0
-        if pause >= SHORTEST_SECONDS:
-            self._not_before = self._loop.time() + pause
+        """Wake all who wait by now. Who comes meanwhile is of the next crossing, even the first who were woken: this
+        one would have no end else, and no pause after it, while something is always new."""
+        self._rouse(len(self._waiting), 0)
 
-    def _rouse(self, count: int) -> None:
+    def _rouse(self, left: int, woken: int) -> None:
+        count = min(left, AT_ONCE, len(self._waiting))
         for _ in range(count):
             self._waiting.popleft()()
-        self._woken += count
+        left, woken = left - count, woken + count
+        if left and count:
+            self._loop.call_soon(self._rouse, left, woken)
+            return
+        pause = min(woken * self._pause, LONGEST_SECONDS)
+        if pause >= SHORTEST_SECONDS:
+            self._not_before = self._loop.time() + pause
+        self._crossing = False
+        if self._waiting:
+            self._crossing = True
+            self._loop.call_soon(self._cross)
