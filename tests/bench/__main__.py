@@ -7,7 +7,21 @@ import importlib
 
 from tests.bench.figures import Report, machine
 
-PARTS = ("core", "store", "turns", "fan_out", "cancel", "flood", "tools", "kill", "abort", "agents", "startup")
+PARTS = (
+    "core",
+    "store",
+    "turns",
+    "fan_out",
+    "cancel",
+    "flood",
+    "watchers",
+    "parked",
+    "tools",
+    "kill",
+    "abort",
+    "agents",
+    "startup",
+)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -19,6 +20,10 @@ from bedrock import v1
 
 from tests.bench.figures import ROOT
 from tests.bench.house import House
+
+
+AT_ONCE = 200
+"""Watchers that catch up at the same time."""
 
 
 @dataclass
@@ -44,10 +49,11 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(house: House, name: str, *, reading: int, stuck: int) -> Iterator[Crowd]:
-    """So many watchers, all of whom have caught up."""
-    counts = ["--reading", str(reading), "--stuck", str(stuck)]
-    command = [sys.executable, "-m", "tests.bench.crowd", house.address, house.token, name, *counts]
+def crowd(house: House, name: str, *, reading: int, stuck: int = 0, connections: int = 0) -> Iterator[Crowd]:
+    """So many watchers, all of whom have caught up; each over a connection of its own unless there are fewer."""
+    connections = connections or reading + stuck
+    counts = ["--reading", str(reading), "--stuck", str(stuck), "--connections", str(connections)]
+    command = [sys.executable, "-m", "tests.bench.crowd", *counts, "--", house.address, house.token, name]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -57,19 +63,20 @@ def crowd(house: House, name: str, *, reading: int, stuck: int) -> Iterator[Crow
             process.kill()
 
 
-async def watch(address: str, token: str, name: str, seen: Seen, ready: asyncio.Semaphore, *, stuck: bool) -> None:
-    """One watcher over a connection of its own."""
-    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        stub: v1.ConversationServiceAsyncStub = v1.ConversationServiceStub(channel)
-        stream = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=(("authorization", f"Bearer {token}"),))
-        async for response in stream:
-            seen.responses += 1
-            for event in response.events:
-                seen.characters += len(event.text_delta.text)
-                if event.HasField("caught_up"):
-                    ready.release()
-            if stuck:
-                await asyncio.Event().wait()
+async def watch(
+    channel: grpc.aio.Channel, token: str, name: str, seen: Seen, ready: asyncio.Semaphore, *, stuck: bool
+) -> None:
+    """One watcher."""
+    stub: v1.ConversationServiceAsyncStub = v1.ConversationServiceStub(channel)
+    stream = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=(("authorization", f"Bearer {token}"),))
+    async for response in stream:
+        seen.responses += 1
+        for event in response.events:
+            seen.characters += len(event.text_delta.text)
+            if event.HasField("caught_up"):
+                ready.release()
+        if stuck:
+            await asyncio.Event().wait()
 
 
 async def main() -> None:
@@ -79,13 +86,18 @@ async def main() -> None:
         arguments.add_argument(argument)
     arguments.add_argument("--reading", type=int, required=True)
     arguments.add_argument("--stuck", type=int, required=True)
+    arguments.add_argument("--connections", type=int, required=True)
     given = arguments.parse_args()
     seen, ready = Seen(), asyncio.Semaphore(0)
     kinds = [False] * given.reading + [True] * given.stuck
-    tasks = [
-        asyncio.create_task(watch(given.address, given.token, given.name, seen, ready, stuck=stuck)) for stuck in kinds
-    ]
-    for _ in tasks:
+    apart = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(given.address, options=apart) for _ in range(given.connections)]
+    tasks: list[asyncio.Task[None]] = []
+    for stuck, channel in zip(kinds, itertools.cycle(channels), strict=False):
+        tasks.append(asyncio.create_task(watch(channel, given.token, given.name, seen, ready, stuck=stuck)))
+        if len(tasks) > AT_ONCE:
+            await ready.acquire()
+    for _ in tasks[:AT_ONCE]:
         await ready.acquire()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -93,6 +105,8 @@ async def main() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    for channel in channels:
+        await channel.close()
 
 
 if __name__ == "__main__":
