@@ -167,7 +167,7 @@ def facts_of(runtime: Runtime) -> Facts:
     """What conversions must know."""
     specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
-    return Facts(groups, runtime.usable_window, runtime.limits)
+    return Facts(groups, runtime.usable_window, runtime.limits, runtime.toolbox.jobs)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

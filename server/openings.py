@@ -17,7 +17,7 @@ from server.wire.agents import standing
 from server.wire.events import text_delta
 from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
-from server.wire.states import conversation, pending_approvals, summary_of
+from server.wire.states import pending_approvals, present, summary_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _snapshot(facts: Facts, seen: Snapshot) -> v1.Event.Snapshot:
     """The view as a message that fits into a response, whatever it takes from the oldest of its messages."""
     record = seen.record
     answer = v1.Event.Snapshot(
-        conversation=conversation(facts, record),
+        conversation=present(facts, record),
         pending_approvals=pending_approvals(facts, record.id, summary_of(facts, record.id, record.state)),
         queue=[queued_message(record.id, *entry) for entry in waiting(record)],
     )

@@ -30,7 +30,7 @@ from server.status import Missing, Unanswered, Within
 from server.watch import Watchers
 from server.watch_list import WatchList
 from server.wire.facts import Facts
-from server.wire.states import conversation
+from server.wire.states import conversation, present
 
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -191,7 +191,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def GetConversation(self, request: v1.GetConversationRequest, context: Context) -> v1.GetConversationResponse:
         record = await self._directory.record(request.name)
-        return v1.GetConversationResponse(conversation=conversation(self._facts, record))
+        return v1.GetConversationResponse(conversation=present(self._facts, record))
 
     async def ListConversations(
         self, request: v1.ListConversationsRequest, context: Context

@@ -124,7 +124,8 @@ class SystemKind(StrEnum):
     """Why Bedrock wrote a system message."""
 
     NONE = ""
-    MODE = "mode"
+    MODE_RESTRICTED = "mode_restricted"
+    MODE_UNRESTRICTED = "mode_unrestricted"
     ROUND_CAP = "round_cap"
     BUDGET = "budget"
     NUDGE = "nudge"

@@ -15,11 +15,14 @@ from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
 
 MAX_REASON_CHARACTERS = 2_000
 
+ASK = "If the task needs more, call request_mode_upgrade and say why."
 HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
-    "have no network. If the task needs more, call request_mode_upgrade and say why."
+    f"have no network. {ASK}"
 )
-"""What a tool adds when the mode is in its way."""
+"""What a tool adds when the mode is in its way. Its last sentence is not for people, and `FOR_AGENT` says so."""
+FOR_AGENT = {"for_agent": ASK}
+"""Belongs into the display of such an answer."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "

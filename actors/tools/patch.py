@@ -10,7 +10,7 @@ from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
 from actors.tools.clipboards import Clipboards
 from actors.tools.launching import run_worker
-from actors.tools.mode_upgrade import HOW_TO_ASK
+from actors.tools.mode_upgrade import FOR_AGENT, HOW_TO_ASK
 from actors.tools.workers import patch as worker
 
 MAX_INPUT = 240 * 1024
@@ -117,7 +117,8 @@ class PatchTool:
         """Apply all patches or none; raises ToolTransientError if the worker is lost (the file is old or new then)."""
         path = arguments["path"]
         if context.mode is Mode.RESTRICTED:
-            return ToolOutput(f"Nothing was changed in {path}. {HOW_TO_ASK}", is_error=True)
+            text = f"Nothing was changed in {path}. {HOW_TO_ASK}"
+            return ToolOutput(text, is_error=True, display=json.dumps(FOR_AGENT))
         if "\0" in path:
             return ToolOutput("Nothing was changed: the path contains a NUL character.", is_error=True)
         if path.split("/")[0] == "~":

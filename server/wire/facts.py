@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.core.content import ToolUse
 from actors.core.context import Limits, ToolGroup
+
+
+def _no_jobs(conversation_id: str) -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Facts:
     usable_window: Callable[[str], int]
     """Tokens that a conversation with this model can use. Any thread; must not block."""
     limits: Limits
+    background_jobs: Callable[[str], Sequence[str]] = _no_jobs
+    """Handles of the jobs that a conversation has running now. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         return self.groups.get(call.name, ToolGroup.OTHER)

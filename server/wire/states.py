@@ -57,6 +57,13 @@ def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
     )
 
 
+def present(facts: Facts, record: ConversationRecord) -> v1.Conversation:
+    """A conversation as its row has it, with what is known only now: the background jobs. Any thread."""
+    answer = conversation(facts, record)
+    answer.background_jobs.extend(facts.background_jobs(record.id))
+    return answer
+
+
 def state_of(facts: Facts, record: ConversationRecord) -> v1.ConversationState:
     """The state in a row."""
     return state(facts, record.id, summary_of(facts, record.id, record.state), record.state_updated_at)

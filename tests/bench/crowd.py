@@ -21,7 +21,6 @@ from bedrock import v1
 from tests.bench.figures import ROOT
 from tests.bench.house import House
 
-
 AT_ONCE = 200
 """Watchers that catch up at the same time."""
 

@@ -95,9 +95,9 @@ def test_the_program_archives_brings_back_and_deletes(
     before = rows_of(server.data, chat.name)
     assert {"conversations", "messages", "log", "attachments", "commands", "runs"} <= before.keys()
     assert before["conversations"] == 2
-    assert cli("rm", slug) == (0, f"deleted {slug}\n")
+    assert cli("rm", "--yes", slug) == (0, f"deleted {slug}\n")
     assert rows_of(server.data, chat.name) == {}
-    code, said = cli("rm", slug)
+    code, said = cli("rm", "--yes", slug)
     assert (code, "Traceback" in said) == (1, False)
 
 

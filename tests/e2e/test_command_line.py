@@ -17,9 +17,11 @@ import pytest
 
 from tests import pictures
 from tests.e2e import processes
+from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Part, Twin, calls, refuses, says, stalls
+from tests.unit.clients.terminals import Terminal
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 
@@ -66,6 +68,21 @@ def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: di
     assert "ANTHROPIC_API_KEY" in text, "nobody is told how to plug in a real model"
     assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
     assert (Path(newcomer["XDG_STATE_HOME"]) / "bedrock" / "bedrock.db").exists()
+
+
+def test_a_run_that_ends_with_its_server_is_told_to_who_leaves_the_chat(
+    newcomer: dict[str, str], tmp_path: Path
+) -> None:
+    with Terminal("chat", "--spawn", "-m", "demo", environ=newcomer, columns=160, cwd=tmp_path) as terminal:
+        terminal.until(lambda screen: any(line.startswith("idle · ") for line in screen))
+        terminal.keys("sleep 25\r")
+        terminal.until(lambda screen: any(line.startswith("bash 1/1 ") for line in screen))
+        terminal.keys("/quit\r")
+        assert terminal.ends() == 0
+    told = r"Left (\S+) and stopped its run, .* To go on: bedrock chat --spawn -r (\S+)$"
+    (found,) = filter(None, (re.match(told, row) for row in terminal.rows))
+    assert found[1] == found[2]
+    assert processes.running(newcomer["LC_BEDROCK_E2E"]) == []
 
 
 # --- ask ----------------------------------------------------------------------------------------------------------
@@ -182,6 +199,29 @@ def test_an_image_is_asked_about_and_comes_back_as_a_file(
     saved = ask(result["slug"], name, command="download")
     assert (saved.code, saved.output) == (0, f"{name}.png\n")
     assert (tmp_path / f"{name}.png").read_bytes() == pictures.png()
+
+
+def test_what_a_cancel_left_undelivered_is_shown_where_it_happened(
+    ask: Callable[..., Asked], twin: Twin, server: ServerProcess, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        chat = Chat(client, twin.part(stalls, says("Fresh.")), tmp_path)
+        chat.send("Go.")
+        chat.part.next_reached()
+        chat.conversation.send("gently", delivery="steer")
+        chat.conversation.send("then this", delivery="follow_up")
+        chat.conversation.withdraw(chat.conversation.send("no matter", delivery="follow_up").message)
+        chat.conversation.cancel(discard_queued=True)
+        assert chat.ask("Again.") == "Fresh."
+        shown = ask(chat.conversation.get().slug, command="show").output
+    rows = [row for row in shown[shown.index("> Go.") :].splitlines() if row and chat.part.key not in row]
+    assert rows == [
+        "⋯ “no matter” was taken back",
+        "⋯ “gently” was not delivered; send it again if it still matters",
+        "> then this",
+        "■ discarded before it began",
+        "Fresh.",
+    ]
 
 
 def test_what_is_no_image_is_a_wrong_command_line(ask: Callable[..., Asked], tmp_path: Path) -> None:

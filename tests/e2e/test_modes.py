@@ -11,7 +11,7 @@ from bedrock import ApprovalNeeded, Client, v1
 from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval, UnknownOrDecided
 
 from actors.sandbox.probe import probe
-from actors.tools.mode_upgrade import GRANTED, HOW_TO_ASK
+from actors.tools.mode_upgrade import ASK, GRANTED, HOW_TO_ASK
 from tests.e2e.chat import Chat
 from tests.e2e.patience import only, together, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
@@ -72,6 +72,8 @@ def test_what_the_mode_forbids_fails_and_says_how_to_ask(open_chat: OpenChat, tm
     assert HOW_TO_ASK in shell
     assert HOW_TO_ASK in patched
     assert HOW_TO_ASK not in other, "a failure that has nothing to do with the mode"
+    results = [result for message in chat.conversation.messages() for result in message.tool_results]
+    assert [result.display.get("for_agent", "") for result in results] == [ASK, ASK, ""]
     assert not target.exists()
     chat.assert_valid()
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,33 @@ def test_sub_agents_are_a_tree_while_they_work_and_lines_when_they_have_ended(
     assert not shown("├ ◦")(terminal.screen)
     ended = [row for row in terminal.rows if re.match(r"  ✓ .* · \d+ s · [\d,]+ tokens$", row)]
     assert len(ended) == 3
+
+
+def test_a_chat_follows_the_size_of_its_terminal(
+    server: ServerProcess, twin: Twin, at_terminal: Callable[..., Terminal]
+) -> None:
+    """What is said from then on is set in to the new width; so is the line beneath."""
+    sentence = "Every line of this answer is as long as the terminal is wide, and no longer. " * 3
+    part = twin.part(says(sentence), says(sentence), says(sentence))
+    terminal = at_terminal(server, (60, 24), colour=True)
+    widths = []
+    for columns, text in ((60, "One"), (110, "Two"), (40, "Three")):
+        terminal.resize(columns, 24)
+        terminal.keys(f"{text} {part.key}\r")
+        terminal.until(partial(_answer, asked=text))
+        widths.append(max(map(len, _answer(terminal.screen, text))))
+    assert [50 < widths[0] < 60, 90 < widths[1] < 110, 30 < widths[2] < 40] == [True] * 3, widths
+    terminal.keys("\x04")
+    assert terminal.ends() == 0
+
+
+def _answer(screen: list[str], asked: str) -> list[str]:
+    """The lines between a question and the prompt, once all three sentences are there and nothing more comes."""
+    begin = max((number for number, row in enumerate(screen) if row.startswith(f"> {asked}")), default=len(screen))
+    rows = screen[begin + 1 :]
+    end = rows.index(">") if ">" in rows else 0
+    text = " ".join(rows[:end])
+    return rows[:end] if at_rest(screen) and text.count("no longer.") == 3 else []
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

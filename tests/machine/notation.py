@@ -14,9 +14,7 @@ from actors.core.content import (
     ToolOutcome,
     ToolResult,
     ToolSuccess,
-    text_of,
 )
-from actors.core.context import Mode
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -209,8 +207,10 @@ def _result(result: ToolResult) -> str:
 
 def _system(message: Message) -> str:
     match message.kind:
-        case SystemKind.MODE:
-            return f"mode {'unrestricted' if Mode.UNRESTRICTED.value in text_of(message.content) else 'restricted'}"
+        case SystemKind.MODE_RESTRICTED:
+            return "mode restricted"
+        case SystemKind.MODE_UNRESTRICTED:
+            return "mode unrestricted"
         case SystemKind.ROUND_CAP:
             return "round cap"
         case SystemKind.BUDGET:

@@ -84,6 +84,7 @@ from tests.property.tape import Tape
 CONVERSATION = "c"
 REQUEST, RUN, SEQUENCE, EXECUTION = 7, 3, 20, 5
 FAILURE = LlmFailure(ErrorKind.NETWORK, "it failed")
+NOTICE = Notice(SystemKind.MODE_RESTRICTED, "mode", 1)
 
 
 # --- states ---------------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         rounds=tape.pick((1, 2, 3, 200)),
         steers=() if sub_agent else tuple(QueuedInput(f"s{number}", "left", (), 1) for number in range(steers)),
         follows=() if sub_agent else tuple(QueuedInput(f"f{number}", "then", (), 1) for number in range(follows)),
-        pending_notices=() if sub_agent or tape.pick((True, False)) else (Notice(SystemKind.MODE, "mode", 1),),
+        pending_notices=() if sub_agent or tape.pick((True, False)) else (NOTICE,),
         warned=tape.pick((False, True)),
         turns=tape.number(4) if sub_agent else 0,
         nudges=tape.number(context.limits.max_nudges) if sub_agent else 0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from actors.core.audit import Audit
 from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
@@ -46,6 +46,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     Token,
 )
+from actors.core.rules.notices import KINDS
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -68,6 +69,8 @@ from actors.core.states import (
 from actors.core.summary import run_id, summarize
 from actors.core.transition import Step, context_after
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
+
+T = TypeVar("T")
 
 UNSAID = "~"
 """Stands in every streamed text and in no other, so that a leak shows (I30)."""
@@ -101,6 +104,17 @@ EDGES = (
 ) - {"Cancelling>Cancelling"}
 
 
+def independent(thing: T) -> T:
+    """A copy that what happens to the original does not change; what is in its collections is shared."""
+    twin = copy.copy(thing)
+    for name, value in vars(thing).items():
+        if isinstance(value, (list, dict, set)):
+            setattr(twin, name, value.copy())
+        elif isinstance(value, (ChainCheck, Audit, Laws)):
+            setattr(twin, name, independent(value))
+    return twin
+
+
 class Laws:
     """The laws of one conversation's life."""
 
@@ -130,16 +144,6 @@ class Laws:
         self.nudges = 0
         self.last_text = ""
         self.parent_told = 0
-
-    def fork(self) -> Self:
-        """An independent copy, for a look at what would be."""
-        twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, (list, dict, set)):
-                setattr(twin, name, value.copy())
-        twin.chain_check = copy.deepcopy(self.chain_check)
-        twin.audit = copy.deepcopy(self.audit)
-        return twin
 
     # --- one transition
 
@@ -275,9 +279,10 @@ class Laws:
 
     def _announced(self, context: ConvContext) -> None:
         if self.mode_changed and not self.sub_agent:
-            notices = [message for message in self.history if message.kind is SystemKind.MODE]
+            notices = [message for message in self.history if message.kind in KINDS.values()]
             named = re.search(r"\b(un)?restricted\b", text_of(notices[-1].content)) if notices else None
             check("I40 the model knows its mode", named and named[0] == context.mode.value, context.mode, notices[-1:])
+            check("C48 its kind says it too", notices[-1].kind is KINDS[context.mode], context.mode, notices[-1:])
 
     def _notification(self, told: Notification, step: Step) -> None:
         match told:

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
 
 from actors.core.context import ToolGroup
 from actors.core.cycles import (
@@ -27,8 +26,7 @@ from actors.core.cycles import (
     steps,
 )
 from actors.core.notifications import StopReason
-from tests.property.profiles import profile
-from tests.property.tape import Tape, tapes
+from tests.property.tape import Tape, on_tapes
 
 pytestmark = pytest.mark.timeout(3_600)
 
@@ -58,12 +56,9 @@ def some_events(tape: Tape) -> list[CycleEvent]:
     return events
 
 
-LISTS = tapes(40, 240).map(some_events)
-
-
-@profile(2_000)
-@given(LISTS)
-def test_a_projection_goes_on_from_any_point(events: list[CycleEvent]) -> None:
+@on_tapes(40, 240, 2_000)
+def test_a_projection_goes_on_from_any_point(tape: Tape) -> None:
+    events = some_events(tape)
     projector = Projector()
     whole = projector.project(events)
     assert projector.project(events) == whole
@@ -71,9 +66,9 @@ def test_a_projection_goes_on_from_any_point(events: list[CycleEvent]) -> None:
         assert projector.project(events[cut:], projector.project(events[:cut])) == whole
 
 
-@profile(2_000)
-@given(LISTS)
-def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
+@on_tapes(40, 240, 2_000)
+def test_every_event_has_one_place(tape: Tape) -> None:
+    events = some_events(tape)
     found = Projector().project(events)
     withdrawals = [event for event in events if isinstance(event, UserMessageWithdrawn)]
     placed = [one for cycle in found.cycles for one in (cycle.root, *cycle.events, *filter(None, [cycle.stop]))]
@@ -88,9 +83,9 @@ def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
     assert roots == sorted(roots)
 
 
-@profile(2_000)
-@given(LISTS)
-def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(events: list[CycleEvent]) -> None:
+@on_tapes(40, 240, 2_000)
+def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(tape: Tape) -> None:
+    events = some_events(tape)
     lenient = Projector()
     if not lenient.project(events).skipped:
         assert Projector(strict=True).project(events) == lenient.project(events)
@@ -101,9 +96,9 @@ def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(even
     assert lenient.project(events[: caught.value.index + 1]).skipped == 1
 
 
-@profile(2_000)
-@given(LISTS)
-def test_both_views_show_every_output_once_and_in_order(events: list[CycleEvent]) -> None:
+@on_tapes(40, 240, 2_000)
+def test_both_views_show_every_output_once_and_in_order(tape: Tape) -> None:
+    events = some_events(tape)
     for cycle in Projector().project(events).cycles:
         outputs = [event for event in cycle.events if isinstance(event, AgentOutput)]
         served, shown = rounds(cycle), steps(cycle)
@@ -124,8 +119,8 @@ def test_both_views_show_every_output_once_and_in_order(events: list[CycleEvent]
         assert said == [cycle.root, *(event for event in cycle.events if isinstance(event, UserMessage))]
 
 
-@profile(1_000)
-@given(LISTS)
-def test_an_event_list_survives_its_file(events: list[CycleEvent]) -> None:
+@on_tapes(40, 240, 1_000)
+def test_an_event_list_survives_its_file(tape: Tape) -> None:
+    events = some_events(tape)
     lines = msgspec.json.Encoder().encode_lines(events).splitlines()
     assert list(decode_lines(lines)) == events

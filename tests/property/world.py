@@ -6,7 +6,6 @@ never. Time is the number of events. Every commit is checked against the laws.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from typing import Self
 
@@ -65,7 +64,7 @@ from actors.core.states import (
 )
 from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, run_chain
-from tests.property.laws import Laws
+from tests.property.laws import Laws, independent
 from tests.property.step_laws import check
 
 COMMANDS = (
@@ -105,11 +104,7 @@ class World:
 
     def fork(self) -> Self:
         """An independent copy of everything, for a look at what would be."""
-        twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, (list, dict)):
-                setattr(twin, name, value.copy())
-        twin.laws = self.laws.fork()
+        twin = independent(self)
         twin.seen = Counter()
         return twin
 

@@ -15,6 +15,9 @@ from actors.core.rules import texts
 from actors.core.rules.draft import Draft
 from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, Notice, State, ToolExecuting
 
+KINDS = {Mode.RESTRICTED: SystemKind.MODE_RESTRICTED, Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED}
+"""The notice of each mode."""
+
 
 def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
     """Change the mode at once; the agent is told at once too, unless that would split a tool round."""
@@ -30,7 +33,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
         _queue(draft, event.mode)
     else:
         _forget_waiting(draft)
-        draft.say_system(SystemKind.MODE, texts.MODES[event.mode])
+        draft.say_system(KINDS[event.mode], texts.MODES[event.mode])
     draft.place_state()
     draft.notify(ModeChanged(event.mode))
     after = replace(state, ledger=draft.ledger)
@@ -64,12 +67,12 @@ def round_is_open(state: State) -> bool:
 
 def _queue(draft: Draft, mode: Mode) -> None:
     _forget_waiting(draft)
-    notice = Notice(SystemKind.MODE, texts.MODES[mode], draft.at)
+    notice = Notice(KINDS[mode], texts.MODES[mode], draft.at)
     draft.ledger = replace(draft.ledger, pending_notices=(*draft.ledger.pending_notices, notice))
 
 
 def _forget_waiting(draft: Draft) -> None:
-    """A newer notice of a kind replaces the one that waits."""
-    kept = tuple(notice for notice in draft.ledger.pending_notices if notice.kind is not SystemKind.MODE)
+    """A newer notice of the mode replaces the one that waits."""
+    kept = tuple(notice for notice in draft.ledger.pending_notices if notice.kind not in KINDS.values())
     if len(kept) != len(draft.ledger.pending_notices):
         draft.ledger = replace(draft.ledger, pending_notices=kept)

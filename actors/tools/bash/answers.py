@@ -11,6 +11,7 @@ from typing import Any
 from actors.ports import ProcessEnd, ToolOutput
 from actors.tools.bash.job import Job
 from actors.tools.bash.scrollback import Window
+from actors.tools.mode_upgrade import FOR_AGENT
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 
@@ -25,13 +26,15 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """The answer of the call that saw the end: all output, how it ended, and a hint at why."""
+    """The answer of the call that saw the end: all output, how it ended, and a hint that the mode may be why."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
     if end.leaked:
         lines.append("not all of its processes could be confirmed dead")
     display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
+    if hint:
+        display |= FOR_AGENT
     return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error)
 
 

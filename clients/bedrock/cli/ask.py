@@ -16,10 +16,10 @@ from bedrock import Conversation, Event, Run, v1
 from bedrock._requests import image
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.flow import flow_of
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.progress import Progress
-from bedrock.cli.transcript import flow_of
 from bedrock.errors import RunEnded
 
 

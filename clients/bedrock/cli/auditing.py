@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from bedrock import Client, v1
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.files import write_file
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import harmless
 
@@ -81,20 +81,17 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
 @click.command()
 @NAME
 @click.option("-o", "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file to write into.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite the file if it exists.")
 @click.pass_context
-def export(ctx: click.Context, name: str, path: Path | None) -> None:
+def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> None:
     """Print everything about a conversation as lines of JSON.
 
-    First the conversation, then its messages, then its events. Images are named; `bedrock download` gets them.
+    First the conversation, then its messages, then its events. Images are named; `bedrock download` gets them. A file
+    is there only once it is complete; one that exists is refused.
     """
     lines = connect(ctx).conversation(name).export()
     if path is None:
         for line in lines:
             click.echo(line)
         return
-    first = next(lines)  # a conversation that is not there leaves no file behind
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in chain((first,), lines))
-    except OSError as error:
-        raise exits.Failure(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
+    write_file(path, (f"{line}\n".encode() for line in lines), force=force)

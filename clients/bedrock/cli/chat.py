@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bedrock import AsyncClient, Client
+from bedrock import AsyncClient, Client, v1
 from bedrock._settings import data_directory
 from bedrock.cli import demo, exits
 from bedrock.cli.opening import open_conversation, opening_options
@@ -54,10 +54,16 @@ def chat(spawn: bool, plain: bool, **opening: Any) -> None:
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
             last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted))
-            slug = client.conversation(last).get().slug
-            again = AGAIN_SPAWNED if spawned else "bedrock chat -r"
-            click.echo(paint.dim(f"Left {slug}. To come back: {again} {slug}"))
+            click.echo(paint.dim(_farewell(client.conversation(last).get(), spawned=spawned)))
     ctx.exit(exit_code)
+
+
+def _farewell(left: v1.Conversation, *, spawned: bool) -> str:
+    """What was left, how to come back, and whether a run ends because the server does."""
+    back = f"{AGAIN_SPAWNED if spawned else 'bedrock chat -r'} {left.slug}"
+    if spawned and left.state.busy:
+        return f"Left {left.slug} and stopped its run, since the server ends with this chat. To go on: {back}"
+    return f"Left {left.slug}. To come back: {back}"
 
 
 async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> str:

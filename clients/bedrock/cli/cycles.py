@@ -15,7 +15,7 @@ from bedrock._names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import complete_conversation
-from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.paint import Paint
 from bedrock.cli.tables import JSON_OPTION, print_json, print_table
 from bedrock.cli.timeline import timeline_of
 
@@ -108,4 +108,4 @@ def _row(cycle: v1.RequestCycle) -> tuple[str, str, str, str]:
     asked = " ".join(block.text for block in root.content if block.HasField("text"))
     ended = enum_name(v1.StopReason, cycle.stop_reason) or "under way"
     detail = f" ({cycle.stop_detail})" if cycle.stop_detail else ""
-    return cycle.name.rpartition("/")[2], one_line(asked, 60), str(len(cycle.rounds)), ended + detail
+    return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ended + detail

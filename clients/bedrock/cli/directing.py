@@ -133,17 +133,21 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 
 @click.command()
 @NAME
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
 @click.pass_context
-def rm(ctx: click.Context, name: str, force: bool) -> None:
+def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     """Delete a conversation and all that belongs to it.
 
     Its background jobs end; files in its directory stay. While a run is under way, or a question is open, it is
-    refused, unless --force is given. At a terminal it asks first.
+    refused, unless --force is given. At a terminal it asks first; without one, --yes or --force has to be given.
     """
+    if not (yes or force or sys.stdin.isatty()):
+        hint = "--yes deletes without asking; --force also cancels what is under way."
+        raise exits.Failure("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
     conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug
-    if not force and sys.stdin.isatty():
+    if not (yes or force):
         click.confirm(f"Delete {slug} for good?", abort=True)
     try:
         warnings = conversation.delete(force=force)

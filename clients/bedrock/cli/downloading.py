@@ -10,6 +10,7 @@ import click
 from bedrock import Conversation, v1
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
+from bedrock.cli.files import write_file
 from bedrock.cli.names import NAME
 from bedrock.cli.pictures import SHOWN, kind, short
 
@@ -25,26 +26,34 @@ from bedrock.cli.pictures import SHOWN, kind, short
     show_default="the current one",
     help="Where to put them.",
 )
+@click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
 @click.pass_context
-def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path) -> None:
+def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: Path, force: bool) -> None:
     """Save the images of a conversation.
 
     They are saved as they were sent, or as a tool read them. IMAGE is what `bedrock show` prints behind an image;
-    without one, all are saved. Existing files are left alone.
+    without one, all are saved. A file that exists is refused, unless it is the image already; the others are saved.
     """
     conversation = connect(ctx).conversation(name)
+    refused = []
     for identity, image in _chosen(_all(conversation), images).items():
         file = directory / f"{identity}.{kind(image)}"
-        if os.path.lexists(file):
-            click.echo(f"{file} exists already", err=True)
-            continue
         data = conversation.attachment(image.attachment)
-        try:
-            with file.open("xb") as new:  # never through a link that leads elsewhere
-                new.write(data)
-        except OSError as error:
-            raise exits.Failure(f"{file} cannot be written: {error.strerror}", exit_code=exits.FAILED) from None
+        if not _holds(file, data):
+            if os.path.lexists(file) and not force:
+                refused.append(str(file))
+                continue
+            write_file(file, [data], force=True, follow_link=False)
         click.echo(str(file))
+    if refused:
+        raise exits.Failure(f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE)
+
+
+def _holds(file: Path, data: bytes) -> bool:
+    try:
+        return file.stat().st_size == len(data) and file.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _all(conversation: Conversation) -> dict[str, v1.Image]:

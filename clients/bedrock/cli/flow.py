@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bedrock.cli.paint import harmless
+from bedrock.cli.paint import Paint, Width, harmless
 
 
 class Flow(Protocol):
@@ -39,8 +39,8 @@ class Flow(Protocol):
 class LineFlow:
     """A Flow that leaves text as it is and breaks it into lines."""
 
-    def __init__(self, width: int | None = None) -> None:
-        """Break lines at blanks to keep them within `width` characters; only at line ends if None."""
+    def __init__(self, width: Width | None = None) -> None:
+        """Break lines at blanks to keep them within `width`; only at line ends if None."""
         self._width = width
         self._tail = ""
         self.text = ""
@@ -85,11 +85,11 @@ class LineFlow:
     def _wrap(self, line: str) -> list[str]:
         if self._width is None:
             return [line]
-        lines = []
-        while len(line) > self._width:
-            at = line.rfind(" ", 1, self._width + 1)
-            lines.append(line[:at] if at > 0 else line[: self._width])
-            line = line[at + 1 :] if at > 0 else line[self._width :]
+        lines, width = [], self._width()
+        while len(line) > width:
+            at = line.rfind(" ", 1, width + 1)
+            lines.append(line[:at] if at > 0 else line[:width])
+            line = line[at + 1 :] if at > 0 else line[width:]
         return [*lines, line]
 
 
@@ -97,19 +97,29 @@ def _cleaned(lines: list[str]) -> list[str]:
     return [part for line in lines for part in harmless(line.removesuffix("\r")).split("\n")]
 
 
-def folding(write: Callable[[str], None], width: int | None) -> Callable[[str], None]:
+def flow_of(paint: Paint, width: Width | None) -> Flow:
+    """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
+    if not paint.enabled or width is None:
+        return LineFlow(width)
+    from bedrock.cli.markdown import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
+
+    return MarkdownFlow(paint, width)
+
+
+def folding(write: Callable[[str], None], width: Width | None) -> Callable[[str], None]:
     """Return what prints a line so that it is set in where it is too long; as it is if `width` is None."""
     if width is None:
         return write
     from rich.cells import cell_len  # noqa: PLC0415 -- costs more than most commands
 
     def fold(line: str) -> None:
-        if cell_len(line.expandtabs()) <= width:
+        room = width()
+        if cell_len(line.expandtabs()) <= room:
             write(line)
             return
         from bedrock.cli.rendering import folded  # noqa: PLC0415 -- loads nearly all of rich
 
-        for piece in folded(line, width):
+        for piece in folded(line, room):
             write(piece)
 
     return fold

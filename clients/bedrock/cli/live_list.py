@@ -15,7 +15,7 @@ import click
 from bedrock import Client, v1
 from bedrock._names import enum_name
 from bedrock.cli.live import LiveBlock
-from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.paint import Paint, flat
 from bedrock.cli.tables import as_plain
 from bedrock.messages import moment
 
@@ -56,7 +56,7 @@ def _line(entry: v1.WatchConversationsResponse) -> str:
         return ""
     changed = entry.conversation_changed
     state = "archived" if changed.HasField("archive_time") else _state(changed)
-    return f"{changed.slug}  {state}  {one_line(changed.title, 60)}".rstrip()
+    return f"{changed.slug}  {state}  {flat(changed.title)}".rstrip()
 
 
 def _state(conversation: v1.Conversation) -> str:
@@ -102,7 +102,7 @@ def _cells(conversation: v1.Conversation) -> tuple[str, str, str, str, str]:
     usage = conversation.context_usage
     share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
     title = conversation.title or conversation.working_directory
-    return conversation.slug, _state(conversation), enum_name(v1.Mode, conversation.mode), share, one_line(title, 200)
+    return conversation.slug, _state(conversation), enum_name(v1.Mode, conversation.mode), share, flat(title)
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from bedrock import Conversation, v1
 from bedrock._names import enum_name
 from bedrock.cli import sub_agents
 from bedrock.cli.connection import connect
+from bedrock.cli.fates import fates_since
 from bedrock.cli.names import NAME, complete_conversation
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_json, print_table
@@ -94,8 +95,7 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
         for line in sub_agents.lines(agents, paint):
             click.echo(line)
     transcript = Transcript(paint, click.echo, width=columns(sys.stdout))
-    for message in messages:
-        transcript.message(message)
+    transcript.history(messages, fates_since(conversation, messages))
     for pending in now.state.awaiting_approval.pending:
         transcript.ask(Approval.from_proto(pending), now.working_directory)
     if now.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL:
@@ -179,6 +179,7 @@ def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
         ("directory", conversation.working_directory),
         ("model", conversation.model.removeprefix("models/")),
         ("mode", enum_name(v1.Mode, conversation.mode)),
+        ("jobs", _jobs(conversation)),
         ("approval", enum_name(v1.ApprovalPolicy, conversation.approval_policy)),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("used", _used(conversation.total_usage)),
@@ -187,6 +188,13 @@ def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
         ("comes from", conversation.continued_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _jobs(conversation: v1.Conversation) -> str:
+    """The background jobs, and how to end them."""
+    name = conversation.slug or conversation.name.removeprefix("conversations/")
+    jobs = ", ".join(conversation.background_jobs)
+    return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"
 
 
 def _used(usage: v1.Usage) -> str:

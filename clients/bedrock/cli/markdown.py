@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from bedrock.cli import rendering
-from bedrock.cli.paint import Paint, harmless
+from bedrock.cli.paint import Paint, Width, harmless
 
 #: How many lines of code are looked at to colour the last of them: what was opened before them is forgotten.
 CONTEXT_LINES = 40
@@ -40,8 +40,8 @@ class _Fence:
 class MarkdownFlow:
     """A Flow that renders Markdown with colours."""
 
-    def __init__(self, paint: Paint, width: int) -> None:
-        """Render to lines of at most `width` columns, but for code, which stays as it is."""
+    def __init__(self, paint: Paint, width: Width) -> None:
+        """Render to lines of at most `width`, but for code, which stays as it is."""
         self._paint = paint
         self._width = width
         self._begin()
@@ -55,13 +55,13 @@ class MarkdownFlow:
         """Whether an empty line belongs before the next block."""
         self._in_list = False
         self._begun = False
-        self._drawn: tuple[int, list[str]] = (0, [])
+        self._drawn: tuple[tuple[int, int], list[str]] = ((0, 0), [])
 
     @property
     def tail(self) -> list[str]:
         """The block that is not complete, as it looks now."""
-        if self._drawn[0] != len(self.text):
-            self._drawn = (len(self.text), self._draw())
+        if self._drawn[0] != (now := (len(self.text), self._width())):
+            self._drawn = (now, self._draw())
         return self._drawn[1]
 
     def feed(self, piece: str) -> list[str]:
@@ -109,7 +109,7 @@ class MarkdownFlow:
             return done
         if found := _FENCE.fullmatch(line):
             done = self._end()
-            self._fence = _Fence(min(len(found["indent"]), self._width // 3), found["mark"], found["language"], [])
+            self._fence = _Fence(min(len(found["indent"]), self._width() // 3), found["mark"], found["language"], [])
             return [*done, *self._spaced([rendering.frame(self._paint, found["indent"], found["language"])])]
         if self._is_indented_code(line):
             return self._spaced([self._paint.dim(line.expandtabs(4))])
@@ -158,13 +158,13 @@ class MarkdownFlow:
     def _render(self, block: list[str]) -> list[str]:
         if not block:
             return []
-        indent = min(_indent(block[0]), self._width // 3)
+        indent = min(_indent(block[0]), self._width() // 3)
         first, *rest = (line.strip() for line in block)
         before = mark = " " * indent
         if _is_item(first) and (found := _ITEM.match(first)):
             bullet = found["mark"] if found["mark"][0].isdigit() else "•"
             first, mark, before = found["rest"] or "", f"{before}{bullet} ", f"{before}{' ' * (len(bullet) + 1)}"
-        lines = rendering.markdown("\n".join([first, *rest]), max(self._width - len(before), 10)) or [""]
+        lines = rendering.markdown("\n".join([first, *rest]), max(self._width() - len(before), 10)) or [""]
         return [(f"{before if number else mark}{line}").rstrip() for number, line in enumerate(lines)]
 
 

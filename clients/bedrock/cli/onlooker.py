@@ -9,7 +9,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from bedrock import AsyncConversation, Event, v1
-from bedrock.cli.paint import Paint
+from bedrock.cli.fates import fates_of_snapshot
+from bedrock.cli.paint import Paint, Width
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
 from bedrock.errors import BedrockError, NotFound
@@ -32,7 +33,7 @@ class Onlooker:
         write: Callable[[str], None],
         *,
         live: bool = True,
-        width: int | None = None,
+        width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is called yet.
@@ -50,7 +51,7 @@ class Onlooker:
         self.refresh = refresh
         self._agent = agent
         self._paint = paint
-        self._width = width or 100
+        self._width: Width = width or (lambda: 100)
         self._asked: set[str] = set()
         self._followed: list[asyncio.Task[None]] = []
 
@@ -60,7 +61,7 @@ class Onlooker:
             async for event in events:
                 if self._followed and _goes_on(event):
                     await self._settled()
-                self._show(event)
+                self._show(event, await self._fates(event))
                 self._follow_agents()
                 yield event
         finally:
@@ -68,15 +69,25 @@ class Onlooker:
 
     def status(self) -> str:
         """The status line."""
-        return self.view.status(time.monotonic(), _wall(), self._width, keys="Esc cancels")
+        return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
 
     def agent_lines(self) -> list[str]:
         """The tree of sub-agents; empty unless they are waited for."""
-        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width)
+        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
-    def _show(self, event: Event) -> None:
+    async def _fates(self, event: Event) -> list[v1.QueuedMessage]:
+        """What a snapshot does not say: which of its messages, and of those before, were never delivered."""
+        if event.kind != "snapshot":
+            return []
+        snapshot = event.proto.snapshot
+        try:
+            return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
+        except BedrockError:  # the messages are worth more
+            return []
+
+    def _show(self, event: Event, fates: list[v1.QueuedMessage]) -> None:
         self.view.observe(event, time.monotonic())
-        self.transcript.show(event)
+        self.transcript.show(event, fates)
         for approval in self.view.approvals:  # also those that were open before somebody looked
             if approval.name not in self._asked:
                 self._asked.add(approval.name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bedrock.cli.diffs import diff_lines, extent
 from bedrock.cli.flow import LineFlow
-from bedrock.cli.paint import Paint, harmless
+from bedrock.cli.paint import Paint, Width, harmless
 from bedrock.cli.words import for_people
 from bedrock.messages import ToolCall, ToolResult
 
@@ -17,11 +17,11 @@ OUTPUT_LINES = 12
 class ToolOutput:
     """Prints what the tools of one conversation print, one tool after the other."""
 
-    def __init__(self, paint: Paint, write: Callable[[str], None], width: int | None) -> None:
-        """Prepare; long lines are broken to keep them within `width` characters, unless it is None."""
+    def __init__(self, paint: Paint, write: Callable[[str], None], width: Width | None) -> None:
+        """Prepare; long lines are broken to keep them within `width`, unless it is None."""
         self._paint = paint
         self._write = write
-        self._width = None if width is None else max(width - len("  │ "), 1)
+        self._width = None if width is None else lambda: max(width() - len("  │ "), 1)
         self._flow = LineFlow(self._width)
         self._lines = 0
 
@@ -37,9 +37,9 @@ class ToolOutput:
             for line in diff_lines(diff, self._paint):
                 self._write(f"{self._paint.dim('  │')} {line}")
         elif self._lines or self._flow.tail:
-            self._rest(for_people(result.output))
+            self._rest(for_people(result))
         elif result.outcome != "denied":  # which was told, with the reason
-            self.whole(harmless(for_people(result.output)))
+            self.whole(harmless(for_people(result)))
         self._flow, self._lines = LineFlow(self._width), 0
         tool = harmless(call.tool) if call else "tool"
         if result.outcome == "ok":

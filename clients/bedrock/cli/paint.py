@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TextIO, TypeAlias
 
 import click
+
+Width: TypeAlias = Callable[[], int]
+"""How many columns a line may have, asked each time: a terminal can change its size. Any thread."""
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
@@ -67,9 +71,14 @@ def literal(text: str) -> str:
     return _CONTROL.sub(_escape, text)
 
 
+def flat(text: str) -> str:
+    """A text on one line, safe to print."""
+    return " ".join(harmless(text).split())
+
+
 def one_line(text: str, width: int) -> str:
     """The beginning of a text on one line of at most `width` characters."""
-    line = " ".join(harmless(text).split())
+    line = flat(text)
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
 
 
@@ -78,6 +87,15 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def columns(stream: TextIO) -> int | None:
-    """How wide lines should be; None where nobody looks at a terminal."""
-    return shutil.get_terminal_size().columns - 1 if stream.isatty() else None
+def columns(stream: TextIO) -> Width | None:
+    """Return what tells how wide lines should be; None where nobody looks at a terminal."""
+    return partial(_columns, stream) if stream.isatty() else None
+
+
+def _columns(stream: TextIO) -> int:
+    """All but the last column: a cursor that stands behind it is where terminals disagree."""
+    try:
+        size = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # it is closed, or only says that it is a terminal
+        size = 0
+    return max(1, (size or shutil.get_terminal_size().columns) - 1)

@@ -67,7 +67,8 @@ class Progress:
         while not self._over.wait(TICK):
             with self._lock:
                 now = datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock
-                line = self._view.status(time.monotonic(), now, self._width, keys="Ctrl-C cancels")
+                room = self._width() if self._width else None
+                line = self._view.status(time.monotonic(), now, room, keys="Ctrl-C cancels")
                 self._block.show([self._paint.dim(line)])
 
 

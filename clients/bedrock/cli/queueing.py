@@ -13,10 +13,8 @@ from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
 from bedrock.cli.tables import JSON_OPTION, ago, print_json, print_table
+from bedrock.cli.words import fate
 from bedrock.messages import Message
-
-FATES = {"queued": "waits", "discarded": "not run"}
-"""In words for people, where the contract's say less."""
 
 
 @click.command()
@@ -69,11 +67,10 @@ async def queue_lines(conversation: AsyncConversation) -> list[str]:
 
 def _row(entry: v1.QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
     message = Message(entry.message)
-    fate = enum_name(v1.QueuedMessage.Fate, entry.fate)
     return (
         message.name.rpartition("/")[2],
         enum_name(v1.Delivery, entry.message.delivery).replace("_", "-"),
         ago(message.time, now),
-        FATES.get(fate, fate),
+        fate(enum_name(v1.QueuedMessage.Fate, entry.fate)),
         message.text,
     )

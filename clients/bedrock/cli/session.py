@@ -11,7 +11,7 @@ from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock.cli.commands import run_command
 from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
-from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
 from bedrock.errors import BedrockError
@@ -37,7 +37,7 @@ class ChatSession:
         paint: Paint,
         write: Callable[[str], None],
         *,
-        width: int | None = None,
+        width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is called yet.

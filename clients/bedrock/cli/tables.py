@@ -12,35 +12,50 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from bedrock.cli.paint import harmless, one_line
+from bedrock.cli.paint import Paint, columns, flat, harmless
 
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
 )
 
-#: Characters of a cell that are shown.
-CELL = 60
+#: Columns that are left of a column when a terminal is too narrow for all.
+LEAST = 8
+_GAP = "  "
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe."""
-    if not sys.stdout.isatty():
+    room = columns(sys.stdout)
+    if room is None:
         for row in rows:
             click.echo("\t".join(harmless(cell).replace("\n", " ").replace("\t", " ") for cell in row))
         return
-    from rich.console import Console  # noqa: PLC0415 -- costs more than most commands
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    first, *rest = fitted([head, *rows], room())
+    click.echo(Paint.for_stream(sys.stdout).bold(first))
+    for line in rest:
+        click.echo(line)
 
-    cells = [[one_line(cell, CELL) for cell in row] for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        widest = max((len(row[index]) for row in cells), default=0)
-        last = index == len(columns) - 1  # the one that gives way when the terminal is narrow
-        table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=None if last else widest)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+
+def fitted(rows: Iterable[Sequence[str]], room: int) -> list[str]:
+    """Lay out rows in columns. Where they need more than `room`, the widest ones give way, down to LEAST each."""
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 -- costs more than most commands
+
+    cells = [[flat(cell) for cell in row] for row in rows]
+    widths = _narrowed([max(map(cell_len, column)) for column in zip(*cells, strict=True)], room)
+
+    def cut(cell: str, width: int) -> str:
+        return set_cell_size(cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1)}…", width)
+
+    return [_GAP.join(map(cut, row, widths)).rstrip() for row in cells]
+
+
+def _narrowed(widths: list[int], room: int) -> list[int]:
+    while (excess := sum(widths) + len(_GAP) * (len(widths) - 1) - room) > 0 and max(widths) > LEAST:
+        widest = max(widths)
+        others = [width for width in widths if width < widest]
+        level = max(widest - -(-excess // widths.count(widest)), LEAST, *others)
+        widths = [min(width, level) for width in widths]
+    return widths
 
 
 def print_json(value: Message | Sequence[Message]) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby
 from bedrock import v1
 from bedrock._names import enum_name
 from bedrock.cli.paint import Paint, harmless, one_line
+from bedrock.cli.words import NOT_RUN
 from bedrock.messages import Message, moment
 
 WIDTH = 80
@@ -104,7 +105,7 @@ class _Timeline:
     def _end(self) -> str:
         cycle = self._cycle
         reason = enum_name(v1.StopReason, cycle.stop_reason)
-        parts = [f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"]
+        parts = [NOT_RUN if cycle.stop_detail == "not_run" else _ended(reason, cycle.stop_detail)]
         if cycle.HasField("start_time") and cycle.HasField("end_time"):
             parts.append(_seconds((moment(cycle.end_time) - moment(cycle.start_time)).total_seconds()))
         count = len(cycle.rounds)
@@ -112,6 +113,10 @@ class _Timeline:
         parts += _tokens(cycle)
         paint = {"completed": self._paint.good, "error": self._paint.bad}.get(reason, self._paint.careful)
         return f"   =          {paint(one_line(', '.join(parts), _TEXT))}"
+
+
+def _ended(reason: str, detail: str) -> str:
+    return f"{reason} ({detail})" if detail else reason or "under way"
 
 
 def _outcome(result: v1.ToolResult | None) -> str:

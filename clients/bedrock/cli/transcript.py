@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bedrock import Event, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.calls import headline, telling
-from bedrock.cli.flow import Flow, LineFlow, folding
+from bedrock.cli.fates import with_fates
+from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
-from bedrock.cli.paint import Paint, harmless, one_line
+from bedrock.cli.paint import Paint, Width, harmless, one_line
 from bedrock.cli.pictures import described
 from bedrock.cli.questions import question_lines
-from bedrock.cli.words import for_people, interruption
+from bedrock.cli.words import MODES, NOT_RUN, fate, interruption
 from bedrock.messages import Approval, ToolCall
 
 #: What a message of a person begins with.
@@ -32,7 +33,7 @@ class Transcript:
     """
 
     def __init__(
-        self, paint: Paint, write: Callable[[str], None], *, live: bool = False, width: int | None = None
+        self, paint: Paint, write: Callable[[str], None], *, live: bool = False, width: Width | None = None
     ) -> None:
         self._paint = paint
         self._say = write
@@ -57,11 +58,21 @@ class Transcript:
         for line in self.agents.endings(self._paint):
             self._write(line)
 
-    def show(self, event: Event) -> None:
-        """Print what an event is to a person; many are nothing."""
+    def history(self, messages: Iterable[Message], fates: Iterable[v1.QueuedMessage]) -> None:
+        """Print stored messages, and what became of those that waited, each in its place."""
+        for entry in with_fates(messages, fates):
+            if isinstance(entry, Message):
+                self.message(entry)
+            else:
+                self._fate(entry)
+
+    def show(self, event: Event, fates: Iterable[v1.QueuedMessage] = ()) -> None:
+        """Print what an event is to a person; many are nothing. With a snapshot come the `fates` of its time."""
         self.agents.observe(event)
-        if event.kind != "snapshot":  # whose messages come first
-            self.tell_agents()
+        if event.kind == "snapshot":
+            self._snapshot(event, fates)
+            return
+        self.tell_agents()
         show = getattr(self, f"_show_{event.kind}", None)
         if show is not None:
             show(event)
@@ -114,7 +125,7 @@ class Transcript:
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
         else:
-            self._block(self._paint.dim("· "), for_people(text), self._paint.dim)
+            self._block(self._paint.dim("· "), MODES.get(kind, text), self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
         """The summary of a conversation that is full, in it or as the first message of the one that goes on."""
@@ -129,9 +140,8 @@ class Transcript:
         self._write("")
         self._write(self._paint.bold(f"── {text} ──"))
 
-    def _show_snapshot(self, event: Event) -> None:
-        for message in event.messages:
-            self.message(message)
+    def _snapshot(self, event: Event, fates: Iterable[v1.QueuedMessage]) -> None:
+        self.history(event.messages, fates)
         self.tell_agents()
         if not self._live:
             for line in self.agents.roll(self._paint):
@@ -185,15 +195,22 @@ class Transcript:
         self._write(paint(f"  {decision}{' ' + asked.tool if asked else ''}{note}"))
 
     def _show_queue_changed(self, event: Event) -> None:
-        if event.message is None or event.fate in ("delivered", "discarded"):  # its message tells the rest
-            return
-        delivery = enum_name(v1.Delivery, event.message.proto.delivery).replace("_", "-")
-        text = {
-            "queued": f"waits ({delivery})",
-            "returned": "was not delivered; send it again if it still matters",
-            "withdrawn": "was taken back",
-        }.get(event.fate, event.fate)
-        self._write(self._paint.dim(f"⋯ “{one_line(event.message.text, 60)}” {text}"))
+        if event.fate not in ("delivered", "discarded"):  # its message, and the end of its run, tell the rest
+            self._fate(event.proto.queue_changed)
+
+    def _fate(self, entry: v1.QueuedMessage) -> None:
+        """What became of a message that was not delivered, or that it waits."""
+        match enum_name(v1.QueuedMessage.Fate, entry.fate):
+            case "discarded":
+                self._write(self._paint.careful(f"■ {NOT_RUN}"))
+                return
+            case "queued":
+                text = f"waits ({enum_name(v1.Delivery, entry.message.delivery).replace('_', '-')})"
+            case "returned":
+                text = f"was {fate('returned')}; send it again if it still matters"
+            case other:
+                text = f"was {fate(other)}"
+        self._write(self._paint.dim(f"⋯ “{one_line(Message(entry.message).text, 60)}” {text}"))
 
     def _show_retrying(self, event: Event) -> None:
         retrying = event.proto.retrying
@@ -235,12 +252,3 @@ class Transcript:
         self._write(mark + paint(first))
         for line in rest:
             self._write(f"  {paint(line)}")
-
-
-def flow_of(paint: Paint, width: int | None) -> Flow:
-    """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
-    if not paint.enabled or width is None:
-        return LineFlow(width)
-    from bedrock.cli.markdown import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
-
-    return MarkdownFlow(paint, width)

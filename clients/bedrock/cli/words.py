@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import re
+from bedrock import ToolResult, v1
 
-_ASKING = re.compile(r"\s*[^.:\[]*\bcall request_mode_upgrade\b[^.]*\.")
+#: Of a follow-up that was dropped.
+NOT_RUN = "discarded before it began"
+
+#: Of a change of the mode, by what the server calls its notice.
+MODES = {
+    v1.SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: (
+        "The mode is now restricted: tools can read but not change anything, and have no network."
+    ),
+    v1.SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: (
+        "The mode is now unrestricted: tools may change files and run any command."
+    ),
+}
 
 
-def for_people(text: str) -> str:
-    """What the server tells an agent, without the sentences that tell it to ask for another mode."""
-    return _ASKING.sub("", text)
+def for_people(result: ToolResult) -> str:
+    """The output of a tool, without what it says is for the agent alone."""
+    addressed = str(result.display.get("for_agent", ""))
+    before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
+    return before.rstrip(" ") + after if found else result.output
 
 
 def interruption(detail: str) -> str:
@@ -17,9 +30,19 @@ def interruption(detail: str) -> str:
     return {
         "": "cancelled",
         "restart": "interrupted by a restart of the server",
-        "not_run": "discarded before it began",
+        "not_run": NOT_RUN,
         "round_cap": "stopped: as many requests to the model as one run may make",
         "budget": "stopped: the budget is spent",
         "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
         "cancel_timeout": "cancelled; some sub-agents did not end in time",
     }.get(detail, f"interrupted: {detail}")
+
+
+def fate(name: str) -> str:
+    """What became of a message that had to wait."""
+    return {
+        "queued": "waits",
+        "returned": "not delivered",
+        "discarded": NOT_RUN,
+        "withdrawn": "taken back",
+    }.get(name, name)

@@ -817,8 +817,8 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     DESCRIPTOR: _descriptor.EnumDescriptor
     SYSTEM_MESSAGE_KIND_UNSPECIFIED: _SystemMessageKind.ValueType  # 0
     """The message is not one of the server, or of no particular kind."""
-    SYSTEM_MESSAGE_KIND_MODE: _SystemMessageKind.ValueType  # 1
-    """The mode has changed. Names the new mode and what it means."""
+    SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: _SystemMessageKind.ValueType  # 1
+    """The mode has changed to MODE_RESTRICTED. Names the mode and what it means."""
     SYSTEM_MESSAGE_KIND_ROUND_CAP: _SystemMessageKind.ValueType  # 2
     """The run made as many requests to the model as allowed."""
     SYSTEM_MESSAGE_KIND_BUDGET: _SystemMessageKind.ValueType  # 3
@@ -835,14 +835,16 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """The same, made by the server from the history because the model gave none."""
     SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS: _SystemMessageKind.ValueType  # 9
     """The results of the sub-agents that SpawnSubAgents started."""
+    SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: _SystemMessageKind.ValueType  # 10
+    """The mode has changed to MODE_UNRESTRICTED. Names the mode and what it means."""
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
 
 SYSTEM_MESSAGE_KIND_UNSPECIFIED: SystemMessageKind.ValueType  # 0
 """The message is not one of the server, or of no particular kind."""
-SYSTEM_MESSAGE_KIND_MODE: SystemMessageKind.ValueType  # 1
-"""The mode has changed. Names the new mode and what it means."""
+SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: SystemMessageKind.ValueType  # 1
+"""The mode has changed to MODE_RESTRICTED. Names the mode and what it means."""
 SYSTEM_MESSAGE_KIND_ROUND_CAP: SystemMessageKind.ValueType  # 2
 """The run made as many requests to the model as allowed."""
 SYSTEM_MESSAGE_KIND_BUDGET: SystemMessageKind.ValueType  # 3
@@ -859,6 +861,8 @@ SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK: SystemMessageKind.ValueType  # 8
 """The same, made by the server from the history because the model gave none."""
 SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS: SystemMessageKind.ValueType  # 9
 """The results of the sub-agents that SpawnSubAgents started."""
+SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: SystemMessageKind.ValueType  # 10
+"""The mode has changed to MODE_UNRESTRICTED. Names the mode and what it means."""
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 
 class _Delivery:

@@ -79,6 +79,7 @@ class Conversation(_message.Message):
     FOLLOW_UP_POLICY_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     ASIDE_USAGE_FIELD_NUMBER: _builtins.int
+    BACKGROUND_JOBS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `conversations/{conversation}`. It never changes. Calls
     also accept `conversations/{slug}`; answers always use the id.
@@ -186,6 +187,16 @@ class Conversation(_message.Message):
         `total_usage`. The budget of the conversation counts both.
         """
 
+    @_builtins.property
+    def background_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Handles of the background jobs that it has running, in the order of their
+        start: commands that outlived the tool call that started them. Those that were
+        killed are not among them, even before they are dead. Set only in the answer of
+        GetConversation and in the snapshot that a stream of Subscribe begins with, as
+        things stand when that is made; empty everywhere else. No event tells that a job
+        begins or ends by itself. Jobs end when the server does.
+        """
+
     def __init__(
         self,
         *,
@@ -213,10 +224,11 @@ class Conversation(_message.Message):
         follow_up_policy: _common_pb2.FollowUpPolicy.ValueType = ...,
         budget: _common_pb2.Budget | None = ...,
         aside_usage: _common_pb2.Usage | None = ...,
+        background_jobs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "state", b"state", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -898,7 +910,8 @@ class ToolResult(_message.Message):
     @_builtins.property
     def display(self) -> _struct_pb2.Struct:
         """What people may be shown instead of the output, for example a diff. Its keys
-        depend on the tool. Unset if the tool offers nothing.
+        depend on the tool; with any of them, `for_agent` is a part of the output that
+        people need not be shown. Unset if the tool offers nothing.
         """
 
     @_builtins.property

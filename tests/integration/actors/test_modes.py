@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import MessageType, SystemKind, Text, ToolOutcome, ToolSuccess, ToolUse
+from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
@@ -58,8 +58,9 @@ def asked(talk: Any) -> None:
 
 
 def notices(talk: Any) -> list[str]:
-    """What the agent was told of modes: the word behind "now"."""
-    told = [added.message for added in talk.found(MessageAdded) if added.message.kind is SystemKind.MODE]
+    """What the agent was told of modes: the word behind "now", which the kind of the message says too."""
+    told = [added.message for added in talk.found(MessageAdded) if added.message.kind.startswith("mode_")]
+    assert all(f"now {message.kind.removeprefix('mode_')}:" in message.content[0].text for message in told)
     assert all(message.type is MessageType.SYSTEM for message in told)
     return [message.content[0].text.split(" is now ")[1].split(":")[0] for message in told]
 

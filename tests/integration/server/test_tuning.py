@@ -24,4 +24,5 @@ def test_what_stays_is_left_out_of_garbage_collection() -> None:
         "import gc; from server.tuning import spare_what_stays; kept = [[] for _ in range(1000)]; "
         "spare_what_stays(); print(len(gc.get_objects()) < 1000 <= gc.get_freeze_count())"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "True\n"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "True\n"

@@ -438,7 +438,7 @@ EVERY_MESSAGE = (
     Message("t2", 4, MessageType.TOOL, (ToolError("t2", "bad", ToolOutcome.DENIED, 1, "{}"),), 8),
     Message("t3", 5, MessageType.TOOL, (ToolCancelled("t3", "Cancelled by user", ToolOutcome.SKIPPED),), 9),
     Message("t4", 6, MessageType.TOOL, (SubAgentComplete("t4", "done", False, ToolOutcome.ERROR),), 10),
-    Message("s", 7, MessageType.SYSTEM, (Text("mode"),), 11, kind=SystemKind.MODE, meta=True),
+    Message("s", 7, MessageType.SYSTEM, (Text("mode"),), 11, kind=SystemKind.MODE_RESTRICTED, meta=True),
     Message("e", 8, MessageType.ERROR, (Text("failed"),), 12, error_kind="network"),
 )
 

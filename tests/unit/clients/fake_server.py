@@ -351,7 +351,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.GetConversationRequest, context: grpc.ServicerContext
     ) -> v1.GetConversationResponse:
         self._enter(request, context)
-        return v1.GetConversationResponse(conversation=self.conversation)
+        shown = v1.Conversation(background_jobs=self.jobs)
+        shown.MergeFrom(self.conversation)
+        return v1.GetConversationResponse(conversation=shown)
 
     def ListConversations(
         self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
@@ -598,6 +600,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 conversation=self.conversation,
                 messages=[] if resume else recent,
                 partial=[] if request.omit_deltas else self._partial(),
+                queue=[each.message for each in self.queued if each.fate == v1.QueuedMessage.FATE_QUEUED],
             )
             missed = [event for event in self.durable if event.revision > request.after_revision] if resume else []
             head = self.revision

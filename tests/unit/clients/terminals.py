@@ -102,6 +102,11 @@ class Terminal:
         """Wait until something holds for the screen."""
         self._until(lambda: holds(self.screen), "what was waited for")
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the terminal another size, and tell the program, as a window does."""
+        self._emulator.resize(rows, columns)
+        termios.tcsetwinsize(self._master, (rows, columns))
+
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
 

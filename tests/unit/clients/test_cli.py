@@ -193,7 +193,8 @@ def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: Fak
     (line,) = program("list").stdout.splitlines()
     cells = line.split("\t")
     assert cells[:4] == [SLUG, "idle", "restricted", "demo"]
-    assert cells[5] == fake.conversation.title.strip() or cells[5] == fake.conversation.title
+    assert cells[5] == fake.conversation.title
+    assert fake.conversation.title.strip() in program("watch").stdout
 
 
 def test_lists_as_json_have_the_names_of_the_contract(program: Program) -> None:
@@ -230,6 +231,14 @@ def test_sub_agents_are_listed_and_shown_with_their_parent(program: Program, fak
     assert "error      no such file\n" in shown
     (listed,) = json.loads(program("show", SLUG, "--output", "json").stdout)["sub_agents"]
     assert listed["name"] == NAME
+
+
+def test_background_jobs_are_shown_with_how_to_end_them(program: Program, fake: FakeBedrock) -> None:
+    assert "jobs" not in program("show", SLUG).stdout
+    fake.jobs = ["b-1", "b-3"]
+    assert f"jobs       b-1, b-3 (`bedrock cancel --kill-jobs {SLUG}` ends them)\n" in program("show", SLUG).stdout
+    told = json.loads(program("show", SLUG, "--output", "json").stdout)
+    assert told["background_jobs"] == ["b-1", "b-3"]
 
 
 def test_what_a_conversation_used_and_cost_is_shown(program: Program, fake: FakeBedrock) -> None:
@@ -323,7 +332,7 @@ def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock
     assert program("export", SLUG, "-o", str(tmp_path / "out.jsonl")).stdout == ""
     assert (tmp_path / "out.jsonl").read_text() == '{"kind": "conversation"}\n'
     assert program("export", SLUG, "-o", str(tmp_path / "no" / "where")).exit_code == exits.USAGE
-    assert program("rm", SLUG).stdout == f"deleted {SLUG}\n"
+    assert program("rm", SLUG, "--yes").stdout == f"deleted {SLUG}\n"
     assert program("watch").stdout.startswith(SLUG)
     assert json.loads(program("watch", "--output", "stream-json").stdout.splitlines()[-1]) == {"caught_up": {}}
     assert "_BEDROCK_COMPLETE" in program("completion", "bash").stdout
@@ -336,12 +345,24 @@ def test_verify_all_names_what_is_too_damaged_to_be_listed(program: Program, fak
     assert result.stdout == "c1: 1 violation(s)\n  the conversation's row cannot be read\n"
 
 
+def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Program, fake: FakeBedrock) -> None:
+    refused = program("rm", SLUG)
+    assert (refused.exit_code, refused.stdout) == (exits.USAGE, "")
+    assert "--yes" in refused.stderr
+    assert not fake.requests
+    for option, force in (("--yes", False), ("--force", True)):
+        assert program("rm", option, SLUG).stdout == f"deleted {SLUG}\n"
+        deletion = fake.asked(v1.DeleteConversationRequest)[-1]
+        assert isinstance(deletion, v1.DeleteConversationRequest)
+        assert deletion.force is force
+
+
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
 def test_what_is_busy_is_not_deleted_and_the_way_to_do_it_is_told(
     program: Program, fake: FakeBedrock, reason: str
 ) -> None:
     fake.refuse("DeleteConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
-    result = program("rm", SLUG)
+    result = program("rm", "-y", SLUG)
     assert result.exit_code == exits.FAILED
     assert f"{SLUG} is busy" in result.stderr
     assert f"`bedrock rm --force {SLUG}`" in result.stderr

@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.offline import fold
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock
+from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stored
 
 Program = Callable[..., Result]
 
@@ -81,7 +81,7 @@ def test_the_queue_is_listed_oldest_first(program: Program, waiting: FakeBedrock
         ("q3", "follow-up", "waits", "a b"),
     ]
     assert [line.split("\t")[3] for line in program("queue", SLUG, "--all").stdout.splitlines()] == [
-        "not run",
+        "discarded before it began",
         "waits",
         "waits",
     ]
@@ -108,6 +108,48 @@ def test_where_nothing_waits_nothing_is_taken_back(program: Program, fake: FakeB
     assert program("withdraw", SLUG, "q1", "--all").exit_code == exits.USAGE
 
 
+def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
+    program: Program, fake: FakeBedrock
+) -> None:
+    """By `show` and by `watch`, in the words of the timeline and of the queue."""
+    wire = v1.QueuedMessage
+    fake.happen(stored("user", v1.ContentBlock(text="Go.")), stored("agent", v1.ContentBlock(text="I go.")))
+    fake.happen(stored("user", v1.ContentBlock(text="Then this.")), stored("user", v1.ContentBlock(text="Again.")))
+    fake.settle()
+    messages = [event.message_added for event in fake.durable]
+    for second, message in zip((1, 5, 5, 9), messages, strict=True):
+        message.create_time.FromSeconds(second)
+    messages[0].request_cycle = messages[1].request_cycle = f"{NAME}/requestCycles/1"
+    fates = [
+        (queued(8, wire.FATE_WITHDRAWN, "long ago"), 0),
+        (queued(7, wire.FATE_RETURNED, "gently"), 5),
+        (queued(6, wire.FATE_DISCARDED), 5),
+        (queued(5, wire.FATE_WITHDRAWN, "no"), 7),
+        (queued(4, wire.FATE_DELIVERED), 9),
+        (queued(2, wire.FATE_RETURNED, "since then"), 12),
+    ]
+    for entry, second in fates:
+        entry.settle_time.FromSeconds(second)
+    fates[1][0].message.request_cycle = messages[0].request_cycle
+    fates[2][0].message.name = messages[2].name
+    fake.queued = [entry for entry, _ in fates] + [queued(3, wire.FATE_QUEUED, "soon")]
+    fake.conversation.update_time.FromSeconds(9)
+    told = [
+        *("", "> Go.", "I go.", "⋯ “gently” was not delivered; send it again if it still matters"),
+        *("", "> Then this.", "■ discarded before it began"),
+        *("⋯ “no” was taken back", "", "> Again."),
+    ]
+    later = ["⋯ “since then” was not delivered; send it again if it still matters", "⋯ “soon” waits (follow-up)"]
+    assert program("show", SLUG).stdout.splitlines()[-len(told + later) :] == told + later
+    assert program("show", SLUG, "-n", "1").stdout.splitlines()[-4:] == [*told[-2:], *later]
+    assert "“no”" not in program("show", SLUG, "-n", "1").stdout
+    fake.deleted = True
+    assert program("watch", SLUG).stdout.splitlines() == [*told, later[1], "■ the conversation was deleted"]
+    dropped = v1.RequestCycle(stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail="not_run")
+    (*_, end) = timeline_of([dropped], Paint(enabled=False))
+    assert end == "   =          discarded before it began, 0 requests"
+
+
 # --- cycles -----------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +160,12 @@ def test_cycles_of_a_file_need_no_server(tmp_path: Path) -> None:
         done = CliRunner(env={"BEDROCK_ADDRESS": "127.0.0.1:1"}).invoke(bedrock, arguments, input=stdin)
         assert done.stdout == "c:1\tLook.\t2\tinterrupted (round_cap)\n2\tThen this.\t0\tunder way\n"
         assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_pipe_gets_all_that_was_asked(program: Program) -> None:
+    asked = "word " * 100
+    lines = LINES.replace("Look.", asked)
+    assert program("cycles", "-", stdin=lines).stdout.splitlines()[0].split("\t")[1] == asked
 
 
 def test_the_events_of_a_server_make_the_same_cycles_in_a_file(program: Program, fake: FakeBedrock) -> None:

@@ -18,13 +18,13 @@ def test_a_line_is_complete_with_its_end() -> None:
 
 
 def test_long_lines_break_at_blanks() -> None:
-    flow = LineFlow(10)
+    flow = LineFlow(lambda: 10)
     assert flow.feed("one two three four") == ["one two"]
     assert flow.tail == ["three four"]
 
 
 def test_words_that_are_too_long_are_cut() -> None:
-    flow = LineFlow(4)
+    flow = LineFlow(lambda: 4)
     assert flow.feed("abcdefghij") == ["abcd", "efgh"]
     assert flow.finish() == ["ij"]
 
@@ -44,7 +44,7 @@ def test_a_text_that_turned_out_otherwise_is_shown_whole() -> None:
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=9)), st.integers(min_value=1, max_value=12))
 def test_no_character_is_lost(pieces: list[str], width: int) -> None:
-    flow = LineFlow(width)
+    flow = LineFlow(lambda: width)
     lines = [line for piece in pieces for line in flow.feed(piece)]
     lines += flow.finish()
     assert all(len(line) <= width for line in lines)

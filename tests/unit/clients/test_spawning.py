@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bedrock import Client
+from bedrock import Client, v1
 from bedrock.cli import exits
 from bedrock.cli.app import bedrock
+from bedrock.cli.chat import _farewell
 from bedrock.cli.spawning import SpawnedServer, server_answers
 from bedrock.errors import Unauthenticated
 from click.testing import CliRunner
@@ -186,3 +187,16 @@ def test_a_stranger_at_the_default_address_is_not_our_server(
     assert server_answers(address)
     (tmp_path / "address").write_text(address)
     assert server_answers(None)
+
+
+@pytest.mark.parametrize(
+    ("spawned", "busy", "said"),
+    [
+        (True, True, "Left s and stopped its run, since the server ends with this chat. To go on: {0} --spawn -r s"),
+        (True, False, "Left s. To come back: {0} --spawn -r s"),
+        (False, True, "Left s. To come back: {0} -r s"),
+    ],
+)
+def test_who_leaves_hears_of_a_run_that_is_stopped_and_only_then(spawned: bool, busy: bool, said: str) -> None:
+    left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy))
+    assert _farewell(left, spawned=spawned) == said.format("bedrock chat")

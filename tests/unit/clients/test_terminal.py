@@ -107,11 +107,15 @@ def test_without_a_server_the_terminal_is_told_how_to_start_one() -> None:
         assert terminal.ends() == 4
 
 
-def test_tables_fit_the_terminal(address: str, fake: FakeBedrock) -> None:
+@pytest.mark.parametrize("columns", [60, 160])
+def test_tables_fill_the_terminal_and_no_more(address: str, fake: FakeBedrock, columns: int) -> None:
     fake.conversation.title = "long " * 60
-    with Terminal("list", environ={"BEDROCK_ADDRESS": address}) as terminal:
-        terminal.shows("brave-otter")
+    with Terminal("list", environ={"BEDROCK_ADDRESS": address}, columns=columns) as terminal:
         assert terminal.ends() == 0
+        head, row = terminal.rows
+    assert head.split() == ["slug", "state", "mode", "model", "changed", "title"]
+    assert row.startswith("brave-otter  idle   restricted  demo   ")
+    assert (len(row), row[-1]) == (columns - 1, "…")
 
 
 def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> None:

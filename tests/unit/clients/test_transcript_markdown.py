@@ -15,7 +15,7 @@ WIDTH = 40
 
 
 def rendered(*pieces: str) -> list[str]:
-    flow = MarkdownFlow(Paint(True), WIDTH)
+    flow = MarkdownFlow(Paint(True), lambda: WIDTH)
     return [line for piece in pieces for line in flow.feed(piece)] + flow.finish("".join(pieces))
 
 
@@ -61,7 +61,7 @@ def test_emphasis_and_code_have_colours() -> None:
 
 
 def test_a_block_is_drawn_while_it_is_written_and_printed_when_it_is_complete() -> None:
-    flow = MarkdownFlow(Paint(False), WIDTH)
+    flow = MarkdownFlow(Paint(False), lambda: WIDTH)
     assert flow.feed("Hello **wor") == []
     assert flow.tail == ["Hello **wor"]
     assert flow.feed("ld**\n") == []
@@ -72,21 +72,21 @@ def test_a_block_is_drawn_while_it_is_written_and_printed_when_it_is_complete() 
 
 
 def test_code_is_printed_line_by_line() -> None:
-    flow = MarkdownFlow(Paint(False), WIDTH)
+    flow = MarkdownFlow(Paint(False), lambda: WIDTH)
     flow.feed("```\n")
     assert flow.feed("one\ntw") == ["    one"]
     assert flow.tail == ["    tw"]
 
 
 def test_what_does_not_count_comes_back_as_it_was_written() -> None:
-    flow = MarkdownFlow(Paint(True), WIDTH)
+    flow = MarkdownFlow(Paint(True), lambda: WIDTH)
     flow.feed("**this\nand th")
     assert flow.drop() == ["**this", "and th"]
     assert flow.finish("**anew**") == ["\x1b[1manew\x1b[0m"]
 
 
 def test_a_text_that_turned_out_otherwise_is_shown_whole() -> None:
-    flow = MarkdownFlow(Paint(True), WIDTH)
+    flow = MarkdownFlow(Paint(True), lambda: WIDTH)
     flow.feed("Hullo\n\nyou")
     assert flow.finish("Hello") == ["Hello"]
 
@@ -105,6 +105,6 @@ def test_however_it_arrives_it_looks_the_same(text: str, data: st.DataObject) ->
 
 @given(st.lists(MARKS, max_size=60).map("".join))
 def test_a_terminal_obeys_nothing_but_colours(text: str) -> None:
-    flow = MarkdownFlow(Paint(True), WIDTH)
+    flow = MarkdownFlow(Paint(True), lambda: WIDTH)
     shown = [*flow.feed(text), *flow.tail, *flow.finish()]
     assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e]", COLOUR.sub("", "".join(shown)))

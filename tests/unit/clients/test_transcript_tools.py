@@ -23,9 +23,9 @@ PATCHES: list[dict[str, Any]] = [
 ]
 
 
-def lines_of(*events: v1.Event, colour: bool = False, width: int | None = None) -> list[str]:
+def lines_of(*events: v1.Event, colour: bool = False) -> list[str]:
     lines: list[str] = []
-    transcript = Transcript(Paint(colour), lines.append, width=width)
+    transcript = Transcript(Paint(colour), lines.append)
     for event in events:
         transcript.show(Event(event))
     return lines
@@ -73,28 +73,33 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
     ]
 
 
+@pytest.mark.parametrize("mode", ["restricted", "unrestricted"])
+def test_a_change_of_the_mode_is_told_by_its_kind_whatever_the_agent_reads(mode: str) -> None:
+    notice = stored("system", v1.ContentBlock(text="Something else. Call request_mode_upgrade and say why."))
+    notice.message_added.system_kind = v1.SystemMessageKind.Value(f"SYSTEM_MESSAGE_KIND_MODE_{mode.upper()}")
+    (line,) = lines_of(notice)
+    assert line.startswith(f"· The mode is now {mode}: tools ")
+    notice.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_BUDGET
+    assert lines_of(notice) == ["· Something else. Call request_mode_upgrade and say why."]
+
+
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("display", "shown"),
     [
-        (
-            "The mode is now restricted: tools can read. To be allowed, call request_mode_upgrade and say why.",
-            "· The mode is now restricted: tools can read.",
-        ),
-        ("The mode is now unrestricted: tools may write.", "· The mode is now unrestricted: tools may write."),
+        ({"for_agent": "Ask for more."}, ["Ask for more.", "[The mode is restricted.]"]),
+        ({}, ["Ask for more.", "[The mode is restricted. Ask for more.]"]),
+        ({"for_agent": "Something else."}, ["Ask for more.", "[The mode is restricted. Ask for more.]"]),
     ],
 )
-def test_people_are_not_told_what_an_agent_should_call(said: str, shown: str) -> None:
-    notice = stored("system", v1.ContentBlock(text=said))
-    notice.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_MODE
-    assert lines_of(notice) == [shown]
-    refused = f"Read-only\n[{said}]"
-    (first, second, _) = lines_of(stored("tool", result(refused)))
-    assert (first, second) == ("  │ Read-only", f"  │ [{shown.removeprefix('· ')}]")
+def test_people_are_not_told_what_a_tool_says_to_the_agent_alone(display: dict[str, Any], shown: list[str]) -> None:
+    refused = result("Ask for more.\n[The mode is restricted. Ask for more.]")
+    refused.tool_result.display.update(display)
+    assert lines_of(stored("tool", refused))[:2] == [f"  │ {line}" for line in shown]
 
 
 def test_what_is_too_long_is_set_in_where_it_goes_on() -> None:
     lines: list[str] = []
-    write = folding(lines.append, 20)
+    write = folding(lines.append, lambda: 20)
     paint = Paint(True)
     write(paint.dim("  │ output of a tool that goes on"))
     write("● bash one two three four")

@@ -315,7 +315,7 @@ def test_a_conversation_becomes_an_event_list() -> None:
         added(3, MessageType.TOOL, ToolSuccess("t1", "out", duration_ms=250)),
         queue("m3", Wish.STEER, Fate.DELIVERED),
         added(4, MessageType.USER, Text("go left"), delivery="steer", id="m3"),
-        added(5, MessageType.SYSTEM, Text("mode"), kind=SystemKind.MODE),
+        added(5, MessageType.SYSTEM, Text("mode"), kind=SystemKind.MODE_RESTRICTED),
         added(6, MessageType.AGENT, Text("done"), request_id="c:r2"),
         RunStopped("c:1", StopReason.COMPLETED, "max_tokens"),
         queue("m2", Wish.FOLLOW_UP, Fate.DELIVERED),

@@ -50,7 +50,7 @@ class Script:
     def tool(self, *ids: str) -> Script:
         return self.add(MessageType.TOOL, *(ToolSuccess(each, f"out {each}") for each in ids))
 
-    def notice(self, text: str, kind: SystemKind = SystemKind.MODE) -> Script:
+    def notice(self, text: str, kind: SystemKind = SystemKind.MODE_RESTRICTED) -> Script:
         return self.add(MessageType.SYSTEM, Text(text), kind=kind)
 
     def failure(self, text: str) -> Script:

@@ -33,7 +33,7 @@ def test_a_mode_change_outside_a_tool_round_is_said_at_once() -> None:
     talk.set_mode(UNRESTRICTED)
 
     (message,) = messages(talk.last)
-    assert (message.kind, message.run, message.meta) == (SystemKind.MODE, "c:1", False)
+    assert (message.kind, message.run, message.meta) == (SystemKind.MODE_UNRESTRICTED, "c:1", False)
     assert talk.acts(PersistMode) == [PersistMode(UNRESTRICTED)]
     assert talk.notes(ModeChanged) == [ModeChanged(UNRESTRICTED)]
     assert talk.notes(StateChanged) == []

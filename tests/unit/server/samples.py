@@ -118,7 +118,7 @@ NOTICE = Message(
     type=MessageType.SYSTEM,
     content=(Text("mode"),),
     created_at=1,
-    kind=SystemKind.MODE,
+    kind=SystemKind.MODE_RESTRICTED,
     meta=True,
 )
 FAILURE = Message(

@@ -77,7 +77,7 @@ def test_results_say_how_each_call_ended() -> None:
 
 def test_messages_of_the_server_say_why() -> None:
     notice, failure = message(FACTS, "c", NOTICE), message(FACTS, "c", FAILURE)
-    assert (notice.system_kind, notice.meta) == (v1.SYSTEM_MESSAGE_KIND_MODE, True)
+    assert (notice.system_kind, notice.meta) == (v1.SYSTEM_MESSAGE_KIND_MODE_RESTRICTED, True)
     assert (failure.role, failure.error_kind) == (v1.ROLE_ERROR, v1.ERROR_KIND_RATE_LIMIT)
 
 

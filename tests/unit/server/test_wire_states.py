@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from bedrock import v1
 
 from actors.core.states import Idle, LlmRequesting, Phase
-from server.wire.states import conversation, pending_approvals, state_of, summary_of
+from server.wire.states import conversation, pending_approvals, present, state_of, summary_of
 from tests.unit.server.samples import FACTS, STATES, record
 
 RUN = "conversations/c/requestCycles/c:3"
@@ -95,7 +97,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
-    assert unset == {"continuation_summary"}
+    assert unset == {"continuation_summary", "background_jobs"}
     assert answer.name == "conversations/c"
     assert answer.model == "models/demo"
     assert answer.context_usage == v1.ContextUsage(used_tokens=800, usable_window_tokens=1_000, warning=True)
@@ -131,3 +133,10 @@ def test_an_upgrade_without_a_readable_reason_is_still_a_question() -> None:
     odd = type(summary)(kind=summary.kind, undecided=(type(broken)("call-3", broken.name, "[]"),))
     (question,) = pending_approvals(FACTS, "c", odd)
     assert question.mode_upgrade.reason == ""
+
+
+def test_background_jobs_are_told_only_of_a_conversation_as_it_is_now() -> None:
+    facts = replace(FACTS, background_jobs={"c": ("b-1", "b-3")}.__getitem__)
+    row = record(Idle())
+    assert list(present(facts, row).background_jobs) == ["b-1", "b-3"]
+    assert list(conversation(facts, row).background_jobs) == []
