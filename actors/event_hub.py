@@ -160,7 +160,7 @@ class _Channel:
         """Open and close the slots of passing text as the state has it."""
         streaming = state.phase == Phase.STREAMING
         self.text = _slot(self.text, (state.request_id, state.attempt) if streaming else None)
-        self.output = _slot(self.output, (state.current_call.id, 0) if state.current_call else None)
+        self.output = _slot(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
 
 def _slot(slot: Slot | None, wanted: tuple[str, int] | None) -> Slot | None:

@@ -58,6 +58,8 @@ class Audits:
         while steps := await self._reads(run.next):
             for step in steps:
                 await send(write, step, self._stall_seconds)
+        if await self._reads(self._store.load, conversation_id) is None:
+            raise Missing(request.name)  # it was deleted meanwhile, and these may not be all steps
 
 
 class _Run:
@@ -69,9 +71,10 @@ class _Run:
         self._until = until
         self._replay = Replay()
         self._step = 0
+        self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """The next steps; none at the end. Raises RevisionTooOld if the log does not begin at the beginning."""
+        """The next steps; none at the end. Raises RevisionTooOld if what comes next was pruned."""
         try:
             rows = self._rows(ROWS)
         except StoreDamaged:
@@ -80,6 +83,9 @@ class _Run:
                 return self._broken()
         if self._step == 0 and rows and rows[0].step != 1:
             raise RevisionTooOld("its beginning was pruned", oldest=rows[0].first_revision - 1)
+        if rows and rows[0].step != self._step + 1:
+            # Raises the same if the rows between were pruned while those before were run; else the log has a gap.
+            self._store.events(self._record.id, after=self._revision, limit=1)
         return [self._shown(self._replay.take(row)) for row in rows]
 
     def _rows(self, limit: int) -> Sequence[JournalRow]:
@@ -101,7 +107,7 @@ class _Run:
         return [v1.ReplayConversationResponse(step=broken, difference="it cannot be read: the replay ends here")]
 
     def _shown(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
-        self._step = step.step
+        self._step, self._revision = step.step, step.revision
         difference = step.difference
         if step.step == self._record.step:
             difference = "; ".join(filter(None, (difference, self._replay.end(self._record))))

@@ -51,6 +51,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A burst of calls waits its turn; the defaults cancel some of it.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
+    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; as long as anybody waits for an answer, and more
 )
 
 

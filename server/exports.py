@@ -46,6 +46,8 @@ class Exports:
         while (lines := await self._reads(next, pages, None)) is not None:
             for line in lines:
                 await send(write, v1.ExportConversationResponse(line=line), self._stall_seconds)
+        if await self._reads(self._store.load, conversation_id) is None:
+            raise Missing(request.name)  # it was deleted meanwhile, and what was written may not be all
 
 
 def _pages(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[list[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
 
 from bedrock import v1
 from msgspec import Struct
@@ -36,12 +37,29 @@ def withdrawn(conversation_id: str, change: QueueChanged) -> v1.WithdrawMessageR
     return v1.WithdrawMessageResponse(message=queued_message(conversation_id, change.input, change.delivery))
 
 
-def waiting(record: ConversationRecord) -> list[tuple[QueuedInput, str, str]]:
-    """What waits, in the order in which it was accepted: the input, its delivery, and the run that it is to reach."""
+_Waiting = tuple[QueuedInput, str, str]
+
+
+def waiting(record: ConversationRecord) -> list[_Waiting]:
+    """What waits, in the order in which it was accepted: the input, its delivery, and the run that it is to reach.
+
+    Inputs of one kind are in that order whatever the clock did; of two kinds they are put together by their times.
+    """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""
-    found = [(each, "steer", run) for each in ledger.steers] + [(each, "follow_up", "") for each in ledger.follows]
-    return sorted(found, key=lambda entry: (entry[0].at, entry[0].message_id))
+    steers: list[_Waiting] = [(each, "steer", run) for each in ledger.steers]
+    follows: list[_Waiting] = [(each, "follow_up", "") for each in ledger.follows]
+    return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
+
+
+def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
+    """Those that follow a place. If what was there waits no more, its time tells where it was."""
+    for index, (queued, _, _) in enumerate(entries):
+        if queued.message_id == last.message_id:
+            return entries[index + 1 :]
+    if descending:
+        return [entry for entry in entries if entry[0].at <= last.at]
+    return [entry for entry in entries if entry[0].at >= last.at]
 
 
 def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
@@ -75,16 +93,15 @@ def _forwards(store: Store, record: ConversationRecord, request: v1.ListQueueReq
             yield _settled(record.id, settled), last
         if len(found) < CHUNK:
             break
-    for queued, delivery, run in waiting(record):
-        if (queued.at, queued.message_id) > (last.at, last.message_id):
-            yield _waiting(record.id, queued, delivery, run), _Place(record.last_seq, queued.at, queued.message_id)
+    for queued, delivery, run in _behind(waiting(record), last):
+        yield _waiting(record.id, queued, delivery, run), _Place(record.last_seq, queued.at, queued.message_id)
 
 
 def _backwards(store: Store, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None) -> _Entries:
     if last is None or last.message_id:
-        for queued, delivery, run in reversed(waiting(record)):
-            if last is None or (queued.at, queued.message_id) < (last.at, last.message_id):
-                yield _waiting(record.id, queued, delivery, run), _Place(0, queued.at, queued.message_id)
+        entries = waiting(record)[::-1]
+        for queued, delivery, run in _behind(entries, last, descending=True) if last else entries:
+            yield _waiting(record.id, queued, delivery, run), _Place(0, queued.at, queued.message_id)
     before = last.revision if last and last.revision else record.last_seq + 1
     while request.include_settled:
         found = store.settled_inputs(record.id, before=before, limit=CHUNK, descending=True)

@@ -1,8 +1,7 @@
-"""How the channel to the server is set up: retries, keepalive, TLS."""
+"""How the channel to the server is set up: keepalive, how soon it connects again, TLS."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import grpc
@@ -11,51 +10,8 @@ import grpc.aio
 if TYPE_CHECKING:
     from bedrock._settings import Settings
 
-_READS = (
-    *(
-        f"bedrock.v1.ConversationService/{method}"
-        for method in (
-            "GetConversation",
-            "ListConversations",
-            "ListMessages",
-            "ListQueue",
-            "ListRequestCycles",
-            "VerifyConversation",
-        )
-    ),
-    "bedrock.v1.CatalogService/",
-)
-_IDEMPOTENT_BY_REQUEST_ID = tuple(
-    f"bedrock.v1.ConversationService/{method}"
-    for method in ("CreateConversation", "SendMessage", "ContinueConversation", "SpawnSubAgents")
-)
-
-#: Five attempts within about two seconds: long enough for a restart of the server, short enough to notice that
-#: there is none. Calls that are neither reads nor idempotent are not repeated by themselves. Streams are not left to
-#: gRPC: one that breaks before its first response, and whose last attempt finds no server, would never end (1.85).
-SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [
-                    dict(zip(("service", "method"), method.rstrip("/").split("/"), strict=False))
-                    for method in (*_READS, *_IDEMPOTENT_BY_REQUEST_ID)
-                ],
-                "retryPolicy": {
-                    "maxAttempts": 5,
-                    "initialBackoff": "0.1s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ]
-    }
-)
-
+#: No retries by gRPC, which gives up where an answer has begun and what was sent is large: see `Attempts`.
 _OPTIONS: list[tuple[str, str | int]] = [
-    ("grpc.service_config", SERVICE_CONFIG),
-    ("grpc.enable_retries", 1),
     # While a call is open a dead connection is noticed after 30 + 10 seconds at most.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),

@@ -1,6 +1,10 @@
-"""What both clients do about a stream that breaks: whether, and when, it is opened again."""
+"""What both clients do about calls that fail and streams that break: whether, and when, they are tried again."""
 
 from __future__ import annotations
+
+import math
+
+from google.protobuf.message import Message
 
 from bedrock import v1
 from bedrock._backoff import Backoff
@@ -9,28 +13,53 @@ from bedrock._status import is_gap, may_resume
 from bedrock.errors import BedrockError
 from bedrock.events import Event
 
-OPENING_SECONDS = 1.0
-"""For how long a stream is tried again that cannot be opened: with the delays of `Backoff`, five attempts at most."""
+ATTEMPTS = 5
+"""Of one call. With the delays of `Backoff` that is about two seconds: long enough for a restart of the server, short
+enough to notice that there is none."""
+
+READS = frozenset(
+    {
+        v1.BrowseDirectoryRequest,
+        v1.GetConversationRequest,
+        v1.GetServerInfoRequest,
+        v1.ListConversationsRequest,
+        v1.ListMessagesRequest,
+        v1.ListModelsRequest,
+        v1.ListQueueRequest,
+        v1.ListRequestCyclesRequest,
+        v1.ListToolsRequest,
+        v1.VerifyConversationRequest,
+    }
+)
+"""What asks for one answer and changes nothing."""
 
 
-class Opening:
-    """Decides about a stream that breaks before it has brought anything; it is a read, so that it may be repeated."""
+def repeatable(request: Message) -> bool:
+    """Whether a call that was perhaps carried out may be made again: it is a read, or its request id is known then."""
+    return type(request) in READS or bool(getattr(request, "request_id", ""))
 
-    def __init__(self) -> None:
+
+class Attempts:
+    """Decides about a call that found no server, or lost it before the answer was complete."""
+
+    def __init__(self, *, last: bool = False) -> None:
         """Begin before the first attempt."""
-        self.done = False
-        """Whether a response has come, after which the same request would not go on where the stream broke."""
-        self._backoff = Backoff(OPENING_SECONDS)
+        self.last = last
+        """Whether the attempt under way is the last one: the call must not be made twice, or has brought something
+        that the same request would bring again."""
+        self._left = ATTEMPTS
+        self._backoff = Backoff(math.inf)
 
     def delay_after(self, error: BedrockError) -> float:
         """Return the seconds until the next attempt.
 
         Raises:
-            BedrockError: The error itself, if another attempt would not help, or the time is up.
+            BedrockError: The error itself, if another attempt would not help, or all have been made.
         """
-        if self.done or error.code != "UNAVAILABLE":
+        if self.last or error.code != "UNAVAILABLE":
             raise error
-        delay = self._backoff.next(error.retry_after or 0.0)
+        self._left -= 1
+        delay = self._backoff.next(error.retry_after or 0.0) if self._left else None
         if delay is None:
             raise error
         return delay

@@ -48,7 +48,8 @@ def resolve(
     needed to send a token to another machine in the clear.
 
     Raises:
-        Misconfigured: A token would be sent in the clear to another machine, or a file cannot be read.
+        Misconfigured: A token would be sent in the clear to another machine, or cannot be sent at all, or a file cannot
+            be read.
     """
     data = data_directory(environ)
     found = address or environ.get("BEDROCK_ADDRESS") or _read(data / "address") or DEFAULT_ADDRESS
@@ -63,6 +64,11 @@ def resolve(
             f"or http://{target} if the way there is protected otherwise",
             reason="MISCONFIGURED",
         )
+    if not (token.isascii() and token.isprintable()):
+        raise Misconfigured(
+            "the token has characters that no token has: line breaks, perhaps, or letters of another alphabet",
+            reason="MISCONFIGURED",
+        )
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
     return Settings(target, token, tls=scheme == "https", ca=_read_certificates(ca_file) if ca_file else None)
 
@@ -75,7 +81,8 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _with_port(target: str) -> str:
-    return target if ":" in target else f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
+    has_port = ":" in target.rpartition("]")[2]
+    return target if has_port else f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
 
 
 def _is_local(target: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -25,7 +26,7 @@ import grpc
 from bedrock import _requests, v1
 from bedrock._channel import call_metadata, open_aio_channel
 from bedrock._names import resource_name
-from bedrock._reconnection import Opening
+from bedrock._reconnection import Attempts, repeatable
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
 from bedrock.aio_conversation import AsyncConversation
@@ -168,11 +169,14 @@ class AsyncClient:
 
     async def call(self, method: Callable[..., Awaitable[Response]], request: Any) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package."""
-        self._ensure_open()
-        try:
-            return await method(request, timeout=self._timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
+        attempts, until = Attempts(last=not repeatable(request)), time.monotonic() + self._timeout
+        while True:
+            self._ensure_open()
+            try:
+                return await method(request, timeout=max(0.0, until - time.monotonic()), metadata=self._metadata)
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            await self.pause(attempts.delay_after(failure))
 
     async def pages(self, method: Callable[..., Awaitable[PageT]], request: Any) -> AsyncIterator[PageT]:
         """Call a method that lists something, page after page to the last; the token in the request is moved on."""
@@ -190,13 +194,13 @@ class AsyncClient:
     async def _responses(
         self, method: Callable[..., AsyncIterable[Response]], request: Any
     ) -> AsyncGenerator[Response]:
-        opening = Opening()
+        attempts = Attempts()
         while True:
             self._ensure_open()
             call: Any = method(request, metadata=self._metadata)
             try:
                 async for response in call:
-                    opening.done = True
+                    attempts.last = True
                     yield response
                 return
             except grpc.RpcError as error:
@@ -207,7 +211,7 @@ class AsyncClient:
                 raise
             finally:
                 call.cancel()
-            await self.pause(opening.delay_after(failure))
+            await self.pause(attempts.delay_after(failure))
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not longer than until the client is closed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,7 +14,7 @@ import grpc
 from bedrock import _requests, v1
 from bedrock._channel import call_metadata, open_channel
 from bedrock._names import resource_name
-from bedrock._reconnection import Opening
+from bedrock._reconnection import Attempts, repeatable
 from bedrock._settings import resolve
 from bedrock._status import from_rpc
 from bedrock.answers import Answer, Approve, decider
@@ -217,12 +218,18 @@ class Client:
         return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
 
     def call(self, method: Callable[..., Response], request: Any) -> Response:
-        """Make one call with a method of a stub, with token, time limit and the errors of this package."""
-        self._ensure_open()
-        try:
-            return method(request, timeout=self._timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self.address) from None
+        """Make one call with a method of a stub, with token, time limit and the errors of this package.
+
+        It is tried again if the server goes away meanwhile and that can do no harm.
+        """
+        attempts, until = Attempts(last=not repeatable(request)), time.monotonic() + self._timeout
+        while True:
+            self._ensure_open()
+            try:
+                return method(request, timeout=max(0.0, until - time.monotonic()), metadata=self._metadata)
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            self.pause(attempts.delay_after(failure))
 
     def pages(self, method: Callable[..., PageT], request: Any) -> Iterator[PageT]:
         """Call a method that lists something, page after page to the last; the token in the request is moved on."""
@@ -238,20 +245,20 @@ class Client:
         return Stream(self._responses(method, request))
 
     def _responses(self, method: Callable[..., Iterator[Response]], request: Any) -> Generator[Response]:
-        opening = Opening()
+        attempts = Attempts()
         while True:
             self._ensure_open()
             call: Any = method(request, metadata=self._metadata)
             try:
                 for response in call:
-                    opening.done = True
+                    attempts.last = True
                     yield response
                 return
             except grpc.RpcError as error:
                 failure = from_rpc(error, self.address)
             finally:
                 call.cancel()
-            self.pause(opening.delay_after(failure))
+            self.pause(attempts.delay_after(failure))
 
     def pause(self, seconds: float) -> None:
         """Wait, but not longer than until the client is closed.

@@ -240,7 +240,7 @@ function settings(address, token, caFile) {
   const read = (name) => (existsSync(join(data, name)) ? readFileSync(join(data, name), 'utf8').trim() : '');
   address ||= env.BEDROCK_ADDRESS || read('address') || '127.0.0.1';
   const [, scheme, host] = /^(?:(https?):\/\/)?(.*?)\/?$/.exec(address);
-  const target = host.includes(':') ? host : `${host}:7421`;
+  const target = host.replace(/^\[.*\]/, '').includes(':') ? host : `${host}:7421`;
   const local = /^(unix|unix-abstract|localhost|127(\.\d+){3}|\[::1\]):/.test(target);
   token ??= env.BEDROCK_TOKEN ?? (local ? read('token') : '');
   const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;

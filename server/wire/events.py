@@ -127,7 +127,7 @@ def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoni
 
 
 def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
-    return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=max(1, attempt), offset=offset, text=_clean(text))
+    return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=attempt, offset=offset, text=_clean(text))
 
 
 def _clean(text: str) -> str:

@@ -99,7 +99,7 @@ def withdraw(state: State, context: ConvContext, event: WithdrawMessage) -> Tran
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)
     if waiting is None:
-        raise Rejected(Reason.UNKNOWN_OR_DECIDED)
+        raise Rejected(Reason.UNKNOWN_OR_DECIDED, "this message is unknown or waits no more")
     draft = Draft(state, context, event.at)
     draft.ledger = replace(
         ledger,

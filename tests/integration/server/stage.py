@@ -99,7 +99,8 @@ class Author:
 
     def runs_tool(self, tool_use_id: str) -> None:
         """Commit that a tool call is at work."""
-        summary = StateSummary("tool_executing", busy=True, current_call=ToolUse(tool_use_id, "bash", "{}"))
+        call = ToolUse(tool_use_id, "bash", "{}")
+        summary = StateSummary("tool_executing", busy=True, attempt=1, current_call=call)
         self.commit(StateChanged(summary, ()))
 
     def token(self, text: str, request_id: str = "r1", attempt: int = 1, *, reasoning: bool = False) -> None:

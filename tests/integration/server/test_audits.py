@@ -99,6 +99,38 @@ def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(house: 
     assert list(verify(house).violations) == []
 
 
+def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
+    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "ROWS", 7)
+    world = lived(store)
+    read = store.journal
+
+    def read_and_prune(*args: Any, **options: Any) -> Any:
+        found = read(*args, **options)
+        store.prune_log("c", world.record.last_seq // 2)
+        return found
+
+    monkeypatch.setattr(store, "journal", read_and_prune)
+    refusal = refused(lambda: replay(house))
+    assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
+
+
+@pytest.mark.parametrize(("call", "read"), [(replay, "journal"), (export, "messages"), (export, "events")])
+def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
+    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, call: Callable[[House], Any], read: str
+) -> None:
+    lived(store)
+    original = getattr(store, read)
+
+    def delete_and_read(*args: Any, **options: Any) -> Any:
+        store.delete("c")
+        return original(*args, **options)
+
+    monkeypatch.setattr(store, read, delete_and_read)
+    assert refused(lambda: call(house)).code == "NOT_FOUND"
+
+
 def test_long_inputs_and_states_are_left_out(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     lived(store)
     monkeypatch.setattr("server.limits.REPLAY_JSON_BYTES", 300)

@@ -79,6 +79,19 @@ def test_the_queue_is_listed_in_pages_both_ways(house: House, queued: Author, si
 
 
 @pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_the_queue_has_the_order_of_acceptance_whatever_the_clock_did(
+    house: House, author: Author, size: int, descending: bool
+) -> None:
+    back = (QueuedInput("late", "first", (), 50), QueuedInput("b", "then", (), 7), QueuedInput("a", "then", (), 7))
+    state = LlmRequesting(Ledger(run=1, live=True, follows=back), "r1", 1, Phase.CONNECTING, 1)
+    author.commit(end(7, Fate.QUEUED), state=state)
+    request = v1.ListQueueRequest(parent=NAME, page_size=size, descending=descending)
+    listed = [each for page in pages(house, "ListQueue", request, "messages") for each in ids(page)]
+    assert listed == (["a", "b", "late"] if descending else ["late", "b", "a"])
+
+
+@pytest.mark.parametrize("descending", [False, True])
 def test_an_input_that_settles_between_two_pages_is_not_missed(house: House, queued: Author, descending: bool) -> None:
     """Nor is any other, whichever settles while whichever page is the last one read."""
     request = v1.ListQueueRequest(parent=NAME, include_settled=True, page_size=1, descending=descending)

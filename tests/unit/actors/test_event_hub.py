@@ -41,8 +41,9 @@ def streaming(revision: int, request_id: str = "r1", attempt: int = 1) -> Stored
     return state(revision, StateSummary("llm_requesting", request_id=request_id, attempt=attempt, phase="streaming"))
 
 
-def executing(revision: int, tool_use_id: str = "t1", phase: str = "running") -> StoredEvent:
-    return state(revision, StateSummary("tool_executing", current_call=ToolUse(tool_use_id, "bash", "{}"), phase=phase))
+def executing(revision: int, tool_use_id: str = "t1", phase: str = "running", attempt: int = 1) -> StoredEvent:
+    call = ToolUse(tool_use_id, "bash", "{}")
+    return state(revision, StateSummary("tool_executing", attempt=attempt, current_call=call, phase=phase))
 
 
 def idle(revision: int) -> StoredEvent:
@@ -302,9 +303,12 @@ def test_output_passes_while_its_tool_executes_and_the_oldest_is_cut(monkeypatch
     assert texts(watch.read(0).output) == [(5, False, "123451234512345")]
     hub.tool_output("c", "t1", "67890")
     assert texts(watch.read(1).output) == [(20, False, "67890")]
-    hub.publish("c", (executing(2, phase="backoff"), executing(3)))
+    hub.publish("c", (executing(2, phase="backoff", attempt=2), executing(3, attempt=2)))
     hub.tool_output("c", "t1", "again")
-    assert texts(watch.read(3).output) == [(25, False, "again")]
+    again = watch.read(3).output
+    assert texts(again) == [(0, False, "again")], "the output of another attempt begins anew"
+    assert again is not None
+    assert again.attempt == 2
     hub.publish("c", (executing(4, "t2"),))
     hub.tool_output("c", "t1", "a cancelled tool's last words")
     assert watch.read(4).output is None
@@ -384,7 +388,7 @@ class Talk:
                 events = (other(first), streaming(first + 1, *self.open))
             case "tool":
                 self.tools += 1
-                self.open = (f"t{self.tools}", 0)
+                self.open = (f"t{self.tools}", 1)
                 events = (executing(first, self.open[0]), other(first + 1))
             case _:
                 events = (other(first), idle(first + 1))
@@ -457,7 +461,7 @@ class Reader:
             shown = notification.state
             self.open = (shown.request_id, shown.attempt) if shown.phase == "streaming" else None
             if shown.current_call:
-                self.open = (shown.current_call.id, 0)
+                self.open = (shown.current_call.id, shown.attempt)
 
     def _hear(self, passing: Passing) -> None:
         slot = (passing.key, passing.attempt)

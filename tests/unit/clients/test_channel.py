@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import socket
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from bedrock import Answer, AsyncClient, Client, v1
-from bedrock._channel import SERVICE_CONFIG
+from bedrock._reconnection import repeatable
 from bedrock.errors import Unavailable
 from google.protobuf.descriptor import MethodDescriptor
 
-from tests.unit.clients.fake_server import FakeBedrock, FakeServer, Refusal, says
+from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
 from tests.unit.llm.conftest import make_certificate
 
-READS = ("Get", "List", "Browse", "Verify", "Replay", "Export", "Download", "Subscribe", "Watch")
-"""How the names of calls begin that change nothing."""
+READS = ("Get", "List", "Browse", "Verify")
+"""How the names of calls begin that change nothing and have one answer. Streams: test_openings.py."""
 
 METHODS = [
     method
@@ -26,41 +30,83 @@ METHODS = [
     for service in getattr(v1, f"{file}_pb2").DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-
-
-def policies() -> list[dict[str, object]]:
-    config = json.loads(SERVICE_CONFIG)
-    assert list(config) == ["methodConfig"]
-    return list(config["methodConfig"])
-
-
-def is_retried(method: MethodDescriptor) -> bool:
-    service = method.containing_service.full_name
-    names = [name for policy in json.loads(SERVICE_CONFIG)["methodConfig"] for name in policy["name"]]
-    return {"service": service} in names or {"service": service, "method": method.name} in names
+LARGE = "x" * 600_000
+"""More than gRPC keeps of a request in order to repeat it, and than fits into what is on the way."""
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_reads_and_calls_with_a_request_id_are_tried_again_and_nothing_else(method: MethodDescriptor) -> None:
-    once_only = "request_id" in method.input_type.fields_by_name
-    harmless = once_only or method.name.startswith(READS)
-    assert is_retried(method) == (harmless and not method.server_streaming)  # streams: test_openings.py
+    request: Any = getattr(v1, method.input_type.name)()
+    assert repeatable(request) is (method.name.startswith(READS) and not method.server_streaming)
+    if "request_id" in method.input_type.fields_by_name:
+        request.request_id = "8a6e0804-2bd0-4672-b79d-d97027f9071a"
+        assert repeatable(request)
 
 
-def test_nothing_is_named_that_does_not_exist() -> None:
-    known = {(method.containing_service.full_name, method.name) for method in METHODS}
-    for policy in json.loads(SERVICE_CONFIG)["methodConfig"]:
-        named = {(name["service"], name["method"]) for name in policy["name"] if "method" in name}
-        assert named <= known
+@contextmanager
+def broken_once(address: str, *, there: int = sys.maxsize, back: int = sys.maxsize) -> Iterator[str]:
+    """An address that leads to a server; the first connection breaks after so many bytes on the way there or back."""
+    host, _, port = address.rpartition(":")
+
+    def serve(listener: socket.socket, there: int, back: int) -> None:
+        with suppress(OSError), listener.accept()[0] as near, socket.create_connection((host, int(port))) as far:
+            returning = threading.Thread(target=pass_on, args=(far, near, back))
+            returning.start()
+            pass_on(near, far, there)
+            returning.join()
+            serve(listener, sys.maxsize, sys.maxsize)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener, there, back))
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
-def test_only_a_server_that_is_not_there_is_asked_again_and_never_twice_at_once() -> None:
-    for policy in policies():
-        assert set(policy) == {"name", "retryPolicy"}
-        retry = policy["retryPolicy"]
-        assert isinstance(retry, dict)
-        assert retry["retryableStatusCodes"] == ["UNAVAILABLE"]
-        assert 1 < retry["maxAttempts"] <= 5
+def pass_on(source: socket.socket, sink: socket.socket, limit: int) -> None:
+    """Until either side ends, or so much has passed; then both end."""
+    with suppress(OSError):
+        while limit and (data := source.recv(min(65536, limit))):
+            sink.sendall(data)
+            limit -= len(data)
+    for side in (source, sink):
+        with suppress(OSError):
+            side.shutdown(socket.SHUT_RDWR)
+
+
+def sent_ids(fake: FakeBedrock) -> set[str]:
+    """The request ids of the messages that a server has got."""
+    return {each.request_id for each in fake.requests if isinstance(each, v1.SendMessageRequest)}
+
+
+@pytest.mark.parametrize("where", ["there", "back"])
+def test_a_message_whose_connection_breaks_half_way_is_sent_again(address: str, fake: FakeBedrock, where: str) -> None:
+    fake.answers.append(says("Once."))
+    with broken_once(address, **{where: len(LARGE) // 2}) as way, Client(way, token="secret") as client:
+        assert client.conversation("c1").send(LARGE).message.text == LARGE
+    assert len(sent_ids(fake)) == 1
+
+
+@pytest.mark.parametrize("where", ["there", "back"])
+def test_so_it_is_with_asyncio(address: str, fake: FakeBedrock, where: str) -> None:
+    fake.answers.append(says("Once."))
+
+    async def story(way: str) -> str:
+        async with AsyncClient(way, token="secret") as client:
+            return (await client.conversation("c1").send(LARGE)).message.text
+
+    with broken_once(address, **{where: len(LARGE) // 2}) as way:
+        assert asyncio.run(story(way)) == LARGE
+    assert len(sent_ids(fake)) == 1
+
+
+def test_a_call_that_may_not_happen_twice_is_made_once(client: Client, fake: FakeBedrock) -> None:
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment"))
+    with pytest.raises(Unavailable):
+        client.call(client.conversations_stub.SendMessage, v1.SendMessageRequest(name=NAME, text="no request id"))
+    assert len(fake.asked(v1.SendMessageRequest)) == 1
 
 
 def test_a_message_that_is_sent_again_is_the_same_message(client: Client, fake: FakeBedrock) -> None:

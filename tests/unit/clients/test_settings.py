@@ -67,10 +67,18 @@ def test_a_token_is_not_sent_in_the_clear_to_other_machines(environ: dict[str, s
 
 def test_the_port_may_be_left_out(environ: dict[str, str]) -> None:
     assert resolve("https://example.com", environ=environ).target == "example.com:7421"
+    assert resolve("[::1]", environ=environ).target == "[::1]:7421"
 
 
 def test_a_token_does_not_appear_in_texts(environ: dict[str, str]) -> None:
     assert "secret" not in repr(resolve(token="secret", environ=environ))
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "carriage\r", "naïve", "nul\0"])
+def test_a_token_that_cannot_be_sent_is_reported_without_being_shown(environ: dict[str, str], token: str) -> None:
+    with pytest.raises(Misconfigured, match="the token has characters") as refused:
+        resolve(token=token, environ=environ)
+    assert token not in str(refused.value)
 
 
 def test_an_unreadable_token_file_is_reported(environ: dict[str, str], data: Path) -> None:

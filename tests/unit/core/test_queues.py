@@ -268,6 +268,7 @@ def test_a_waiting_message_can_be_withdrawn_once(delivery: Delivery) -> None:
     with pytest.raises(Rejected) as refused:
         talk.tell(WithdrawMessage(talk.at(), "oops"))
     assert refused.value.reason is Reason.UNKNOWN_OR_DECIDED
+    assert "message" in str(refused.value), "it was no question"
 
 
 def test_a_withdrawn_follow_up_becomes_no_run() -> None:

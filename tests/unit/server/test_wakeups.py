@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,8 +106,8 @@ class Loop:
     def time(self) -> float:
         return 1_000.0
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[..., None], *arguments: object) -> None:
+        self.soon.append(partial(callback, *arguments))
 
     call_soon_threadsafe = call_soon
 
@@ -132,6 +133,24 @@ def test_after_many_watchers_more_gathers_for_a_while(watchers: int, longest: fl
     loop.run()
     assert loop.later == ([] if longest is None else [1_000.0 + min(watchers * each, longest)])
     assert (woken[-1] == -1) is (longest is None)
+
+
+def test_a_flow_that_never_rests_is_paused_too() -> None:
+    """Whoever is woken is there again at once, since something is always new."""
+    loop = Loop()
+    wakeups = Wakeups(loop)  # type: ignore[arg-type]
+    woken = Counter[int]()
+
+    def watcher(number: int) -> None:
+        woken[number] += 1
+        assert woken[number] < 10, "the crossing has no end"
+        wakeups.wake(lambda: watcher(number))
+
+    for number in range(WATCHERS):
+        wakeups.wake(lambda number=number: watcher(number))  # type: ignore[misc]
+    loop.run()
+    assert woken == dict.fromkeys(range(WATCHERS), 1)
+    assert loop.later == [1_000.0 + WATCHERS * EVENTS_PAUSE_SECONDS]
 
 
 def test_waking_after_the_loop_has_closed_does_no_harm() -> None:

@@ -180,4 +180,4 @@ def test_an_update_of_a_conversation_that_is_gone_keeps_its_revision() -> None:
 def test_passing_text_cut_inside_a_character_does_not_break_the_stream() -> None:
     delta = text_delta("c:r5", 1, 4, "a\ud83d", reasoning=False)
     assert delta.text == "a?"
-    assert output_delta("call-1", 0, 0, "x").attempt == 1
+    assert output_delta("call-1", 2, 0, "x").attempt == 2
