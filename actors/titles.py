@@ -50,7 +50,7 @@ def title_of(text: str) -> str:
 
 def _cleaned(line: str) -> str:
     printable = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in line)
-    return " ".join(printable.translate(_QUOTES).split()).strip("#*_' ").removesuffix(".")
+    return " ".join(printable.translate(_QUOTES).split()).strip("#*_' ").removesuffix(".").rstrip()
 
 
 def untitled(record: ConversationRecord) -> bool:

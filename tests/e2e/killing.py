@@ -58,8 +58,10 @@ def kill_servers(folder: Path, times: int) -> Iterator[ServerKilled]:
 
 
 def _situations() -> Iterator[Situation]:
+    """Each kind of tree in each tier and mode within the first fifteen, each with other company after that."""
     kinds = list(TREES)
-    groups = [tuple(islice(cycle(kinds), start, start + TOGETHER)) for start in range(len(kinds))]
+    starts = [number * TOGETHER % len(kinds) for number in range(len(kinds))]
+    groups = [tuple(islice(cycle(kinds), start, start + TOGETHER)) for start in starts]
     modes = [("none", "unrestricted"), *((tier, mode) for tier in _tiers() for mode in ("restricted", "unrestricted"))]
     for number, (group, (tier, mode)) in enumerate(product(groups, modes)):
         # Without a namespace the tool host soon ends a storm for having too many processes.

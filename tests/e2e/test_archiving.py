@@ -70,7 +70,7 @@ def family(chat: Chat, twin: Twin) -> None:
     """A turn with an image and a sub-agent."""
     child = twin.part(calls(("submit_result", {"result": "done"})))
     chat.part.then(spawns(child.key), says("All done."))
-    assert within(chat.send("Look.", images=[pictures.large_jpeg()]).answer) == "All done."
+    assert within(chat.send("Look.", images=[pictures.png()]).answer) == "All done."
 
 
 def spawns(key: str) -> Play:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.killing import kill_servers
 
-TIMES = int(os.environ.get("BEDROCK_KILLS", "50"))
+TIMES = int(os.environ.get("BEDROCK_KILLS", "15"))
 """Servers killed."""
 
 BOUND_MS = float(os.environ.get("BEDROCK_KILL_MS", "inf"))

@@ -5,18 +5,12 @@ Drawn numbers would not do: Hypothesis mixes constants into them that it finds i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.property.profiles import CI_EXAMPLES, profile
-
 T = TypeVar("T")
-
-TOGETHER = 10
-"""Tapes that are drawn at once: drawing one alone costs as much as most tests of it."""
 
 
 class Tape:
@@ -53,32 +47,3 @@ class Tape:
 def tapes(shortest: int, longest: int) -> st.SearchStrategy[Tape]:
     """Tapes of so many decisions; a walk takes about five for each event."""
     return st.binary(min_size=shortest, max_size=longest).map(Tape)
-
-
-def on_tapes(
-    shortest: int, longest: int, examples: int = CI_EXAMPLES
-) -> Callable[[Callable[[Tape], None]], Callable[[], None]]:
-    """Run a test on so many tapes (in CI) of so many decisions. A failure names its tape."""
-
-    def decorate(test: Callable[[Tape], None]) -> Callable[[], None]:
-        def run(several: list[Tape]) -> None:
-            for tape in several:
-                try:
-                    test(tape)
-                except Exception as error:
-                    error.add_note(f"with {tape}")
-                    raise
-
-        run.__name__ = test.__qualname__  # what CI draws depends on it, and so differs from test to test
-        run.__doc__, run.__module__ = test.__doc__, test.__module__
-        size = TOGETHER * (1 + longest)
-        drawn = st.binary(min_size=size, max_size=size).map(lambda decisions: _cut(decisions, shortest, longest))
-        return profile(examples // TOGETHER)(given(drawn)(run))
-
-    return decorate
-
-
-def _cut(decisions: bytes, shortest: int, longest: int) -> list[Tape]:
-    """Equal pieces. The first byte of each says how much of the rest is used."""
-    pieces = [decisions[start : start + 1 + longest] for start in range(0, len(decisions), 1 + longest)]
-    return [Tape(piece[1 : 1 + shortest + piece[0] * (longest - shortest) // 255]) for piece in pieces]

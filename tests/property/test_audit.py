@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
 from msgspec.structs import replace
 
 from actors.core.audit import Audit
@@ -26,7 +27,8 @@ from actors.store.memory import MemoryStore
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.verification import findings
 from tests.property.drive import a_context, happen
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
 from tests.property.written import WrittenWorld
 from tests.replaying import differences
 
@@ -59,7 +61,8 @@ def found(store: Store, conversation_id: str) -> list[str]:
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 def test_nothing_is_found_in_what_was_written_and_the_machine_says_the_same_again(sub_agent: bool) -> None:
-    @on_tapes(100, 260, 100)
+    @profile(100)
+    @given(tapes(100, 260))
     def any_life(tape: Tape) -> None:
         store = MemoryStore()
         world = WrittenWorld(store, a_context(tape, sub_agent=sub_agent))
@@ -71,7 +74,8 @@ def test_nothing_is_found_in_what_was_written_and_the_machine_says_the_same_agai
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 def test_of_a_pruned_conversation_what_is_left_is_checked(sub_agent: bool) -> None:
-    @on_tapes(100, 260, 40)
+    @profile(40)
+    @given(tapes(100, 260))
     def any_life(tape: Tape) -> None:
         store = MemoryStore()
         world = WrittenWorld(store, a_context(tape, sub_agent=sub_agent))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 
 from tests.property.drive import a_context, happen
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
 from tests.property.world import World
 
 pytestmark = pytest.mark.timeout(3_600)
 
 
-@on_tapes(60, 200, 300)
+@profile(300)
+@given(tapes(60, 200))
 def test_a_cancel_at_any_step_settles_and_the_conversation_goes_on(tape: Tape) -> None:
     world = World(a_context(tape, sub_agent=tape.one_in(4)))
     while not tape.over and not world.terminal:

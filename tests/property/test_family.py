@@ -110,6 +110,16 @@ class Family(RuleBasedStateMachine):
             if not child.terminal:
                 progress(child, tape)
 
+    @precondition(lambda self: any(child.request for child in self.at_work))
+    @rule(who=DETAILS)
+    def a_sub_agent_submits(self, who: Tape) -> None:
+        """The way there by chance is long too."""
+        child = who.pick([child for child in self.at_work if child.request])
+        request = child.request
+        assert request
+        call = ToolUse(f"t-{request.request_id}-r", "submit_result", '{"result":"done"}')
+        child.deliver(LlmResponse(child.now, request.request_id, request.attempt, (call,), False))
+
     @rule(who=DETAILS, tape=DETAILS)
     def anything_happens(self, who: Tape, tape: Tape) -> None:
         world = who.pick(self.worlds)

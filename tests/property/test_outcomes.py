@@ -7,6 +7,7 @@ from typing import Self
 
 import pytest
 from bedrock import v1
+from hypothesis import given
 from msgspec.structs import replace
 
 from actors.core.content import MessageType
@@ -24,8 +25,8 @@ from server.queue import list_queue
 from server.wire.enums import FATE
 from server.wire.facts import Facts
 from tests.property.drive import a_context, walk
-from tests.property.profiles import everything_was_seen
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import everything_was_seen, profile
+from tests.property.tape import Tape, tapes
 from tests.property.world import World
 
 pytestmark = pytest.mark.timeout(3_600)
@@ -70,7 +71,8 @@ class StoredWorld(World):
 def test_every_accepted_message_has_exactly_one_fate() -> None:
     seen: Counter[str] = Counter()
 
-    @on_tapes(60, 200, 300)
+    @profile(300)
+    @given(tapes(60, 200))
     def live(tape: Tape) -> None:
         world = StoredWorld(a_context(tape))
         walk(world, tape)
@@ -117,7 +119,8 @@ def test_every_accepted_message_has_exactly_one_fate() -> None:
 def test_cycles_without_the_log_are_those_of_the_whole_log(sub_agent: bool) -> None:
     """The fold of all that watchers were told, and what is listed when none of it is left."""
 
-    @on_tapes(60, 200, 300)
+    @profile(300)
+    @given(tapes(60, 200))
     def live(tape: Tape) -> None:
         world = StoredWorld(a_context(tape, sub_agent=sub_agent))
         walk(world, tape)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from hypothesis import given
 
 from actors.core.context import ToolGroup
 from actors.core.cycles import (
@@ -26,7 +27,8 @@ from actors.core.cycles import (
     steps,
 )
 from actors.core.notifications import StopReason
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import profile
+from tests.property.tape import Tape, tapes
 
 pytestmark = pytest.mark.timeout(3_600)
 
@@ -56,9 +58,12 @@ def some_events(tape: Tape) -> list[CycleEvent]:
     return events
 
 
-@on_tapes(40, 240, 2_000)
-def test_a_projection_goes_on_from_any_point(tape: Tape) -> None:
-    events = some_events(tape)
+LISTS = tapes(40, 240).map(some_events)
+
+
+@profile(2_000)
+@given(LISTS)
+def test_a_projection_goes_on_from_any_point(events: list[CycleEvent]) -> None:
     projector = Projector()
     whole = projector.project(events)
     assert projector.project(events) == whole
@@ -66,9 +71,9 @@ def test_a_projection_goes_on_from_any_point(tape: Tape) -> None:
         assert projector.project(events[cut:], projector.project(events[:cut])) == whole
 
 
-@on_tapes(40, 240, 2_000)
-def test_every_event_has_one_place(tape: Tape) -> None:
-    events = some_events(tape)
+@profile(2_000)
+@given(LISTS)
+def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
     found = Projector().project(events)
     withdrawals = [event for event in events if isinstance(event, UserMessageWithdrawn)]
     placed = [one for cycle in found.cycles for one in (cycle.root, *cycle.events, *filter(None, [cycle.stop]))]
@@ -83,9 +88,9 @@ def test_every_event_has_one_place(tape: Tape) -> None:
     assert roots == sorted(roots)
 
 
-@on_tapes(40, 240, 2_000)
-def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(tape: Tape) -> None:
-    events = some_events(tape)
+@profile(2_000)
+@given(LISTS)
+def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(events: list[CycleEvent]) -> None:
     lenient = Projector()
     if not lenient.project(events).skipped:
         assert Projector(strict=True).project(events) == lenient.project(events)
@@ -96,9 +101,9 @@ def test_strict_reading_stops_at_the_first_event_that_lenient_reading_skips(tape
     assert lenient.project(events[: caught.value.index + 1]).skipped == 1
 
 
-@on_tapes(40, 240, 2_000)
-def test_both_views_show_every_output_once_and_in_order(tape: Tape) -> None:
-    events = some_events(tape)
+@profile(2_000)
+@given(LISTS)
+def test_both_views_show_every_output_once_and_in_order(events: list[CycleEvent]) -> None:
     for cycle in Projector().project(events).cycles:
         outputs = [event for event in cycle.events if isinstance(event, AgentOutput)]
         served, shown = rounds(cycle), steps(cycle)
@@ -119,8 +124,8 @@ def test_both_views_show_every_output_once_and_in_order(tape: Tape) -> None:
         assert said == [cycle.root, *(event for event in cycle.events if isinstance(event, UserMessage))]
 
 
-@on_tapes(40, 240, 1_000)
-def test_an_event_list_survives_its_file(tape: Tape) -> None:
-    events = some_events(tape)
+@profile(1_000)
+@given(LISTS)
+def test_an_event_list_survives_its_file(events: list[CycleEvent]) -> None:
     lines = msgspec.json.Encoder().encode_lines(events).splitlines()
     assert list(decode_lines(lines)) == events

@@ -5,30 +5,23 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from actors.tools.bash.scrollback import Scrollback, Window
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import profile
 
 KEPT, LINE, SHOWN = 60, 8, 24
 
-PIECES = (b"\n", b"a", b"bc", b"\n\n", b"0123456", b"01234567", "é".encode(), "😀".encode(), b"\xff", b"\x80")
-
-
-def some_text(tape: Tape) -> bytes:
-    """Up to 40 pieces; mostly few, so that often nothing is dropped."""
-    return b"".join(tape.pick(PIECES) for _ in range(tape.number(tape.pick((5, 12, 40)))))
-
-
-def some_cuts(tape: Tape) -> list[int]:
-    """Where the output is cut into what is fed at once."""
-    return [tape.number(tape.pick((20, 200))) for _ in range(tape.number(8))]
-
-
-def some_lines(tape: Tape) -> int:
-    return 1 + tape.number(39)
-
-
-def an_offset(tape: Tape) -> int:
-    return tape.number(tape.pick((8, 60)))
+TEXT = st.lists(
+    st.sampled_from(
+        [b"\n", b"a", b"bc", b"\n\n", b"0123456", b"01234567", "é".encode(), "😀".encode(), b"\xff", b"\x80"]
+    ),
+    max_size=40,
+).map(b"".join)
+CUTS = st.lists(st.integers(0, 200), max_size=8)
+LINES = st.integers(1, 40)
+OFFSETS = st.integers(0, 60)
 
 
 @dataclass
@@ -103,39 +96,43 @@ def fed(output: bytes, cuts: list[int], *, finished: bool) -> Scrollback:
     return scrollback
 
 
-@on_tapes(70, 70, 2_500)
-def test_windows_are_those_of_the_naive_model(tape: Tape) -> None:
-    lines, offset, finished = some_lines(tape), an_offset(tape), tape.pick((False, True))
-    output, cuts = some_text(tape), some_cuts(tape)
+@profile(2_500)
+@given(TEXT, CUTS, st.booleans(), LINES, OFFSETS)
+def test_windows_are_those_of_the_naive_model(
+    output: bytes, cuts: list[int], finished: bool, lines: int, offset: int
+) -> None:
     scrollback, naive = fed(output, cuts, finished=finished), Naive(output, finished)
     assert scrollback.tail(lines) == naive.tail(lines)
     assert scrollback.since(offset) == naive.since(offset)
     assert scrollback.end == len(naive.lines()[0])
 
 
-@on_tapes(90, 90, 1_000)
-def test_any_split_of_the_output_gives_the_same_lines(tape: Tape) -> None:
-    lines, offset = some_lines(tape), an_offset(tape)
-    output, cuts, others = some_text(tape), some_cuts(tape), some_cuts(tape)
+@profile(1_000)
+@given(TEXT, CUTS, CUTS, LINES, OFFSETS)
+def test_any_split_of_the_output_gives_the_same_lines(
+    output: bytes, cuts: list[int], others: list[int], lines: int, offset: int
+) -> None:
     one, other = fed(output, cuts, finished=False), fed(output, others, finished=False)
     assert one.tail(lines) == other.tail(lines)
     assert one.since(offset) == other.since(offset)
 
 
-@on_tapes(70, 70, 500)
-def test_a_tombstone_keeps_the_last_lines_under_their_numbers(tape: Tape) -> None:
-    kept, offset, output = tape.number(10), an_offset(tape), some_text(tape)
-    scrollback = fed(output, some_cuts(tape), finished=True)
+@profile(500)
+@given(TEXT, CUTS, st.integers(0, 10), OFFSETS)
+def test_a_tombstone_keeps_the_last_lines_under_their_numbers(
+    output: bytes, cuts: list[int], kept: int, offset: int
+) -> None:
+    scrollback = fed(output, cuts, finished=True)
     scrollback.keep_last(kept)
     naive = Naive(output, finished=True, kept_lines=kept)
     assert scrollback.since(offset) == naive.since(offset)
     assert scrollback.tail(99) == naive.tail(99)
 
 
-@on_tapes(70, 70, 500)
-def test_following_with_since_reads_every_kept_line_once(tape: Tape) -> None:
-    output = some_text(tape)
-    scrollback = fed(output, some_cuts(tape), finished=True)
+@profile(500)
+@given(TEXT, CUTS)
+def test_following_with_since_reads_every_kept_line_once(output: bytes, cuts: list[int]) -> None:
+    scrollback = fed(output, cuts, finished=True)
     windows = [scrollback.since(0)]
     while windows[-1].more:
         windows.append(scrollback.since(windows[-1].end))

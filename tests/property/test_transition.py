@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 
 from actors.core.content import Delivery, MessageType, ToolUse
 from actors.core.context import ConvContext
@@ -24,11 +25,14 @@ from actors.core.states import (
 from actors.core.transition import TransitionResult, run_chain, transition
 from tests.property.arbitrary import a_state, an_event, an_outcome
 from tests.property.drive import a_context
+from tests.property.profiles import profile
 from tests.property.step_laws import check_transition
-from tests.property.tape import Tape, on_tapes
+from tests.property.tape import Tape, tapes
 from tests.property.world import COMMANDS
 
 pytestmark = pytest.mark.timeout(3_600)
+
+DECISIONS = tapes(60, 60)
 
 
 def verdict(state: State, context: ConvContext, event: Event) -> TransitionResult | Reason:
@@ -38,14 +42,16 @@ def verdict(state: State, context: ConvContext, event: Event) -> TransitionResul
         return refusal.reason
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_state_transitions_are_deterministic(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
     assert verdict(state, context, event) == verdict(state, context, event)
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     current, *remaining = (f"t-{number}-{tape.number(255)}" for number in range(1 + tape.number(12)))
@@ -64,7 +70,8 @@ def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tap
     assert isinstance(result.new_state, TERMINAL if context.is_sub_agent else Idle)
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_every_event_in_every_state_gets_a_lawful_verdict(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
@@ -77,7 +84,8 @@ def test_every_event_in_every_state_gets_a_lawful_verdict(tape: Tape) -> None:
         assert isinstance(state, Idle | Error), f"I14: {event} was taken in {state}"
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
@@ -94,14 +102,16 @@ def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
         assert after.ledger.live <= (not isinstance(after, QUIET))
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_an_outcome_with_a_wrong_identity_is_ignored_in_every_state(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_outcome(tape, mine=False)
     assert transition(state, context, event) == TransitionResult(state, ())
 
 
-@on_tapes(60, 60)
+@profile()
+@given(DECISIONS)
 def test_a_message_is_accepted_while_nothing_is_under_way_and_refused_by_default_otherwise(tape: Tape) -> None:
     context = a_context(tape)
     state = a_state(tape, context)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given
 
 from tests.property.drive import a_context, walk
-from tests.property.profiles import everything_was_seen
-from tests.property.tape import Tape, on_tapes
+from tests.property.profiles import everything_was_seen, profile
+from tests.property.tape import Tape, tapes
 from tests.property.world import World
 
 pytestmark = pytest.mark.timeout(3_600)
@@ -54,7 +55,8 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     """And the walks reach every state, effect, notification, run-stop and refusal there is."""
     seen: Counter[str] = Counter()
 
-    @on_tapes(100, 260)
+    @profile()
+    @given(tapes(100, 260))
     def live(tape: Tape) -> None:
         walk(World(a_context(tape), seen), tape)
 
@@ -77,7 +79,8 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
 def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     seen: Counter[str] = Counter()
 
-    @on_tapes(70, 210)
+    @profile()
+    @given(tapes(70, 210))
     def live(tape: Tape) -> None:
         walk(World(a_context(tape, sub_agent=True), seen), tape)
 

@@ -278,6 +278,7 @@ def test_a_successor_keeps_the_title(titling: World) -> None:
         ("# Heading\nmore", "Heading"),
         ('Say "hello" to `world`', "Say hello to world"),
         ("don't", "don't"),
+        ("Wait for it .", "Wait for it"),
         ("„Größe“ prüfen", "Größe prüfen"),
         ("a\x00b\x1b[31mc\u202ed\u2028e", "a b [31mc d"),
         ("", ""),

@@ -272,7 +272,8 @@ def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> Non
 def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/withdraw q7")
-        await chat.until(lambda: fake.asked(v1.WithdrawMessageRequest))
+        chat.session.enter("/model")
+        await chat.shows("it is /model MODEL")  # commands are done one after the other, and the first prints nothing
 
     play(address, story)
     assert fake.asked(v1.WithdrawMessageRequest) == [v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")]
