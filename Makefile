@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export PYTHONDONTWRITEBYTECODE := 1
+# Every start of a program would compile it anew else.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## Show this list
