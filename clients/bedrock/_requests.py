@@ -73,10 +73,10 @@ def send(
     name: str,
     text: str,
     *,
-    delivery: str | None,
-    images: ImageSource | Sequence[ImageSource],
-    expected_run: str,
-    request_id: str | None,
+    delivery: str | None = None,
+    images: ImageSource | Sequence[ImageSource] = (),
+    expected_run: str = "",
+    request_id: str | None = None,
 ) -> v1.SendMessageRequest:
     """Make the request that sends a message."""
     return v1.SendMessageRequest(
@@ -87,6 +87,11 @@ def send(
         expected_run=expected_run,
         request_id=request_id or new_request_id(),
     )
+
+
+def give_up(name: str, run: str) -> v1.CancelConversationRequest:
+    """Make the request that cancels a run for whose answer nobody waits any more."""
+    return v1.CancelConversationRequest(name=name, run=run, reason="nobody waits for the answer any more")
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:

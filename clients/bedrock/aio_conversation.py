@@ -6,15 +6,13 @@ Methods without a word about their arguments take those of their twins in `bedro
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
-from bedrock.aio_runs import AsyncRun, follow
+from bedrock.aio_runs import AsyncRun, follow, question
 from bedrock.answers import Answer, AsyncApprove, decider
-from bedrock.errors import BedrockError
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
 from bedrock.streams import AsyncStream
@@ -62,15 +60,9 @@ class AsyncConversation:
     ) -> Answer:
         """Send a message and wait for the answer. If the task is cancelled meanwhile, so is the run."""
         decide = decider(approve)
-        async with self.send(text, images=images, request_id=request_id) as run:
-            try:
-                return await run.answer(approve=decide)
-            except BedrockError:
-                raise
-            except BaseException:
-                with suppress(BedrockError):
-                    await self.cancel(run=run.name, reason="nobody waits for the answer any more")
-                raise
+        request = _requests.send(self.name, text, images=images, request_id=request_id)
+        async with question(self._client, request) as run:
+            return await run.answer(approve=decide)
 
     def events(
         self,

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._progress import RunProgress
 from bedrock._reconnection import Reconnection
-from bedrock.answers import Answer, AsyncApprove, decider
-from bedrock.errors import ApprovalNeeded, BedrockError, NotAwaitingApproval, Unavailable, UnknownOrDecided
+from bedrock.answers import ANSWERED, Answer, AsyncApprove, decider
+from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
 from bedrock.events import Event, Stop
 from bedrock.messages import Approval, Message
 from bedrock.streams import AsyncStream
@@ -91,7 +91,7 @@ class AsyncRun(AsyncStream[Event]):
 
     async def _resolve(self, approval: Approval, *, approved: bool) -> None:
         request = _requests.resolve(self._conversation, approval, "approve" if approved else "deny", "")
-        with suppress(NotAwaitingApproval, UnknownOrDecided):  # somebody else was faster
+        with suppress(*ANSWERED):
             await self._client.call(self._client.conversations_stub.ResolveApproval, request)
 
     async def _waits(self, approval: Approval) -> bool:
@@ -124,6 +124,27 @@ class AsyncRun(AsyncStream[Event]):
                 yield event
                 if self._progress.stop:
                     return
+
+
+@asynccontextmanager
+async def question(client: AsyncClient, request: v1.SendMessageRequest) -> AsyncGenerator[AsyncRun]:
+    """Send a message, and cancel its run if the block, or already the sending, is broken off; see its twin."""
+    run = _prepared(client, request)
+    try:
+        async with run:
+            yield run
+    except BedrockError:
+        raise
+    except BaseException:
+        with suppress(BedrockError):
+            if not run.name:  # was perhaps accepted: under its id it names the same run again
+                run = await _prepared(client, request)
+            await client.call(client.conversations_stub.CancelConversation, _requests.give_up(request.name, run.name))
+        raise
+
+
+def _prepared(client: AsyncClient, request: v1.SendMessageRequest) -> AsyncRun:
+    return AsyncRun(client, request.name, client.call(client.conversations_stub.SendMessage, request))
 
 
 async def follow(client: AsyncClient, cursor: EventCursor, *, resuming: bool = False) -> AsyncGenerator[Event]:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Self, TypeVar
 
 from bedrock import v1
+from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
 from bedrock.messages import Approval
 
 __all__ = ["Answer", "Approve", "AsyncApprove"]
@@ -15,6 +16,9 @@ Approve = Literal["all"] | Callable[[Approval], bool]
 
 AsyncApprove = Literal["all"] | Callable[[Approval], bool | Awaitable[bool]]
 """The same for asyncio, where the function may be asynchronous."""
+
+ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
+"""What an answer to an approval raises if somebody else was faster."""
 
 Decide = TypeVar("Decide", bound=Callable[[Approval], Any])
 

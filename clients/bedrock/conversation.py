@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._names import enum_value
 from bedrock.answers import Answer, Approve, decider
-from bedrock.errors import BedrockError
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
-from bedrock.runs import Run, follow
+from bedrock.runs import Run, follow, question
 from bedrock.streams import Stream
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ class Conversation:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
         A question stands for its run: if the wait is broken off, by Ctrl-C or by an error in `approve`, the run is
-        cancelled. A run that waits for an approval is left waiting for it.
+        cancelled, also if the message is just being sent. A run that waits for an approval is left waiting for it.
 
         Args:
             text: What to say.
@@ -89,15 +87,9 @@ class Conversation:
             AgentBusy, InvalidArgument, …: As for `send`.
         """
         decide = decider(approve)
-        with self.send(text, images=images, request_id=request_id) as run:
-            try:
-                return run.answer(approve=decide)
-            except BedrockError:
-                raise
-            except BaseException:
-                with suppress(BedrockError):
-                    self.cancel(run=run.name, reason="nobody waits for the answer any more")
-                raise
+        request = _requests.send(self.name, text, images=images, request_id=request_id)
+        with question(self._client, request) as run:
+            return run.answer(approve=decide)
 
     def events(
         self,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from bedrock import _requests, v1
 from bedrock._cursor import EventCursor
 from bedrock._progress import RunProgress
 from bedrock._reconnection import Reconnection
-from bedrock.answers import Answer, Approve, decider
-from bedrock.errors import ApprovalNeeded, BedrockError, NotAwaitingApproval, Unavailable, UnknownOrDecided
+from bedrock.answers import ANSWERED, Answer, Approve, decider
+from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
 from bedrock.events import Event, Stop
 from bedrock.messages import Approval, Message
 from bedrock.streams import Stream
@@ -90,7 +90,7 @@ class Run(Stream[Event]):
 
     def _resolve(self, approval: Approval, *, approved: bool) -> None:
         request = _requests.resolve(self._conversation, approval, "approve" if approved else "deny", "")
-        with suppress(NotAwaitingApproval, UnknownOrDecided):  # somebody else was faster
+        with suppress(*ANSWERED):
             self._client.call(self._client.conversations_stub.ResolveApproval, request)
 
     def _waits(self, approval: Approval) -> bool:
@@ -110,6 +110,29 @@ class Run(Stream[Event]):
                 yield event
                 if self._progress.stop:
                     return
+
+
+@contextmanager
+def question(client: Client, request: v1.SendMessageRequest) -> Generator[Run]:
+    """Send a message, and cancel its run if the block, or already the sending, is broken off.
+
+    Errors of this package leave the run alone: it has ended, or waits for an approval, or goes on without us.
+    """
+    run: Run | None = None
+    try:
+        with _sent(client, request) as run:
+            yield run
+    except BedrockError:
+        raise
+    except BaseException:
+        with suppress(BedrockError):
+            run = run or _sent(client, request)  # was perhaps accepted: under its id it names the same run again
+            client.call(client.conversations_stub.CancelConversation, _requests.give_up(request.name, run.name))
+        raise
+
+
+def _sent(client: Client, request: v1.SendMessageRequest) -> Run:
+    return Run(client, request.name, client.call(client.conversations_stub.SendMessage, request))
 
 
 def follow(client: Client, cursor: EventCursor, *, resuming: bool = False) -> Generator[Event]:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from bedrock import v1
 
 from tests import pictures
 from tests.e2e import processes
@@ -102,7 +103,7 @@ class Asked:
 def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
     """Runs `bedrock ask`, or another command, in a process of its own, against the server of this module."""
 
-    def run(*arguments: str, command: str = "ask", stdin: str = "", **env: str) -> Asked:
+    def run(*arguments: str, program: str = str(PROGRAM), command: str = "ask", stdin: str = "", **env: str) -> Asked:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
@@ -111,7 +112,7 @@ def ask(server: ServerProcess, tmp_path: Path) -> Callable[..., Asked]:
         }
         return Asked(
             subprocess.run(
-                [str(PROGRAM), command, *arguments],
+                [program, command, *arguments],
                 cwd=tmp_path,
                 env=environment | env,
                 input=stdin,
@@ -182,6 +183,20 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(
         asked = asking.result(PATIENCE)
     assert (asked.code, asked.output) == (130, "")
     assert "cancelled" in asked.errors
+
+
+def test_a_run_whose_output_nobody_reads_any_more_is_cancelled(
+    ask: Callable[..., Asked], twin: Twin, server: ServerProcess
+) -> None:
+    part = twin.part(calls(("bash", {"cmd": "while sleep 0.1; do echo still here; done"})))
+    line = '{ "$0" ask -q --output stream-json "$1"; echo $? >&2; } | head -n 1'
+    asked = ask(line, str(PROGRAM), prompt(part), program="sh", command="-c")
+    assert asked.errors == "141\n"
+    assert len(asked.output.splitlines()) == 1
+    with server.client() as client:
+        (found,) = (each for each in client.conversations() if part.key in each.title)
+        (cycle,) = client.conversation(found.name).cycles()
+        assert (found.state.busy, cycle.stop_reason) == (False, v1.STOP_REASON_INTERRUPTED)
 
 
 def test_an_image_is_asked_about_and_comes_back_as_a_file(

@@ -234,7 +234,7 @@ def test_the_program_lists_takes_back_and_shows_how_it_went(
     chat.settle()
     assert within(run.wait)
     settled = [line.split("\t")[3] for line in program("queue", slug, "--all").splitlines()]
-    assert settled == ["withdrawn", "delivered", "delivered"]
+    assert settled == ["taken back", "delivered", "delivered"]
 
     timeline = program("show", slug, "--timeline")
     assert "\x1b" not in timeline

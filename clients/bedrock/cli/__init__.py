@@ -4,18 +4,17 @@ Needs the extra `cli` of the client's distribution. Commands that belong to the 
 distribution, by the entry point group "bedrock.commands".
 """
 
-import io
 import os
 import sys
+
+from bedrock.cli import streams
 
 
 def main() -> None:
     """Run the program with the arguments of the process. Always ends with SystemExit."""
     # What gRPC logs about lost connections is said better by us.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    streams.prepare()
     try:
         import click  # noqa: F401, PLC0415 -- an extra, and the package is imported without it
     except ImportError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Any
 
 import click
 
 from bedrock.cli import exits
-from bedrock.errors import BedrockError
 
 #: Where each command lives; imported when it is used, or when all are listed.
 OURS = {
@@ -47,6 +47,13 @@ GROUP = "bedrock.commands"
 class Commands(click.Group):
     """The commands of this package and those that are plugged in. Ours win if names clash."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the options before the command; --help and --version print already here."""
+        with exits.told():
+            return super().make_context(info_name, args, parent, **extra)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands in the order in which a newcomer meets them."""
         plugged = sorted(name for name in _plugged() if name not in OURS)
@@ -75,16 +82,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; no error of ours gets through as a traceback."""
-        try:
+        with exits.told():
             return super().invoke(ctx)
-        except exits.Failure as failure:
-            ended = failure
-        except BedrockError as error:
-            ended = exits.Failure.of(error)
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(exits.CANCELLED) from None
-        ended.show()
-        raise click.exceptions.Exit(ended.exit_code)
 
 
 def _plugged() -> dict[str, EntryPoint]:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,16 @@ import click
 from google.protobuf import json_format
 
 from bedrock import Conversation, Event, Run, v1
-from bedrock._requests import image
-from bedrock.cli import exits
+from bedrock._requests import image, send
+from bedrock.answers import ANSWERED
+from bedrock.cli import exits, streams
 from bedrock.cli.connection import connect
 from bedrock.cli.flow import flow_of
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.progress import Progress
 from bedrock.errors import RunEnded
+from bedrock.runs import question
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +74,41 @@ def ask(
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run).
+    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 nobody reads standard output
+    any more (that cancels the run too).
     """
     ctx = click.get_current_context()
+    streams.ensure_read(sys.stdout)
     text = _prompt(prompt)
     pictures = [_picture(path) for path in images]
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
-    run = conversation.send(text, images=pictures)
+    run: Run | None = None
     try:
-        stream = output == "stream-json"
-        outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
+        with question(client, send(conversation.name, text, images=pictures)) as run:
+            stream = output == "stream-json"
+            outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
     except KeyboardInterrupt:
-        conversation.cancel(run=run.name, reason="Ctrl-C")
         outcome = Outcome(exits.CANCELLED, error="cancelled")
-    finally:
-        run.close()
     _report(conversation, run, outcome, output, plain=plain)
     ctx.exit(outcome.exit_code)
 
 
 def _prompt(arguments: tuple[str, ...]) -> str:
     given = " ".join(arguments)
-    piped = sys.stdin.read().strip() if _is_piped() or not (given or sys.stdin.isatty()) else ""
+    piped = _input() if _is_piped() or not (given or sys.stdin.isatty()) else ""
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
+    text.encode()  # what cannot be sent is told before anything is
     return text
+
+
+def _input() -> str:
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
 
 
 def _picture(path: str) -> v1.Image:
@@ -121,13 +132,15 @@ def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool
     with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
         progress.begin(conversation.get)
         for event in run:
+            streams.ensure_read(sys.stdout)
             progress.show(event)
             if stream:
                 click.echo(json.dumps(_as_json(event)))
             if event.approval is not None:
                 if not approve:
                     return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
-                conversation.approve(event.approval)
+                with suppress(*ANSWERED):
+                    conversation.approve(event.approval)
     return _outcome(run)
 
 
@@ -139,7 +152,7 @@ def _outcome(run: Run) -> Outcome:
         return Outcome(exits.CANCELLED if interrupted else exits.FAILED, error=error.message)
 
 
-def _report(conversation: Conversation, run: Run, outcome: Outcome, output: str, *, plain: bool) -> None:
+def _report(conversation: Conversation, run: Run | None, outcome: Outcome, output: str, *, plain: bool) -> None:
     if output == "text":
         if outcome.exit_code == exits.OK:
             _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
@@ -166,14 +179,14 @@ def _answer(text: str, paint: Paint) -> None:
         click.echo(line)
 
 
-def _result(conversation: Conversation, run: Run, outcome: Outcome) -> dict[str, Any]:
-    latest = conversation.get()
+def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> dict[str, Any]:
+    latest, stop = conversation.get(), run.stop if run else None
     return {
         "conversation": latest.name,
         "slug": latest.slug,
-        "run": run.name,
-        "stop_reason": run.stop.reason if run.stop else None,
-        "stop_detail": run.stop.detail if run.stop else None,
+        "run": run.name if run else None,
+        "stop_reason": stop.reason if stop else None,
+        "stop_detail": stop.detail if stop else None,
         "text": outcome.text,
         "error": outcome.error or None,
         "needs_approval": outcome.needs_approval or None,

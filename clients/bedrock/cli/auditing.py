@@ -11,12 +11,12 @@ from bedrock import Client, v1
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.files import write_file
-from bedrock.cli.names import NAME
+from bedrock.cli.names import CONVERSATION, NAME
 from bedrock.cli.paint import harmless
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=CONVERSATION)
 @click.option("--all", "everything", is_flag=True, help="All conversations, archived ones and sub-agents too.")
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:

@@ -14,7 +14,7 @@ from bedrock import v1
 from bedrock._names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
-from bedrock.cli.names import complete_conversation
+from bedrock.cli.names import CONVERSATION
 from bedrock.cli.paint import Paint
 from bedrock.cli.tables import JSON_OPTION, print_json, print_table
 from bedrock.cli.timeline import timeline_of
@@ -27,7 +27,7 @@ LIMIT = 20
 
 
 @click.command()
-@click.argument("source", metavar="NAME|FILE.jsonl", shell_complete=complete_conversation)
+@click.argument("source", metavar="NAME|FILE.jsonl", type=CONVERSATION)
 @click.option("-n", "--limit", type=click.IntRange(1), help=f"How many of the latest. [{LIMIT}; of events: all]")
 @click.option("--timeline", is_flag=True, help="With requests and tools, as they followed each other.")
 @click.option("--events", is_flag=True, help="Print the events that they are made of, as lines of JSON.")

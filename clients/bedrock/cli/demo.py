@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from bedrock import Client, Conversation, v1
+from bedrock.answers import ANSWERED
 from bedrock.cli import exits
 from bedrock.cli.paint import Paint
 from bedrock.cli.transcript import Transcript
@@ -38,7 +40,8 @@ def play(
         if event.approval is not None:
             transcript.ask(event.approval, made.working_directory)
             transcript.show(event)
-            _decide(conversation, event.approval, scripted, paint, write)
+            with suppress(*ANSWERED):
+                _decide(conversation, event.approval, scripted, paint, write)
             continue
         transcript.show(event)
     write("")

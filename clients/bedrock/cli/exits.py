@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
 import click
 
+from bedrock.cli import streams
 from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
 
 OK = 0
@@ -17,6 +22,8 @@ NEEDS_APPROVAL = 3
 UNREACHABLE = 4
 #: Cancelled, by Ctrl-C or by somebody else.
 CANCELLED = 130
+#: Whoever read the output has gone; the same as of a program that SIGPIPE ends.
+CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`."
 
@@ -48,3 +55,38 @@ class Failure(Exception):
         click.echo(f"error: {self.message}", err=True)
         if self.hint:
             click.echo(self.hint, err=True)
+
+
+@contextmanager
+def told() -> Generator[None]:
+    """Turn the errors of the block into a text on standard error and the exit code of the program."""
+    try:
+        yield
+    except BrokenPipeError:
+        exit_code = CLOSED_PIPE
+    except KeyboardInterrupt:
+        exit_code = CANCELLED
+    except (Failure, BedrockError, OSError, UnicodeEncodeError) as error:
+        ended = _failure(error)
+        with suppress(OSError):
+            ended.show()
+        exit_code = ended.exit_code
+    else:
+        return
+    streams.give_up()
+    raise click.exceptions.Exit(exit_code)
+
+
+def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError) -> Failure:
+    """What an error means for somebody at a terminal."""
+    match error:
+        case Failure():
+            return error
+        case BedrockError():
+            return Failure.of(error)
+        case OSError(errno=errno.EBADF):
+            return Failure("standard output is closed")
+        case OSError():
+            return Failure(": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error))
+        case _:
+            return Failure("what is to be sent is no UTF-8 text", "Look at the command line.", USAGE)

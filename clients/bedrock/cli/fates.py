@@ -1,4 +1,4 @@
-"""What became of messages that had to wait, put among the messages that were stored."""
+"""What became of messages that had to wait, put among the messages that were stored, and as a line for people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from bedrock import AsyncConversation, Conversation, Message, v1
+from bedrock._names import enum_name
+from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.words import NOT_RUN, fate
 
 _WAITS = v1.QueuedMessage.FATE_QUEUED
 _DELIVERED = v1.QueuedMessage.FATE_DELIVERED
@@ -53,6 +56,20 @@ def with_fates(messages: Iterable[Message], fates: Iterable[v1.QueuedMessage]) -
         if message.name in dropped:
             yield dropped[message.name]
     yield from others
+
+
+def fate_line(entry: v1.QueuedMessage, paint: Paint) -> str:
+    """Say what became of a message that was not delivered, or that it waits."""
+    match enum_name(v1.QueuedMessage.Fate, entry.fate):
+        case "discarded":
+            return paint.careful(f"■ {NOT_RUN}")
+        case "queued":
+            text = f"waits ({enum_name(v1.Delivery, entry.message.delivery).replace('_', '-')})"
+        case "returned":
+            text = f"was {fate('returned')}; send it again if it still matters"
+        case other:
+            text = f"was {fate(other)}"
+    return paint.dim(f"⋯ “{one_line(Message(entry.message).text, 60)}” {text}")
 
 
 def _is_since(entry: v1.QueuedMessage, first: Message) -> bool:

@@ -14,7 +14,7 @@ from bedrock._names import enum_name
 from bedrock.cli import sub_agents
 from bedrock.cli.connection import connect
 from bedrock.cli.fates import fates_since
-from bedrock.cli.names import NAME, complete_conversation
+from bedrock.cli.names import CONVERSATION, NAME
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_json, print_table
 from bedrock.cli.timeline import timeline_of
@@ -24,19 +24,13 @@ from bedrock.messages import Approval, moment
 
 @click.command("list")
 @click.option("--archived", is_flag=True, help="Those that are archived.")
-@click.option(
-    "--parent",
-    metavar="SLUG",
-    default="",
-    shell_complete=complete_conversation,
-    help="The sub-agents of this conversation.",
-)
+@click.option("--parent", metavar="SLUG", type=CONVERSATION, help="The sub-agents of this conversation.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
 @JSON_OPTION
 @click.pass_context
-def list_(ctx: click.Context, archived: bool, parent: str, limit: int, output: str) -> None:
+def list_(ctx: click.Context, archived: bool, parent: str | None, limit: int, output: str) -> None:
     """List conversations, the latest first."""
-    found = list(islice(connect(ctx).conversations(archived=archived, parent=parent), limit))
+    found = list(islice(connect(ctx).conversations(archived=archived, parent=parent or ""), limit))
     if output == "json":
         print_json(found)
         return

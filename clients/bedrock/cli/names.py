@@ -19,17 +19,31 @@ PATIENCE = 1.0
 MOST = 100
 
 
-def complete_conversation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The slugs of conversations that begin so, the latest first."""
-    return _complete(ctx, incomplete, _conversations)
-
-
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The models that begin so."""
     return _complete(ctx, incomplete, _models)
 
 
-NAME = click.argument("name", shell_complete=complete_conversation)
+class ConversationName(click.ParamType[str]):
+    """A conversation by its slug or its id. An empty one, as of a variable that is not set, is no name."""
+
+    name = "conversation"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name.
+
+        Raises:
+            BadParameter: It is empty.
+        """
+        return value or self.fail("it is empty", param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The slugs of conversations that begin so, the latest first."""
+        return _complete(ctx, incomplete, _conversations)
+
+
+CONVERSATION = ConversationName()
+NAME = click.argument("name", type=CONVERSATION)
 
 
 def _conversations(client: Client) -> Iterable[tuple[str, str]]:

@@ -9,7 +9,7 @@ import click
 
 from bedrock import Client, Conversation
 from bedrock.cli import exits
-from bedrock.cli.names import complete_conversation, complete_model
+from bedrock.cli.names import CONVERSATION, complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,9 +39,7 @@ _OPTIONS = (
         help="Which tool calls of a new conversation ask first. [default: the server's]",
     ),
     click.option("-c", "--continue", "latest", is_flag=True, help="Go on with the latest conversation."),
-    click.option(
-        "-r", "--resume", metavar="SLUG", shell_complete=complete_conversation, help="Go on with this conversation."
-    ),
+    click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Go on with this conversation."),
 )
 
 

@@ -8,13 +8,13 @@ from bedrock import Event, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.calls import headline, telling
-from bedrock.cli.fates import with_fates
+from bedrock.cli.fates import fate_line, with_fates
 from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
 from bedrock.cli.paint import Paint, Width, harmless, one_line
 from bedrock.cli.pictures import described
 from bedrock.cli.questions import question_lines
-from bedrock.cli.words import MODES, NOT_RUN, fate, interruption
+from bedrock.cli.words import MODES, interruption
 from bedrock.messages import Approval, ToolCall
 
 #: What a message of a person begins with.
@@ -64,7 +64,7 @@ class Transcript:
             if isinstance(entry, Message):
                 self.message(entry)
             else:
-                self._fate(entry)
+                self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[v1.QueuedMessage] = ()) -> None:
         """Print what an event is to a person; many are nothing. With a snapshot come the `fates` of its time."""
@@ -196,21 +196,7 @@ class Transcript:
 
     def _show_queue_changed(self, event: Event) -> None:
         if event.fate not in ("delivered", "discarded"):  # its message, and the end of its run, tell the rest
-            self._fate(event.proto.queue_changed)
-
-    def _fate(self, entry: v1.QueuedMessage) -> None:
-        """What became of a message that was not delivered, or that it waits."""
-        match enum_name(v1.QueuedMessage.Fate, entry.fate):
-            case "discarded":
-                self._write(self._paint.careful(f"■ {NOT_RUN}"))
-                return
-            case "queued":
-                text = f"waits ({enum_name(v1.Delivery, entry.message.delivery).replace('_', '-')})"
-            case "returned":
-                text = f"was {fate('returned')}; send it again if it still matters"
-            case other:
-                text = f"was {fate(other)}"
-        self._write(self._paint.dim(f"⋯ “{one_line(Message(entry.message).text, 60)}” {text}"))
+            self._write(fate_line(event.proto.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:
         retrying = event.proto.retrying

@@ -15,7 +15,7 @@ from bedrock._names import resource_name
 from bedrock.cli.connection import connect
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.live_list import watch_list
-from bedrock.cli.names import complete_conversation
+from bedrock.cli.names import CONVERSATION
 from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.tables import as_plain
@@ -25,7 +25,7 @@ TICK = 0.5
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=complete_conversation)
+@click.argument("name", required=False, type=CONVERSATION)
 @click.option(
     "--output", type=click.Choice(["text", "stream-json"]), default="text", help="For people, or a line per event."
 )

@@ -186,6 +186,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.refusals: dict[str, deque[Refusal]] = {}
         self.cuts: deque[int] = deque()
         self.skips: deque[int] = deque()
+        self.accepted: Callable[[], object] = lambda: None
+        """Called when a message was accepted, before its sender hears of it."""
         self.requests: list[Message] = []
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
@@ -420,7 +422,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 self._abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
             response = self._queue(request) if busy else self._start(request)
             self._accepted[request.request_id] = response
-            return response
+        self.accepted()
+        return response
 
     def _start(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
         before = self.revision

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 
@@ -260,6 +261,28 @@ def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    run(address, story)
+    (cancel,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancel, v1.CancelConversationRequest)
+    assert cancel.run == f"{NAME}/requestCycles/1"
+
+
+def test_a_question_whose_task_is_cancelled_while_it_is_sent_is_cancelled_too(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        loop, left = asyncio.get_running_loop(), threading.Event()
+        task = asyncio.create_task(client.ask("Remove x"))
+
+        def accepted() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+            left.wait(10)
+
+        fake.accepted = accepted
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        left.set()
 
     run(address, story)
     (cancel,) = fake.asked(v1.CancelConversationRequest)

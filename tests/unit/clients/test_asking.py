@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
 import pickle
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import bedrock
@@ -11,6 +14,7 @@ import grpc
 import pytest
 from bedrock import Answer, Approval, Client, v1
 from bedrock.errors import AgentBusy, ApprovalNeeded, RunFailed, RunInterrupted
+from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -181,6 +185,45 @@ def test_a_question_that_is_given_up_is_cancelled(
     (cancel,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)
+
+
+def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    left = threading.Event()
+
+    def pressed() -> None:
+        _thread.interrupt_main()
+        left.wait(10)
+
+    fake.accepted = pressed
+    with pytest.raises(KeyboardInterrupt):
+        client.ask("Remove x")
+    left.set()
+    (cancel,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancel, v1.CancelConversationRequest)
+    assert (cancel.name, cancel.run) == (NAME, RUN)
+    assert fake.conversation.state.kind == v1.STATE_KIND_IDLE
+
+
+def test_the_run_of_somebody_else_survives_a_question_that_is_given_up(
+    client: Client, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    conversation = client.conversation("c1")
+    conversation.send("Theirs")
+    call = client.call
+    pressed = iter([KeyboardInterrupt])
+
+    def interrupted(method: Callable[..., Message], request: Message) -> Message:
+        for error in pressed:
+            raise error
+        return call(method, request)
+
+    monkeypatch.setattr(client, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        conversation.ask("Ours")
+    assert not fake.asked(v1.CancelConversationRequest)
+    assert fake.conversation.state.run == RUN
 
 
 def test_a_cancel_by_somebody_else_is_an_interruption(client: Client, fake: FakeBedrock) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import json
+import re
+import threading
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 import click
 import grpc
 import pytest
-from bedrock import v1
+from bedrock import Approval, Conversation, v1
 from bedrock.cli import app, demo, doctor, exits
 from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
@@ -120,6 +123,24 @@ def test_everything_that_asks_can_be_approved(program: Program, fake: FakeBedroc
     assert (result.exit_code, result.stdout) == (0, "Done.\n")
 
 
+@pytest.mark.parametrize("command", ["ask --approve all Remove", "chat"])
+def test_somebody_else_may_answer_before_everything_is_approved(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
+    approve = Conversation.approve
+
+    def too_slow(conversation: Conversation, approval: Approval | str) -> v1.Conversation:
+        assert isinstance(approval, Approval)
+        assert fake.resolve(approval.name, v1.APPROVAL_DECISION_DENY)
+        return approve(conversation, approval)
+
+    monkeypatch.setattr(Conversation, "approve", too_slow)
+    result = program(*command.split())
+    assert result.exit_code == 0
+    assert "Then not.\n" in result.stdout
+
+
 def test_a_run_that_somebody_cancels_is_exit_code_130(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
     assert program("ask", "Hi").exit_code == exits.CANCELLED
@@ -141,6 +162,38 @@ def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancelled, v1.CancelConversationRequest)
     assert cancelled.run == f"{NAME}/requestCycles/1"
+
+
+def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("sleep", "", "", ask=True))
+    left = threading.Event()
+
+    def pressed() -> None:
+        _thread.interrupt_main()
+        left.wait(10)
+
+    fake.accepted = pressed
+    result = program("ask", "--output", "json", "Wait")
+    left.set()
+    assert result.exit_code == exits.CANCELLED
+    assert (json.loads(result.stdout)["run"], json.loads(result.stdout)["exit_code"]) == (None, exits.CANCELLED)
+    (cancelled,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancelled, v1.CancelConversationRequest)
+    assert cancelled.run == f"{NAME}/requestCycles/1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("show", "export", "watch", "cancel", "queue", "cycles", "replay", "download", "approve", "continue", "rm -y"),
+        *("verify", "withdraw", "archive", "rename --title x", "mode", "list --parent", "chat -r", "ask Hi -r"),
+    ],
+)
+def test_an_empty_name_is_a_wrong_command_line(program: Program, fake: FakeBedrock, command: str) -> None:
+    result = program(*command.split(), "", *(["restricted"] if command == "mode" else []))
+    assert result.exit_code == exits.USAGE
+    assert re.search(r"Invalid value for '.*(NAME|--parent|--resume).*': it is empty", result.stderr)
+    assert not fake.requests
 
 
 def test_no_server_is_exit_code_4_and_says_how_to_start_one() -> None:

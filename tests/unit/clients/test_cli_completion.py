@@ -74,7 +74,7 @@ def test_a_server_that_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.Mon
     monkeypatch.setattr(names, "_conversations", lambda client: [("x", "")] * released.wait(30))
     asked = click.Context(bedrock)
     try:
-        assert names.complete_conversation(asked, bedrock.params[0], "x") == []
+        assert names.CONVERSATION.shell_complete(asked, bedrock.params[0], "x") == []
         assert not released.is_set()
         assert "completion" in {thread.name for thread in threading.enumerate()}, "it waited for an answer"
     finally:
