@@ -210,7 +210,7 @@ class EffectExecutor:
             self._refuse(effect, LlmFailure(ErrorKind.INVALID_REQUEST, text))
             return
         if not self._admission.enter():
-            text = f"{self._admission.limit} model requests are in flight on this server."
+            text = f"{self._admission.limit} model requests are in flight on this server: send a message later."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
             return
         token = self._begin(record)
@@ -222,7 +222,8 @@ class EffectExecutor:
             runner.launch()
         except RuntimeError:  # the machine has no thread left
             self._admission.leave()
-            self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, "This server has no room for another request."))
+            text = "This server has no room for another request: send a message later."
+            self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
 
     def _history_of(self, record: ConversationRecord) -> StoredHistory:
         if self._history is None:

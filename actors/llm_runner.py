@@ -139,14 +139,16 @@ class LlmRunner(Actor):
         except ModelFailed as failed:
             return self._error(failed.failure, failed.retry_after_ms, failed)
         except StoreError:
-            return self._error(LlmFailure(ErrorKind.SERVER_ERROR, "The stored history could not be read."))
+            text = "The stored history could not be read: the server's log tells why."
+            return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ImagesUnavailable as unavailable:
             if request.cancel.cancelled:
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
         except BaseException:
             log.exception("fault in a model request of %s", request.request_id)
-            return self._error(LlmFailure(ErrorKind.UNKNOWN, "Bedrock itself failed while asking the model."))
+            text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
+            return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
         return self._response(answer)
 
     def _aborted(self, usage: Usage | None = None) -> LlmAborted:

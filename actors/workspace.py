@@ -20,6 +20,9 @@ FILE_BYTES = 32 * 1024
 ALL_BYTES = 64 * 1024
 """Of all together, at most; the nearest to the working directory come first."""
 
+SHOWN = 200
+"""Characters of a path that is refused, at most."""
+
 MAX_FILES = 16
 """How many are named at all, read or not: the nearest."""
 
@@ -39,7 +42,7 @@ class LocalWorkspace:
         try:
             real = str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError):
-            raise ValueError("there is no such directory on the server") from None
+            raise ValueError(f"there is no such directory on the server: {_shown(path)}") from None
         if not os.path.isdir(real):
             raise ValueError("it is not a directory")
         if not _is_text(real):
@@ -105,6 +108,13 @@ def _upwards(directory: str, top: str) -> Iterator[str]:
         yield folder
         folder = os.path.dirname(folder)
     yield top
+
+
+def _shown(path: str) -> str:
+    """A path as it was given, harmless to print, and cut in the middle if it is long."""
+    if len(path) > SHOWN:
+        path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)
 
 
 def _is_text(path: str) -> bool:

@@ -65,17 +65,17 @@ class Wired:
 
 @contextmanager
 def wire(config: Config) -> Iterator[Wired]:
-    """Open everything behind the ports, and close it at the end. Raises CannotStart."""
+    """Open everything behind the ports, and close it at the end. Raises CannotStart, or ConfigError for a model or
+    provider that cannot be used as it is set.
+    """
     with ExitStack() as opened:
         clock = SystemClock()
+        models = _models(config)
         try:
             store = open_store(config.data_dir, clock=clock)
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / "token")
-            models = Catalog(
-                _providers(config), default=config.default_model, small=config.small_model, models=config.models
-            )
-        except (DataDirectoryBusy, StoreUnusable, TokenUnusable, ValueError) as error:
+        except (DataDirectoryBusy, StoreUnusable, TokenUnusable) as error:
             raise CannotStart(str(error)) from None
         sandbox = _sandbox(config)
         opened.callback(sandbox.close)
@@ -128,6 +128,14 @@ def _tell_of(report: SandboxReport) -> None:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
 
 
+def _models(config: Config) -> Catalog:
+    """The models that are offered. Raises ConfigError."""
+    try:
+        return Catalog(_providers(config), default=config.default_model, small=config.small_model, models=config.models)
+    except ValueError as error:
+        raise config.refusal(str(error)) from None
+
+
 def _providers(config: Config) -> tuple[ProviderConfig, ...]:
     """Those of the file, then those of the environment that the file does not name."""
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
@@ -139,7 +147,7 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
     """Serve until a signal says stop. `announce` gets the line that says that the server is ready.
 
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
-    program started ends with that program, however it ends. Raises CannotStart.
+    program started ends with that program, however it ends. Raises CannotStart or ConfigError.
     """
     with Deadline() as deadline, wire(config) as wired:
         try:
@@ -149,7 +157,8 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
             raise CannotStart(text) from None
         wired.housekeeper.start()
         if restored:
-            log.info("brought %d conversations to rest after a restart", len(restored))
+            what = "conversation" if len(restored) == 1 else "conversations"
+            log.info("brought %d %s to rest after a restart", len(restored), what)
         asyncio.run(_serve(config, wired, announce, deadline, until_eof))
     log.info("stopped")
 

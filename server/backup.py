@@ -32,13 +32,13 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     A server may use it meanwhile. The copy is that of one moment, and it is checked. Token, keys and settings are
     not in it.
     """
-    from actors.store.backup import BackupFailed, back_up  # noqa: PLC0415 -- not for --help
+    from actors.store.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
 
     directory = _directory(data_dir, config)
     try:
         made = back_up(directory, file, replace=force)
     except (BackupFailed, StoreUnusable) as error:
-        fail(f"no backup was made: {error}", FAILED)
+        fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExists) else FAILED)
     click.echo(f"backed up {_amount(made)} to {made.path}")
 
 
@@ -76,4 +76,5 @@ def _directory(data_dir: str | None, config: Path | None) -> Path:
 
 
 def _amount(made: Copied) -> str:
-    return f"{made.conversations} conversations, {made.size / 1_000_000:.1f} MB,"
+    what = "conversation" if made.conversations == 1 else "conversations"
+    return f"{made.conversations} {what}, {made.size / 1_000_000:.1f} MB,"

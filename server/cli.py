@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from server.config import LOG_LEVELS, SANDBOXES, ConfigError, load
+from server.config import LOG_LEVELS, SANDBOXES, Config, ConfigError, load
 
 CANNOT_START = 1
 USAGE = 2
@@ -46,8 +46,13 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)
+        _serve(config, until_eof=until_eof)
     except ConfigError as error:
         fail(str(error), USAGE)
+
+
+def _serve(config: Config, *, until_eof: bool) -> None:
+    """Run the server. Raises ConfigError."""
     from server.tuning import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
 
     tune_process()

@@ -86,6 +86,15 @@ class Config:
     """What the file says about models' windows and prices, by the beginnings of their names."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where the keys of well-known providers are looked for."""
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """By setting, for those that were given: the flag, the variable, or the file and the key."""
+
+    def refusal(self, text: str) -> ConfigError:
+        """The error for what only turns out when a setting is used; `text` begins with the setting: "name: why"."""
+        setting, _, why = text.partition(": ")
+        provider = setting.removeprefix("providers.").rpartition(".")[0]
+        in_file = setting.startswith("models.") or provider in self.providers
+        return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
     @property
     def tls(self) -> bool:
@@ -213,16 +222,20 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         known = ", ".join((*SETTINGS, "providers", "models"))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     for name, parse in SETTINGS.items():
         variable = f"BEDROCK_{name.upper()}"
         if name in flags:
-            values[name] = _parsed(parse, flags[name], f"--{name.replace('_', '-')}")
+            value, origins[name] = flags[name], f"--{name.replace('_', '-')}"
         elif environ.get(variable):
-            values[name] = _parsed(parse, environ[variable], variable)
+            value, origins[name] = environ[variable], variable
         elif name in table:
-            values[name] = _parsed(parse, table[name], f"{origin}: {name}")
+            value, origins[name] = table[name], f"{origin}: {name}"
+        else:
+            continue
+        values[name] = _parsed(parse, value, origins[name])
     values.setdefault("data_dir", _default_data_dir(environ))
-    return _checked(Config(file=source, providers=providers, models=models, environ=environ, **values))
+    return _checked(Config(file=source, providers=providers, models=models, environ=environ, origins=origins, **values))
 
 
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:

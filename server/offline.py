@@ -6,6 +6,7 @@ The client's program finds `fold` as an entry point; no server runs, and no stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
 import msgspec
 from bedrock import v1
@@ -33,6 +34,7 @@ _DELIVERIES: dict[cycles.Delivery | None, str] = {
     cycles.Delivery.STEER: Delivery.STEER.value,
     cycles.Delivery.FOLLOW_UP: Delivery.FOLLOW_UP.value,
 }
+_TYPES = tuple(str(each.__struct_config__.tag) for each in get_args(cycles.CycleEvent))
 NOWHERE = "-"
 """Stands for the conversation in names: a file does not say which it is."""
 
@@ -59,9 +61,29 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
                 places.append(number)
                 yield event
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"line {number} is no event: {error}") from None
+            raise ValueError(_why_not(number, line, error)) from None
         except RecursionError:
             raise ValueError(f"line {number} is no event: it is nested too deeply") from None
+
+
+def _why_not(number: int, line: bytes, error: Exception) -> str:
+    """What is wrong with a line, and what to do if it is one of an export."""
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"line {number} is no event: it is not JSON"
+    match found:
+        case {"type": str(kind)} if kind in _TYPES:
+            text, _, place = str(error).partition(" - at ")
+            where = f"{place.strip('`').removeprefix('$.')}: " if place else ""
+            return f"line {number} is no event of type {kind}: {where}{text[0].lower()}{text[1:]}"
+        case {"kind": "conversation" | "message" | "event"}:
+            return (
+                f"line {number} is of an export: that holds messages and events of the contract. The list that cycles "
+                "are made of is printed by `bedrock cycles NAME --events`"
+            )
+        case _:
+            return f"line {number} is no event: it needs a type, which is one of {', '.join(_TYPES)}"
 
 
 def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:

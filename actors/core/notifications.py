@@ -116,7 +116,7 @@ class ContextWarning(Struct, frozen=True, tag="context_warning"):
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended, and others that were started with it go on."""
+    """A sub-agent ended that was waited for. After the last one the results of all follow in the same commit."""
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]

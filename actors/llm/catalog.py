@@ -35,8 +35,8 @@ class Catalog:
     `default` names a served model, else it is the first provider's default, else the demo. `small` names the model for
     all small requests, or is "none", else it is that of the provider that a conversation talks to anyhow: nobody else
     gets to read what is said in it. `models` is what an operator says about models by the beginnings of their names.
-    Raises ValueError for a default or small model that nobody serves, for two providers of one name, and for what
-    cannot be said about a model.
+    Raises ValueError, naming the setting first, for a default or small model that nobody serves and for what cannot be
+    said about a model; also for two providers of one name.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Catalog:
         defaults = (provider.default_model for provider in providers)
         self._default = default or next(filter(None, defaults), DEMO)
         if self.get(self._default) is None:
-            raise ValueError(f"no provider serves the default model {self._default}")
+            raise ValueError(f"default_model: no provider serves {self._default}")
         self._small = small
         if small not in ("", NO_MODEL) and self.get(small) is None:
-            raise ValueError(f"no provider serves the small model {small}")
+            raise ValueError(f"small_model: no provider serves {small}")
 
     @property
     def default(self) -> str:

@@ -89,10 +89,9 @@ class Exchange:
         except ModelAborted:
             return None, None  # while it waited for a key
         except TransportFailed as failed:
-            failure = LlmFailure(failed.kind, f"{self.provider.name}: {failed.text}")
-            return None, ModelFailed(failure, usage=reader.usage if reader else None)
+            return None, failures.cut_off(self.provider, failed.kind, failed.text, reader.usage if reader else None)
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
-            return None, _unexpected(fault)
+            return None, _unexpected(self.provider, fault)
 
     def _read(
         self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
@@ -135,8 +134,9 @@ def _error_body(reply: Reply) -> bytes:
         return b""
 
 
-def _unexpected(fault: Exception) -> ModelFailed:
+def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailed:
     """A bug of ours. Its text may hold anything, so only type and place are told."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
-    return ModelFailed(LlmFailure(ErrorKind.UNKNOWN, f"unexpected fault in the model adapter: {type(fault).__name__}"))
+    text = f"unexpected fault in the model adapter: {type(fault).__name__}"
+    return failures.cut_off(provider, ErrorKind.UNKNOWN, text)

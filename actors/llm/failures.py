@@ -189,7 +189,12 @@ def _wait(failure: LlmFailure, told_ms: int | None, complaint: Complaint) -> int
 
 def broken_off(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
     """An answer that makes no sense or has no end; retryable."""
-    return ModelFailed(LlmFailure(ErrorKind.SERVER_ERROR, f"{provider.name}: {text}"), usage=usage)
+    return cut_off(provider, ErrorKind.SERVER_ERROR, text, usage)
+
+
+def cut_off(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None) -> ModelFailed:
+    """There is no answer, or no whole one; `text` says why, without a period."""
+    return ModelFailed(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailed:
@@ -221,11 +226,13 @@ def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label:
     tail = _tail(provider, complaint.said)
     whose = f"{provider.name} ({label})"
     if _is_too_long(complaint, status):
-        return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, f"The conversation no longer fits the model of {whose}{tail}")
+        text = f"The conversation no longer fits the model of {whose}{tail}"
+        return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, text + _advice(provider, ErrorKind.CONTEXT_EXHAUSTED))
     if _is_filtered(complaint, status):
         return _content_filter(provider, tail)
     if status in (400, 429) and _TOO_MUCH_TEXT.search(complaint.said):
-        return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request is more than a minute's allowance at {whose}{tail}")
+        text = f"The request is more than a minute's allowance at {whose}{tail} Raise it, or choose another model."
+        return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     if final or _is_quota(complaint, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
@@ -234,19 +241,48 @@ def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label:
 
 def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> LlmFailure:
     if status in (401, 403):
-        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail} Check {provider.advice}.")
+        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail}{_advice(provider, ErrorKind.AUTH)}")
     if status == 429:
-        return LlmFailure(ErrorKind.RATE_LIMIT, f"Rate limited by {whose}{tail}")
+        text = f"Rate limited by {whose}{tail}{_advice(provider, ErrorKind.RATE_LIMIT)}"
+        return LlmFailure(ErrorKind.RATE_LIMIT, text)
     if status in _TRY_AGAIN_STATUSES or not 400 <= status < 500:
-        advice = " Its base_url redirects: set the final address." if 300 <= status < 400 else ""
+        redirect = " Its base_url redirects: set the final address."
+        advice = redirect if 300 <= status < 400 else _advice(provider, ErrorKind.SERVER_ERROR)
         return LlmFailure(ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}{advice}")
-    advice = " Check the model's name and the base_url." if status == 404 else ""
+    not_found = " Check the model's name and the base_url."
+    advice = not_found if status == 404 else _advice(provider, ErrorKind.INVALID_REQUEST)
     return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request was refused by {whose}{tail}{advice}")
 
 
+def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
+    """What a person can do about a failure of which no more is known than its kind, as a sentence to append."""
+    match kind:
+        case ErrorKind.NETWORK if provider.local:
+            return f" Is the server of base_url {provider.base_url} running?"
+        case ErrorKind.NETWORK:
+            what = "the proxy" if provider.proxy else "the base_url"
+            return f" Check the network and {what} of provider {provider.name}, then send a message."
+        case ErrorKind.TIMED_OUT:
+            return f" Check the network and the base_url of provider {provider.name}, or raise its timeouts."
+        case ErrorKind.RATE_LIMIT:
+            return " Wait a while, then send a message, or choose another model."
+        case ErrorKind.SERVER_ERROR:
+            return " Send a message later to try again, or choose another model."
+        case ErrorKind.AUTH:
+            return f" Check {provider.advice}."
+        case ErrorKind.INVALID_REQUEST:
+            return f" Choose another model, or check the settings of provider {provider.name}."
+        case ErrorKind.CONTENT_FILTER:
+            return " Say it in other words."
+        case ErrorKind.CONTEXT_EXHAUSTED:
+            return " Continue in a new conversation."
+        case _:
+            return " Send a message to go on; the server's log tells more."
+
+
 def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:
-    text = f"The content filter of {provider.name} stopped the answer{tail} Say it in other words."
-    return LlmFailure(ErrorKind.CONTENT_FILTER, text)
+    text = f"The content filter of {provider.name} stopped the answer{tail}"
+    return LlmFailure(ErrorKind.CONTENT_FILTER, text + _advice(provider, ErrorKind.CONTENT_FILTER))
 
 
 def _is_too_long(complaint: Complaint, status: int) -> bool:

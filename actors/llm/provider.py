@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import os
 import re
 import tomllib
@@ -191,6 +192,15 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
+
+    @property
+    def local(self) -> bool:
+        """Whether its server is on this machine."""
+        host = urlsplit(self.base_url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/") + path

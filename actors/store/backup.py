@@ -34,6 +34,10 @@ class BackupFailed(Exception):
     """A backup or a restore that was not made, and changed nothing; the text says why."""
 
 
+class TargetExists(BackupFailed):
+    """The file that a backup was to be written to is there already."""
+
+
 class Copied(Struct, frozen=True):
     """What a backup or a restore made."""
 
@@ -108,7 +112,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
     if target.exists() and not target.is_file():
         raise BackupFailed(f"{target} is no file")
     if target.exists() and not replace:
-        raise BackupFailed(f"{target} exists: choose another name, or use --force to replace it")
+        raise TargetExists(f"{target} exists: choose another name, or use --force to replace it")
 
 
 def _refuse_if_no_backup(path: Path) -> None:

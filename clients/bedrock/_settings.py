@@ -48,8 +48,8 @@ def resolve(
     needed to send a token to another machine in the clear.
 
     Raises:
-        Misconfigured: A token would be sent in the clear to another machine, or cannot be sent at all, or a file cannot
-            be read.
+        Misconfigured: The address has a port that is none, a token would be sent in the clear to another machine or
+            cannot be sent at all, or a file cannot be read.
     """
     data = data_directory(environ)
     found = address or environ.get("BEDROCK_ADDRESS") or _read(data / "address") or DEFAULT_ADDRESS
@@ -81,12 +81,21 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _with_port(target: str) -> str:
-    has_port = ":" in target.rpartition("]")[2]
-    return target if has_port else f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
+    _, colon, port = target.rpartition("]")[2].rpartition(":")
+    if not colon:
+        return f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
+    named = _is_local_socket(target) or "/" in port
+    if not named and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise Misconfigured(f"{target} is no address: “{port}” is no port", reason="MISCONFIGURED")
+    return target
+
+
+def _is_local_socket(target: str) -> bool:
+    return target.startswith(("unix:", "unix-abstract:"))
 
 
 def _is_local(target: str) -> bool:
-    if target.startswith(("unix:", "unix-abstract:")):
+    if _is_local_socket(target):
         return True
     host = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")
     if host == "localhost":

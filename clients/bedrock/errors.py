@@ -201,7 +201,7 @@ class AlreadyStarted(FailedPrecondition):
 class Archived(FailedPrecondition):
     """The conversation is archived and starts no runs."""
 
-    hint = "Unarchive it first."
+    hint = "Put it back on the list first: `bedrock archive --undo NAME`, or `unarchive`."
 
 
 class BudgetReached(FailedPrecondition):

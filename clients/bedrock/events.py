@@ -8,7 +8,7 @@ An `Event` is a thin view of the event of the contract. Decide on ``event.kind``
 | ``reasoning_delta`` | the model let see some reasoning | ``text`` |
 | ``tool_output_delta`` | a tool wrote some output | ``text`` |
 | ``stream_discarded`` | what was streamed since the last message is void | |
-| ``message_added`` | a message was stored | ``message`` |
+| ``message_added`` | a message was stored | ``message``, ``role`` |
 | ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
 | ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now |
 | ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
@@ -16,7 +16,7 @@ An `Event` is a thin view of the event of the contract. Decide on ``event.kind``
 | ``run_stopped`` | a run ended | ``stop``, ``run`` |
 | ``conversation_updated`` | mode, usage or settings changed | ``conversation`` |
 | ``context_warning`` | the context is 80 % full | |
-| ``sub_agents_changed`` | a sub-agent ended, and others go on | ``sub_agents`` |
+| ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
 | ``tool_tree_reaped`` | the processes of a cancelled tool are gone | |
 | ``snapshot`` | how things stand, at the start or after a gap | ``conversation``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
@@ -110,6 +110,11 @@ class Event:
                 return None
 
     @property
+    def role(self) -> str:
+        """Who says the message that was added: "user", "agent", "tool" or "system"; empty for all other events."""
+        return Message(self.proto.message_added).role if self.proto.HasField("message_added") else ""
+
+    @property
     def messages(self) -> list[Message]:
         """The recent messages of a snapshot."""
         return [Message(message) for message in self.proto.snapshot.messages]
@@ -147,8 +152,8 @@ class Event:
 
     @property
     def sub_agents(self) -> list[SubAgentStatus]:
-        """All sub-agents that were started together, while the conversation waits for some of them: of a snapshot,
-        a change of the state, or the end of one of them. A change of the state tells of those at work only.
+        """All sub-agents that were started together, when they start, when one of them ends, and of a snapshot while
+        the conversation waits for them.
         """
         match self.proto.WhichOneof("event"):
             case "sub_agents_changed":
@@ -156,8 +161,9 @@ class Event:
             case "snapshot":
                 return SubAgentStatus.all_of(self.proto.snapshot.sub_agents)
             case "state_changed":
-                pending = self.proto.state_changed.state.awaiting_sub_agents.pending
-                return SubAgentStatus.all_of(v1.Event.SubAgentsChanged(pending=pending))
+                waiting = self.proto.state_changed.state.awaiting_sub_agents
+                started = [] if waiting.completed_count else waiting.pending
+                return SubAgentStatus.all_of(v1.Event.SubAgentsChanged(pending=started))
             case _:
                 return []
 

@@ -12,12 +12,14 @@ const USAGE = `usage: node chat.js [options] [message]
   --ask POLICY           which tool calls ask: auto (default), ask_writes or ask_all
   --yes                  answer every question with yes
   --json                 print every event as a line of JSON
-Without a message, each line that is typed is one. While the agent works, a line is a steer, and Ctrl-C cancels.`;
+Without a message, each line that is typed is one. While the agent works, a line is a steer, and Ctrl-C cancels.
+Exit codes: 0 well, 1 Bedrock refused, 2 usage, 3 a question is open and standard input has ended, 130 Ctrl-C.`;
 
 const { values: options, positionals } = commandLine();
 let conversation;
 let talking = null; // what goes on until the run has ended
 let question = null; // the approval that waits for an answer
+let inputEnded = false;
 
 const note = (text) => process.stderr.write(`[${text}]\n`);
 
@@ -72,12 +74,21 @@ async function ask({ approval, decision }) {
   const { toolCall, modeUpgrade } = approval;
   process.stderr.write(`? ${toolCall ? describe(toolCall) : `unrestricted mode: ${modeUpgrade.reason}`} [y/n]\n`);
   if (options.yes) await answer('y');
+  else if (inputEnded) giveUp();
+}
+
+/** Nobody can answer here; the question stays open for whoever can. */
+function giveUp() {
+  note(`nobody can answer, since standard input has ended: use --yes, or --resume ${conversation.name} in a terminal`);
+  process.exit(3);
 }
 
 /** Answer the open question. Somebody else may have been faster. */
 async function answer(line) {
+  const asked = question;
+  question = null;
   try {
-    await conversation.resolve(question, /^y/i.test(line) ? 'APPROVE' : 'DENY');
+    await conversation.resolve(asked, /^y/i.test(line) ? 'APPROVE' : 'DENY');
   } catch (error) {
     if (!['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL'].includes(error.reason)) throw error;
   }
@@ -113,6 +124,10 @@ async function main() {
   process.on('SIGINT', () => (talking ? report(conversation.cancel({ discardQueued: true })) : process.exit(130)));
   const lines = createInterface({ input: process.stdin });
   lines.on('line', (line) => report(take(line)));
+  lines.on('close', () => {
+    inputEnded = true;
+    if (question) giveUp();
+  });
   if (positionals.length) await take(positionals.join(' '));
   else await once(lines, 'close');
   await talking;

@@ -52,6 +52,11 @@ def fenced(page: str, marker: str) -> str:
     return page[start:end]
 
 
+def code(page: str, language: str) -> list[str]:
+    """The content of every fenced block of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
 def with_fenced(page: str, marker: str, content: str) -> str:
     """The page with other content in that block."""
     start, end = _place(page, marker)

@@ -240,13 +240,13 @@ def test_the_program_lists_takes_back_and_shows_how_it_went(
     assert "\x1b" not in timeline
     assert max(map(len, timeline.partition("\n\n")[2].splitlines())) <= 80
     order = [
-        ">          Go.",
+        ">           Go.",
         "Let me look.",
         "- bash: bash",
         "- read: read_file",
         "(steer)",
         "Done.",
-        "=          completed",
+        "=           completed",
         "follow-up",
     ]
     places = [timeline.find(part) for part in order]

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from bedrock.cli.spawning import SpawnedServer
 
-from tests.documents.pages import README, ROOT, fenced, section, table
+from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import MARKER, environment, session
 
 PAGE = README.read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 SECONDS = 90
+SNIPPETS = code((ROOT / "clients" / "README.md").read_text(encoding="utf-8"), "python")
 
 
 @pytest.fixture
@@ -54,11 +55,19 @@ def test_the_python_example_does_what_it_says(newcomer: dict[str, str], tmp_path
     work.mkdir()
     (work / "notes.txt").touch()
     said = run([sys.executable, "-c", example], newcomer, work)
-    assert len(example.splitlines()) <= 15
+    assert len(example.splitlines()) <= 17
     assert "bash answered with 2 lines:\nnotes.txt\n" in said
     assert "agent is busy" in said
     assert said.splitlines()[-1].startswith("stopped: ")
     assert said.splitlines()[-1] != "stopped: "
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_what_the_clients_page_shows_runs_as_it_stands(newcomer: dict[str, str], tmp_path: Path, snippet: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "README.md").write_text("One line.\n")
+    assert run([sys.executable, "-c", snippet], newcomer, work)
 
 
 def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str], tmp_path: Path) -> None:

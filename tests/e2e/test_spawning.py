@@ -45,6 +45,10 @@ def test_tasks_run_and_their_results_reach_the_agent_in_order(
     assert [report.result for report in standing.reports] == ["second"]
     working.go.set()
     assert within(run.wait)
+    watcher.until("run_stopped")
+    last = watcher.of("sub_agents_changed")[-1]
+    assert [(report.task_index, report.result) for report in last.reports] == [(1, "second"), (0, "first")]
+    assert not last.pending
     told = only([each for each in chat.messages() if each.system_kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS])
     assert told.content[0].text == f'Task: "{slow.key} One"\nResult: first\n\nTask: "{quick.key} Two"\nResult: second'
 

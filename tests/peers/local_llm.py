@@ -50,7 +50,9 @@ def main(arguments: Sequence[str]) -> int:
             with LlamaServer(folder / "llama.log", model=wanted.gguf) as llama:
                 llama.await_status(200)
                 (folder / "config.toml").write_text(provider(llama))
-                return _chat(folder / "config.toml", wanted.data_dir, chat_options)
+                model = f"GGUF={wanted.gguf} " if wanted.gguf else ""
+                again = f'make local-llm {model}ARGS="-r {{}}"'
+                return _chat(folder / "config.toml", wanted.data_dir, ["--again", again, *chat_options])
         except LlamaError as error:
             print(error, file=sys.stderr)
             return 1
@@ -65,9 +67,7 @@ def _chat(config: Path, data: Path, options: Sequence[str]) -> int:
     )
     signal.signal(signal.SIGINT, lambda *_: None)  # the terminal sends it to both
     signal.signal(signal.SIGTERM, lambda *_: chat.terminate())
-    code = chat.wait()
-    print('With this model it goes on with: make local-llm ARGS="-r NAME"', file=sys.stderr)
-    return code
+    return chat.wait()
 
 
 if __name__ == "__main__":

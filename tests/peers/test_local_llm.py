@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_without_a_terminal_one_conversation_is_played(started: Started) -> None
     started.process.wait(SECONDS)
     assert started.process.returncode == 0, started.said
     assert "model smollm2" in started.said
-    assert "Completed." in started.said
+    assert re.search(r'Completed\. To read it again: make local-llm ARGS="-r [a-z]+-[a-z]+-\w+"\n', started.said)
     assert "scripted demo model" not in started.said
     eventually(lambda: not started.running(), "nothing of it runs any more")
 

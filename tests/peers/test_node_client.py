@@ -89,6 +89,22 @@ def test_a_person_is_asked(typed: str, outcome: str, server: ServerProcess, clie
     assert only(results).outcome == outcome
 
 
+def test_a_question_that_nobody_can_answer_ends_it(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    """Standard input has ended before the question, as it has in a script."""
+    done = node.run(
+        CHAT, "--ask", "ask_all", "run echo asked", folder=tmp_path, env={"BEDROCK_DATA_DIR": str(server.data)}
+    )
+    assert done.returncode == 3
+    assert "? bash echo asked [y/n]\n[nobody can answer, since standard input has ended" in done.stderr
+
+
+def test_input_that_ends_behind_a_question_ends_it(server: ServerProcess, start: Start) -> None:
+    chat = start(server, "--ask", "ask_all", "run echo asked")
+    chat.noted.until(r"\? bash echo asked \[y/n\]")
+    assert chat.leave() == 3
+    assert "nobody can answer" in chat.noted.text
+
+
 def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Client, start: Start) -> None:
     chat = start(server)
     chat.type("count")

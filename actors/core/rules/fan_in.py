@@ -48,10 +48,12 @@ def report(draft: Draft, state: AwaitingSubAgents, agent: PendingAgent, outcome:
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)
+    standing = SubAgents(reports, tuple(map(summarize_agent, pending)))
     if pending:
         draft.place_state()
-        draft.notify(SubAgents(reports, tuple(map(summarize_agent, pending))))
+        draft.notify(standing)
         return draft.stay(replace(state, ledger=draft.ledger, pending=pending, completed_results=reports))
+    draft.notify(standing)
     reports = tuple(sorted(reports, key=lambda done: done.index))
     text = aggregate(reports)
     if not state.tool_use_id:

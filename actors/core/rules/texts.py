@@ -20,8 +20,8 @@ SUBMITTED = "submitted"
 TOOL_ABORTED = "The tool was stopped unexpectedly; what it had done until then is unknown."
 NO_TASKS = "No sub-agent was started: no tasks were given."
 
-EMPTY_ANSWER = "the model's answer ended without any content"
-LLM_ABORTED = "the request was aborted unexpectedly"
+EMPTY_ANSWER = "the model's answer ended without any content. Send a message to try again, or choose another model."
+LLM_ABORTED = "the request was aborted unexpectedly. Send a message to try again."
 
 MODES = {
     Mode.RESTRICTED: (

@@ -18,7 +18,7 @@ def main() -> None:
     try:
         import click  # noqa: F401, PLC0415 -- an extra, and the package is imported without it
     except ImportError:
-        sys.exit("bedrock needs some libraries for the terminal: pip install 'phoenix-bedrock-client[cli]'")
+        sys.exit("bedrock needs some libraries for the terminal; from a checkout: pip install './clients[cli]'")
     from bedrock.cli.app import bedrock  # noqa: PLC0415
 
     bedrock.main(prog_name="bedrock")

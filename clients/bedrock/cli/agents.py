@@ -8,11 +8,11 @@ from datetime import datetime
 
 from bedrock import Event, SubAgentStatus, v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.paint import Paint, cells, cut, one_line
 from bedrock.cli.view import ConversationView
 from bedrock.messages import moment
 
-#: Characters of a task that are always shown, however narrow the terminal.
+#: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12
 
 _WAITING = (v1.STATE_KIND_AWAITING_SUB_AGENTS, v1.STATE_KIND_CANCELLING)
@@ -136,7 +136,7 @@ class AgentTree:
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
     def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[str]:
-        """The tree while the parent waits: a line of at most `width` characters for each."""
+        """The tree while the parent waits: a line of at most `width` columns for each."""
         if not self.waiting:
             return []
         agents = list(self._in_order())
@@ -154,9 +154,8 @@ def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int)
     outcome = {"": agent.view.activity(now, wall), "completed": "done"}.get(agent.status.outcome, "failed")
     details = " · ".join([outcome, *agent.figures(agent.ended or wall)])
     mark = {"": "◦", "completed": "✓"}.get(agent.status.outcome, "✗")
-    room = max(LEAST_TASK, width - len(f"{branch} {mark}  · {details}"))
-    text = f"{branch} {mark} {one_line(agent.status.task, room)} · {details}"
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    room = max(LEAST_TASK, width - cells(f"{branch} {mark}  · {details}"))
+    return cut(f"{branch} {mark} {one_line(agent.status.task, room)} · {details}", width)
 
 
 def _ending(agent: AgentView, paint: Paint) -> str:

@@ -75,10 +75,23 @@ class Commands(click.Group):
         if cmd_name in SERVERS:
             raise exits.Failure(
                 f"`bedrock {cmd_name}` belongs to the server, which is not installed here",
-                "Install it with `pip install phoenix-bedrock`, or use a server elsewhere: set BEDROCK_ADDRESS.",
+                "Install it from a checkout with `pip install .`, or use a server elsewhere: set BEDROCK_ADDRESS.",
                 exits.USAGE,
             )
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that does not exist is answered with those that are spelled alike."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # noqa: PLC0415 -- loaded for a mistake only
+
+            alike = get_close_matches(args[0], self.list_commands(ctx), n=2)
+            hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
+            raise click.UsageError(error.message + hint, ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; no error of ours gets through as a traceback."""

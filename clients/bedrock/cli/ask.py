@@ -22,6 +22,7 @@ from bedrock.cli.flow import flow_of
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.progress import Progress
+from bedrock.cli.words import interruption
 from bedrock.errors import RunEnded
 from bedrock.runs import question
 
@@ -148,8 +149,9 @@ def _outcome(run: Run) -> Outcome:
     try:
         return Outcome(exits.OK, text=run.answer())
     except RunEnded as error:
-        interrupted = run.stop is not None and run.stop.reason == "interrupted" and not run.stop.detail
-        return Outcome(exits.CANCELLED if interrupted else exits.FAILED, error=error.message)
+        if run.stop is None or run.stop.reason != "interrupted":
+            return Outcome(exits.FAILED, error=error.message)
+        return Outcome(exits.FAILED if run.stop.detail else exits.CANCELLED, error=interruption(run.stop.detail))
 
 
 def _report(conversation: Conversation, run: Run | None, outcome: Outcome, output: str, *, plain: bool) -> None:
@@ -160,13 +162,12 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
         result = _result(conversation, run, outcome)
         click.echo(json.dumps(result if output == "json" else {"kind": "result", "result": result}))
     if outcome.error:
-        click.echo(f"error: {outcome.error}", err=True)
+        exits.tell(f"error: {outcome.error}")
     if outcome.needs_approval:
         slug = conversation.get().slug
-        click.echo(
+        exits.tell(
             f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`,"
-            f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all",
-            err=True,
+            f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all"
         )
 
 

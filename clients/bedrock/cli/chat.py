@@ -12,22 +12,25 @@ import click
 from bedrock import AsyncClient, Client, v1
 from bedrock._settings import data_directory
 from bedrock.cli import demo, exits
+from bedrock.cli.flow import folding
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
+from bedrock.cli.words import counted
 
 #: Where what is typed is kept, beside the files of a local server.
 HISTORY = "chat_history"
-#: What brings a conversation back, before its slug, when the server has ended with the chat.
-AGAIN_SPAWNED = "bedrock chat --spawn -r"
+#: What brings a conversation back, with {} for its slug, when the server has ended with the chat.
+AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 
 
 @click.command()
+@click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
 @click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
 @PLAIN_OPTION
 @opening_options
-def chat(spawn: bool, plain: bool, **opening: Any) -> None:
+def chat(spawn: bool, plain: bool, again: str | None, **opening: Any) -> None:
     """Chat with an agent in a directory.
 
     Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves. /quit
@@ -47,23 +50,33 @@ def chat(spawn: bool, plain: bool, **opening: Any) -> None:
             address = stack.enter_context(SpawnedServer()).address
         client = stack.enter_context(Client(address))
         if not at_terminal:
-            again = AGAIN_SPAWNED if spawned else "bedrock show"
+            again = again or (AGAIN_SPAWNED if spawned else "bedrock show {}")
             exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"], again=again)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
             last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted))
-            click.echo(paint.dim(_farewell(client.conversation(last).get(), spawned=spawned)))
+            again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
+            say = folding(click.echo, columns(sys.stdout))
+            for line in _farewell(client.conversation(last).get(), again, spawned=spawned):
+                say(paint.dim(line))
     ctx.exit(exit_code)
 
 
-def _farewell(left: v1.Conversation, *, spawned: bool) -> str:
-    """What was left, how to come back, and whether a run ends because the server does."""
-    back = f"{AGAIN_SPAWNED if spawned else 'bedrock chat -r'} {left.slug}"
-    if spawned and left.state.busy:
-        return f"Left {left.slug} and stopped its run, since the server ends with this chat. To go on: {back}"
-    return f"Left {left.slug}. To come back: {back}"
+def _farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
+    """What was left, what of it goes on or ends because the server does, and how to come back."""
+    work = ["its run"] if left.state.busy else []
+    count = len(left.background_jobs)
+    work += [counted(count, "background job")] if count else []
+    back = again.replace("{}", left.slug)
+    if not work:
+        return [f"Left {left.slug}. To come back: {back}"]
+    if spawned:
+        stopped = " and ".join(work)
+        return [f"Left {left.slug} and stopped {stopped}, since the server ends with this chat.", f"To go on: {back}"]
+    stop = f"bedrock cancel {'--kill-jobs ' if count else ''}{left.slug}"
+    return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
 
 
 async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> str:

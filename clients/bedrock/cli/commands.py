@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 MODES = ("restricted", "unrestricted")
 
-_KEYS = """\
-Enter             send; while the agent works, it goes into the run (steer)
-Alt-Enter, \\      a new line; or a backslash at the end, then Enter
-Tab               queue: a run of its own when this one has ended (follow-up)
-Esc, Ctrl-C       cancel what is under way, and drop what is queued
-Ctrl-C again      leave
-y, n, a           answer: yes, no, always; “no, because …” tells the agent why"""
+_KEYS = (
+    ("Enter", "send; while the agent works, it goes into the run (steer)"),
+    ("Alt-Enter, \\", "a new line; or a backslash at the end, then Enter"),
+    ("Tab", "queue: a run of its own when this one has ended (follow-up)"),
+    ("Esc, Ctrl-C", "cancel what is under way, and drop what is queued"),
+    ("Ctrl-C again", "leave"),
+    ("y, n, a", "answer: yes, no, always; “no, because …” tells the agent why; all else is a message"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,10 @@ async def run_command(session: ChatSession, text: str) -> None:
 
 
 async def _help(session: ChatSession, _: str) -> None:
-    session.say(_KEYS)
-    for command in COMMANDS:
-        session.say(f"{f'/{command.name} {command.argument}'.ljust(17)} {command.about}")
+    rows = (*_KEYS, *((f"/{command.name} {command.argument}", command.about) for command in COMMANDS))
+    column = max(len(what) for what, _ in rows) + 1
+    for what, about in rows:
+        session.say(what.ljust(column) + about, indent=column)
 
 
 async def _quit(session: ChatSession, _: str) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from bedrock import v1
-from bedrock._names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import CONVERSATION
-from bedrock.cli.paint import Paint
+from bedrock.cli.paint import Paint, columns
 from bedrock.cli.tables import JSON_OPTION, print_json, print_table
 from bedrock.cli.timeline import timeline_of
+from bedrock.cli.words import ending
 
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"
@@ -55,7 +55,7 @@ def cycles(
     elif output == "json":
         print_json(found)
     elif timeline:
-        for line in timeline_of(found, Paint.for_stream(sys.stdout)):
+        for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
             click.echo(line)
     else:
         print_table(("run", "asked", "requests", "ended"), map(_row, found))
@@ -84,7 +84,8 @@ def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
         with click.open_file(source, "rb") as file:
             found, skipped = _fold()(file, strict=strict)
     except (OSError, ValueError) as error:
-        raise exits.Failure(f"{source}: {getattr(error, 'strerror', None) or error}") from None
+        name = "standard input" if source == "-" else source
+        raise exits.Failure(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if skipped:
         what = "event was" if skipped == 1 else "events were"
         click.echo(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
@@ -98,7 +99,7 @@ def _fold() -> Any:
         return plugged.load()
     raise exits.Failure(
         "cycles of a file are made by the server's program, which is not installed here",
-        "Install it with `pip install phoenix-bedrock`; no server has to run.",
+        "Install it from a checkout with `pip install .`; no server has to run.",
         exits.USAGE,
     )
 
@@ -106,6 +107,4 @@ def _fold() -> Any:
 def _row(cycle: v1.RequestCycle) -> tuple[str, str, str, str]:
     root = cycle.steps[0].root if cycle.steps else v1.Message()
     asked = " ".join(block.text for block in root.content if block.HasField("text"))
-    ended = enum_name(v1.StopReason, cycle.stop_reason) or "under way"
-    detail = f" ({cycle.stop_detail})" if cycle.stop_detail else ""
-    return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ended + detail
+    return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ending(cycle)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 from bedrock import Client, Conversation, v1
+from bedrock._requests import send
 from bedrock.answers import ANSWERED
-from bedrock.cli import exits
+from bedrock.cli import exits, streams
 from bedrock.cli.paint import Paint
 from bedrock.cli.transcript import Transcript
 from bedrock.messages import Approval
+from bedrock.runs import question
 
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 
@@ -25,9 +28,10 @@ At a terminal, the same command opens a chat."""
 def play(
     client: Client, paint: Paint, write: Callable[[str], None], directory: str, model: str | None, *, again: str
 ) -> int:
-    """Say something, answer what is asked, print it all; returns the exit code.
+    """Say something, answer what is asked, print it all; returns the exit code. If that is broken off, the run is
+    cancelled.
 
-    `again` is the command, without the slug, that shows the conversation later.
+    `again` is the command that shows the conversation later, with {} for its slug.
     """
     conversation = client.create(directory, model=model, approval_policy="ask_writes")
     made = conversation.get()
@@ -35,20 +39,20 @@ def play(
     write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     transcript = Transcript(paint, write)
-    run = conversation.send(PROMPT)
-    for event in run:
-        if event.approval is not None:
-            transcript.ask(event.approval, made.working_directory)
+    with question(client, send(conversation.name, PROMPT)) as run:
+        for event in run:
+            streams.ensure_read(sys.stdout)
+            if event.approval is not None:
+                transcript.ask(event.approval, made.working_directory)
             transcript.show(event)
-            with suppress(*ANSWERED):
-                _decide(conversation, event.approval, scripted, paint, write)
-            continue
-        transcript.show(event)
+            if event.approval is not None:
+                with suppress(*ANSWERED):
+                    _decide(conversation, event.approval, scripted, paint, write)
     write("")
     if run.stop is None or run.stop.reason != "completed":
         write(paint.bad("The run did not complete."))
         return exits.FAILED
-    write(paint.good(f"Completed. To read it again: {again} {made.slug}"))
+    write(paint.good(f"Completed. To read it again: {again.replace('{}', made.slug)}"))
     if scripted:
         write(REAL_MODEL)
     return exits.OK

@@ -13,6 +13,7 @@ from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
+from bedrock.cli.words import counted
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
 
@@ -63,9 +64,9 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
         return
     stopped = [
         *(["a request to the model"] if receipt.llm_request_id else []),
-        *([f"{len(receipt.tool_use_ids)} tool call(s)"] if receipt.tool_use_ids else []),
-        *([f"{len(receipt.sub_agents)} sub-agent(s)"] if receipt.sub_agents else []),
-        *([f"{len(receipt.ended_jobs)} background job(s)"] if receipt.ended_jobs else []),
+        *([counted(len(receipt.tool_use_ids), "tool call")] if receipt.tool_use_ids else []),
+        *([counted(len(receipt.sub_agents), "sub-agent")] if receipt.sub_agents else []),
+        *([counted(len(receipt.ended_jobs), "background job")] if receipt.ended_jobs else []),
     ]
     click.echo("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
     for steer in receipt.returned_steers:

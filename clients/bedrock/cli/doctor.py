@@ -17,7 +17,9 @@ from bedrock import Client, v1
 from bedrock._names import enum_name
 from bedrock._settings import data_directory
 from bedrock.cli import exits
-from bedrock.cli.paint import Paint, harmless
+from bedrock.cli.flow import folding
+from bedrock.cli.paint import Paint, columns, harmless
+from bedrock.cli.words import counted
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 
 #: The environment variables that make a model available to a server; their values are never shown.
@@ -51,10 +53,11 @@ def doctor(ctx: click.Context, output: str) -> None:
     else:
         paint = Paint.for_stream(sys.stdout)
         marks = {"ok": paint.good("ok  "), "warn": paint.careful("warn"), "fail": paint.bad("fail")}
+        say = folding(click.echo, columns(sys.stdout))
         for finding in findings:
-            click.echo(f"{marks[finding.level]}  {finding.subject}: {harmless(finding.text)}")
+            say(f"{marks[finding.level]}  {finding.subject}: {harmless(finding.text)}", indent=6)
             if finding.advice:
-                click.echo(f"      → {harmless(finding.advice)}")
+                say(f"      → {harmless(finding.advice)}", indent=8)
     failed = [finding.subject for finding in findings if finding.level == "fail"]
     ctx.exit(exits.UNREACHABLE if "server" in failed else exits.FAILED if failed else exits.OK)
 
@@ -96,7 +99,7 @@ def _server(client: Client) -> Iterator[Finding]:
     try:
         info = client.server_info()
     except Unavailable as error:
-        yield Finding("fail", "server", error.message, exits.START_A_SERVER)
+        yield Finding("fail", "server", error.message, exits.way_to_a_server(error.message))
         advice = "A server tries at its start what this machine can keep. Run this again when one is running."
         yield Finding("warn", "sandbox", "shown only with a running server", advice)
         return
@@ -133,7 +136,7 @@ def _models(models: list[v1.Model]) -> Finding:
     default = next((model.name.removeprefix("models/") for model in models if model.default), "none")
     if all(model.protocol == v1.Model.PROTOCOL_DEMO for model in models):
         return Finding("warn", "models", "only the scripted demo model", advice)
-    return Finding("ok", "models", f"{len(names)}, by default {default}")
+    return Finding("ok", "models", f"{counted(len(names), 'model')}; a new conversation uses {default}")
 
 
 def _keys() -> Finding:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import click
 
 from bedrock.cli import streams
+from bedrock.cli.flow import folding
+from bedrock.cli.paint import columns, harmless
 from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
 
 OK = 0
@@ -26,6 +30,15 @@ CANCELLED = 130
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`."
+SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https://."
+TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
+
+
+def way_to_a_server(message: str) -> str:
+    """What to do where none could be reached; how that failed is known from the error's message only."""
+    if "TLS handshake" in message:
+        return TRUST
+    return SPEAK_TLS if message.endswith("Socket closed") else START_A_SERVER
 
 
 class Failure(Exception):
@@ -45,16 +58,23 @@ class Failure(Exception):
             if description not in message:
                 message += f"\n  {field}: {description}"
         if isinstance(error, Unavailable):
-            return cls(message, error.hint if error.reason else START_A_SERVER, UNREACHABLE)
+            return cls(message, error.hint if error.reason else way_to_a_server(message), UNREACHABLE)
         if isinstance(error, ApprovalNeeded):
             return cls(message, error.hint, NEEDS_APPROVAL)
         return cls(message, error.hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
 
     def show(self) -> None:
         """Print the error and what to do next to standard error."""
-        click.echo(f"error: {self.message}", err=True)
+        tell(f"error: {self.message}")
         if self.hint:
-            click.echo(self.hint, err=True)
+            tell(self.hint)
+
+
+def tell(text: str) -> None:
+    """Print something to standard error that is no answer: safe to print, and broken at words at a terminal."""
+    say = folding(partial(click.echo, err=True), columns(sys.stderr))
+    for line in harmless(text).split("\n"):
+        say(line)
 
 
 @contextmanager

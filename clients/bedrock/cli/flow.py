@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bedrock.cli.paint import Paint, Width, harmless
+from bedrock.cli.paint import Paint, Width, cells, fitting, harmless
 
 
 class Flow(Protocol):
@@ -86,10 +86,11 @@ class LineFlow:
         if self._width is None:
             return [line]
         lines, width = [], self._width()
-        while len(line) > width:
-            at = line.rfind(" ", 1, width + 1)
-            lines.append(line[:at] if at > 0 else line[:width])
-            line = line[at + 1 :] if at > 0 else line[width:]
+        while cells(line) > width:
+            full = max(1, fitting(line, width))
+            at = line.rfind(" ", 1, full + 1)
+            lines.append(line[:at] if at > 0 else line[:full])
+            line = line[at + 1 :] if at > 0 else line[full:]
         return [*lines, line]
 
 
@@ -106,20 +107,22 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
     return MarkdownFlow(paint, width)
 
 
-def folding(write: Callable[[str], None], width: Width | None) -> Callable[[str], None]:
-    """Return what prints a line so that it is set in where it is too long; as it is if `width` is None."""
-    if width is None:
-        return write
-    from rich.cells import cell_len  # noqa: PLC0415 -- costs more than most commands
+class Say(Protocol):
+    """Prints a line. Where it is too long and goes on, it is set in by `indent`, or like its text."""
 
-    def fold(line: str) -> None:
-        room = width()
-        if cell_len(line.expandtabs()) <= room:
+    def __call__(self, line: str, *, indent: int | None = None) -> None: ...
+
+
+def folding(write: Callable[[str], None], width: Width | None) -> Say:
+    """Return what prints a line so that it goes on, set in, where it is too long; as it is if `width` is None."""
+
+    def fold(line: str, *, indent: int | None = None) -> None:
+        if width is None or cells(line.expandtabs()) <= (room := width()):
             write(line)
             return
         from bedrock.cli.rendering import folded  # noqa: PLC0415 -- loads nearly all of rich
 
-        for piece in folded(line, room):
+        for piece in folded(line, room, indent):
             write(piece)
 
     return fold

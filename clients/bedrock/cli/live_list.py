@@ -15,7 +15,7 @@ import click
 from bedrock import Client, v1
 from bedrock._names import enum_name
 from bedrock.cli.live import LiveBlock
-from bedrock.cli.paint import Paint, flat
+from bedrock.cli.paint import Paint, cells, cut, flat
 from bedrock.cli.tables import as_plain
 from bedrock.messages import moment
 
@@ -85,9 +85,9 @@ class Listing:
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]
         shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
-        cells = [("slug", "state", "mode", "context", "title"), *map(_cells, shown)]
-        widths = [max(len(row[column]) for row in cells) for column in range(4)]
-        lines = [_cut(_row(row, widths), width) for row in cells]
+        rows = [("slug", "state", "mode", "context", "title"), *map(_cells, shown)]
+        widths = [max(cells(row[column]) for row in rows) for column in range(4)]
+        lines = [cut(_row(row, widths), width) for row in rows]
         lines[0] = paint.dim(lines[0])
         if len(shown) < len(latest):
             lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
@@ -107,8 +107,3 @@ def _cells(conversation: v1.Conversation) -> tuple[str, str, str, str, str]:
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join((*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]))
-
-
-def _cut(text: str, width: int) -> str:
-    """A line of the table, cut to the terminal; its blanks stay."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -14,12 +14,16 @@ from bedrock._names import enum_name
 from bedrock.cli import sub_agents
 from bedrock.cli.connection import connect
 from bedrock.cli.fates import fates_since
+from bedrock.cli.flow import folding
 from bedrock.cli.names import CONVERSATION, NAME
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_json, print_table
 from bedrock.cli.timeline import timeline_of
 from bedrock.cli.transcript import Transcript
 from bedrock.messages import Approval, moment
+
+#: Columns of what a fact is called.
+_LABEL = 10
 
 
 @click.command("list")
@@ -82,12 +86,12 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
         click.echo(json.dumps(told, indent=2))
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
-    for label, value in _facts(now):
-        click.echo(f"{paint.dim(label.ljust(10))} {value}")
+    _print_facts(now, paint)
     if agents:
-        click.echo(paint.dim("sub-agents"))
+        say = folding(click.echo, columns(sys.stdout))
+        say(paint.dim("sub-agents"))
         for line in sub_agents.lines(agents, paint):
-            click.echo(line)
+            say(line, indent=len("  ✓ "))
     transcript = Transcript(paint, click.echo, width=columns(sys.stdout))
     transcript.history(messages, fates_since(conversation, messages))
     for pending in now.state.awaiting_approval.pending:
@@ -102,9 +106,8 @@ def _timeline(conversation: Conversation, now: v1.Conversation, limit: int, outp
         click.echo(json.dumps({**as_plain(now), "request_cycles": as_plain(cycles)}, indent=2))
         return
     paint = Paint.for_stream(sys.stdout)
-    for label, value in _facts(now):
-        click.echo(f"{paint.dim(label.ljust(10))} {value}")
-    for line in timeline_of(cycles, paint):
+    _print_facts(now, paint)
+    for line in timeline_of(cycles, paint, columns(sys.stdout)):
         click.echo(line)
 
 
@@ -157,6 +160,12 @@ def tools(ctx: click.Context, output: str) -> None:
 
 def _state(state: v1.ConversationState) -> str:
     return enum_name(v1.StateKind, state.kind).replace("_", " ")
+
+
+def _print_facts(conversation: v1.Conversation, paint: Paint) -> None:
+    say = folding(click.echo, columns(sys.stdout))
+    for label, value in _facts(conversation):
+        say(f"{paint.dim(label.ljust(_LABEL))} {value}", indent=_LABEL + 1)
 
 
 def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:

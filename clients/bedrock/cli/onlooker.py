@@ -9,7 +9,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from bedrock import AsyncConversation, Event, v1
-from bedrock.cli.fates import fates_of_snapshot
+from bedrock.cli.fates import Fate, fates_of_snapshot
 from bedrock.cli.paint import Paint, Width
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
@@ -75,8 +75,8 @@ class Onlooker:
         """The tree of sub-agents; empty unless they are waited for."""
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
-    async def _fates(self, event: Event) -> list[v1.QueuedMessage]:
-        """What a snapshot does not say: which of its messages, and of those before, were never delivered."""
+    async def _fates(self, event: Event) -> list[Fate]:
+        """What a snapshot does not say: which of its messages were never delivered, and which runs cut short."""
         if event.kind != "snapshot":
             return []
         snapshot = event.proto.snapshot
@@ -85,7 +85,7 @@ class Onlooker:
         except BedrockError:  # the messages are worth more
             return []
 
-    def _show(self, event: Event, fates: list[v1.QueuedMessage]) -> None:
+    def _show(self, event: Event, fates: list[Fate]) -> None:
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)
         for approval in self.view.approvals:  # also those that were open before somebody looked

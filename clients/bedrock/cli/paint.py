@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import accumulate, takewhile
 from typing import TextIO, TypeAlias
 
 import click
@@ -17,6 +18,8 @@ Width: TypeAlias = Callable[[], int]
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# What makes one emoji of several: terminals do not agree about how wide that is, and those beside each other are plain.
+_JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
 # Everything that moves the cursor, rings, hides or reorders: C0 and C1 controls, and what changes writing direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -61,8 +64,10 @@ class Paint:
 
 
 def harmless(text: str) -> str:
-    """Make text of a model or a tool safe to print: line breaks and tabs stay, colours go, other controls show."""
-    text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    """Make text of a model or a tool safe to print: line breaks and tabs stay, colours go, other controls show. Emoji
+    that are joined are shown beside each other.
+    """
+    text = _JOINER.sub("", _COLOUR.sub("", text)).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub(_escape, text)
 
 
@@ -77,9 +82,40 @@ def flat(text: str) -> str:
 
 
 def one_line(text: str, width: int) -> str:
-    """The beginning of a text on one line of at most `width` characters."""
+    """The beginning of a text on one line of at most `width` columns, cut at a blank if that leaves most of it."""
     line = flat(text)
-    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+    if cells(line) <= width:
+        return line
+    begun = line[: fitting(line, width - 1)]
+    blank = begun.rfind(" ") if line[len(begun) :][:1] != " " else -1
+    return (begun[:blank] if blank >= 2 * len(begun) // 3 else begun).rstrip() + "…"[:width]
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a line, at most `width` columns of it; its blanks stay."""
+    return text if cells(text) <= width else text[: fitting(text, width - 1)] + "…"[:width]
+
+
+def cells(text: str) -> int:
+    """How many columns a text without controls takes at most, whatever the terminal makes of joined characters."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells_of(), text))
+
+
+def fitting(text: str, width: int) -> int:
+    """How many characters of a text fit into `width` columns."""
+    if text.isascii():
+        return max(0, min(len(text), width))
+    taken = accumulate(map(_cells_of(), text))
+    return sum(1 for _ in takewhile(lambda total: total <= width, taken))
+
+
+def _cells_of() -> Callable[[str], int]:
+    """What tells the columns of one character; a selector that may widen the one before counts for one."""
+    from rich.cells import get_character_cell_size  # noqa: PLC0415 -- costs more than most commands
+
+    return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -73,6 +73,8 @@ class Progress:
 
 
 def _is_last_word(event: Event) -> bool:
-    """Whether an event is what was asked, or the answer, which is printed in its own way."""
+    """Whether an event is what was asked, the answer or the error, which are printed in their own way."""
     message = event.message if event.kind == "message_added" else None
-    return message is not None and (message.role == "user" or (message.role == "agent" and not message.tool_calls))
+    if message is None:
+        return event.kind == "run_stopped"
+    return message.role in ("user", "error") or (message.role == "agent" and not message.tool_calls)

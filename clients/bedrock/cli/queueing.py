@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -29,6 +30,9 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
     found = list(islice(entries, limit))[::-1]
     if output == "json":
         print_json(found)
+        return
+    if not found and sys.stdout.isatty():
+        click.echo("Nothing has waited yet." if everything else "Nothing waits.")
         return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     print_table(("message", "delivery", "sent", "fate", "text"), (_row(entry, now) for entry in found))

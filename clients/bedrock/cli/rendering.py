@@ -95,16 +95,18 @@ def code_line(lines: Sequence[str], language: str) -> str:
     return _line(shown.render(_console())) if shown.plain.rstrip() == last.rstrip() else last
 
 
-def folded(line: str, width: int) -> list[str]:
-    """Break a line, which may have colours, to lines of at most `width` columns; all but the first are set in like the
-    text of the first, and tool output keeps its bar.
+def folded(line: str, width: int, indent: int | None = None) -> list[str]:
+    """Break a line, which may have colours, to lines of at most `width` columns; all but the first are set in by
+    `indent`, or like the text of the first, and tool output keeps its bar.
     """
     text = Text.from_ansi(line)
     text.expand_tabs(8)
     if text.cell_len <= width:
         return [line]
-    mark = _MARK.match(text.plain)
-    at = mark.end() if mark is not None and mark.end() < width // 2 else 0
+    if indent is None:
+        mark = _MARK.match(text.plain)
+        indent = mark.end() if mark is not None else 0
+    at = indent if indent < width // 2 else 0
     first, body = text[:at], text[at:]
     rest = first if "│" in first.plain else Text(" " * first.cell_len)
     console = _console()

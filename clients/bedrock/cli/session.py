@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from bedrock import AsyncClient, AsyncConversation, v1
@@ -64,6 +65,7 @@ class ChatSession:
         self._width = width
         self._entered: asyncio.Queue[str] = asyncio.Queue()
         self._moved = asyncio.Event()
+        self._run_ended = asyncio.Event()
         self._disconnected = False
         self._armed = False
         self._was_busy = False
@@ -115,20 +117,30 @@ class ChatSession:
             self._moved.clear()
             following = asyncio.create_task(self._show_events())
             moved = asyncio.create_task(self._moved.wait())
+            counting = asyncio.create_task(self._count_jobs())
             try:
                 await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (following, moved):
+                for task in (following, moved, counting):
                     task.cancel()
-                await asyncio.gather(following, moved, return_exceptions=True)
+                await asyncio.gather(following, moved, counting, return_exceptions=True)
         self.over.set()
 
     async def _show_events(self) -> None:
         try:
-            async for _ in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
-                pass
+            async for event in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
+                if event.kind == "run_stopped":
+                    self._run_ended.set()
         except BedrockError as error:
             self.complain(error)
+
+    async def _count_jobs(self) -> None:
+        """Ask, for ever, how many background jobs each run has left: no event tells it."""
+        while await self._run_ended.wait():
+            self._run_ended.clear()
+            with suppress(BedrockError):
+                self.view.jobs = len((await self.conversation.get()).background_jobs)
+                self.refresh()
 
     async def work(self) -> None:
         """Do what is entered, one after the other, for ever."""
@@ -166,6 +178,7 @@ class ChatSession:
             return
         if receipt.no_op:
             self.say(self.paint.dim("· there is nothing to cancel"))
+        self.view.jobs = len(receipt.surviving_jobs)
         if receipt.ended_jobs:
             self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
         self.still_running(receipt.surviving_jobs, "in the background")
@@ -207,12 +220,15 @@ class ChatSession:
         self.refresh()
 
     async def _do(self, text: str) -> None:
+        asked = self.question
         if text.startswith("/"):
             await run_command(self, text)
-        elif (asked := self.question) is not None and (answer := self._answer(asked, text)) is not None:
+        elif asked is not None and (answer := self._answer(asked, text)) is not None:
             await self.attempt(answer)
         else:
             await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
+            if asked is not None and asked == self.question:
+                self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     def _answer(self, asked: Approval, text: str) -> Awaitable[object] | None:
         """What a reply to a question means; None if it is no reply but a message."""

@@ -12,19 +12,22 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from bedrock.cli.paint import Paint, columns, flat, harmless
+from bedrock.cli.paint import Paint, cells, columns, cut, flat, harmless
 
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
 )
 
-#: Columns that are left of a column when a terminal is too narrow for all.
+#: What is left of a column when a terminal is too narrow for all; never of the first one, which holds names.
 LEAST = 8
 _GAP = "  "
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe."""
+    """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
+
+    The first column is what other commands want to be told, and is never cut.
+    """
     room = columns(sys.stdout)
     if room is None:
         for row in rows:
@@ -37,20 +40,22 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def fitted(rows: Iterable[Sequence[str]], room: int) -> list[str]:
-    """Lay out rows in columns. Where they need more than `room`, the widest ones give way, down to LEAST each."""
-    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 -- costs more than most commands
+    """Lay out rows in columns. Where they need more than `room`, the widest ones but the first give way, down to LEAST
+    each; if that is not enough, lines are longer than `room`.
+    """
+    flattened = [[flat(cell) for cell in row] for row in rows]
+    first, *others = (max(map(cells, column)) for column in zip(*flattened, strict=True))
+    widths = [first, *_narrowed(others, room - first - len(_GAP) * len(others))]
+    return [_GAP.join(map(_padded, row, widths)).rstrip() for row in flattened]
 
-    cells = [[flat(cell) for cell in row] for row in rows]
-    widths = _narrowed([max(map(cell_len, column)) for column in zip(*cells, strict=True)], room)
 
-    def cut(cell: str, width: int) -> str:
-        return set_cell_size(cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1)}…", width)
-
-    return [_GAP.join(map(cut, row, widths)).rstrip() for row in cells]
+def _padded(cell: str, width: int) -> str:
+    cell = cut(cell, width)
+    return cell + " " * (width - cells(cell))
 
 
 def _narrowed(widths: list[int], room: int) -> list[int]:
-    while (excess := sum(widths) + len(_GAP) * (len(widths) - 1) - room) > 0 and max(widths) > LEAST:
+    while (excess := sum(widths) - room) > 0 and max(widths) > LEAST:
         widest = max(widths)
         others = [width for width in widths if width < widest]
         level = max(widest - -(-excess // widths.count(widest)), LEAST, *others)

@@ -90,6 +90,14 @@ def _interrupt(session: ChatSession, app: Application[str]) -> None:
         app.create_background_task(session.cancel())
 
 
+def _is_being_chosen(typed: Buffer) -> bool:
+    """Whether a menu is open that offers more than what it has put in already, or waits for what comes behind that."""
+    menu = typed.complete_state
+    if menu is None or menu.current_completion is None:
+        return False
+    return len(menu.completions) > 1 or typed.text.endswith(" ")
+
+
 def _enter_text(session: ChatSession, typed: Buffer, text: str) -> None:
     """Hand on a text and clear the line. The prompt stays, so that no key is lost meanwhile."""
     typed.reset(append_to_history=True)
@@ -111,7 +119,7 @@ def _keys(session: ChatSession) -> KeyBindings:
     @keys.add("enter")
     def _enter(event: KeyPressEvent) -> None:
         typed = event.current_buffer
-        if typed.complete_state is not None and typed.complete_state.current_completion is not None:
+        if _is_being_chosen(typed):
             typed.complete_state = None  # it is chosen; the next Enter sends
         elif typed.document.text_before_cursor.endswith("\\"):
             typed.delete_before_cursor()

@@ -1,36 +1,41 @@
-"""Runs as they went, line by line within 80 columns: requests, tools by group, durations, ends."""
+"""Runs as they went, line by line: requests and when their answers came, tools by group with durations, ends."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import groupby
+from textwrap import wrap
 
 from bedrock import v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import Paint, harmless, one_line
-from bedrock.cli.words import NOT_RUN
+from bedrock.cli.paint import Paint, Width, flat, harmless, one_line
+from bedrock.cli.words import counted, ending
 from bedrock.messages import Message, moment
 
+#: Columns that a line takes at most where nobody looks at a terminal.
 WIDTH = 80
-"""Columns that a line takes at most."""
-_TEXT = WIDTH - 14
-_TOOLS = WIDTH - 16
+#: Columns before a text, and before the tools.
+_BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
+#: Columns that a text has, however narrow the terminal.
+_LEAST = 20
 
 
-def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint) -> Iterator[str]:
-    """Yield the lines of cycles that have both views, a blank one before each cycle."""
+def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[str]:
+    """Yield the lines of cycles that have both views, a blank one before each cycle. What is too long is cut."""
     for cycle in cycles:
         yield ""
-        yield from _Timeline(cycle, paint).lines()
+        yield from _Timeline(cycle, paint, width() if width else WIDTH).lines()
 
 
 class _Timeline:
     """One cycle."""
 
-    def __init__(self, cycle: v1.RequestCycle, paint: Paint) -> None:
+    def __init__(self, cycle: v1.RequestCycle, paint: Paint, width: int) -> None:
         self._cycle = cycle
         self._paint = paint
+        self._width = width
+        self._text = max(_LEAST, width - _BEFORE_TEXT)
         self._said: dict[str, v1.Message] = {}
         self._texts: dict[str, str] = {}
         self._calls: dict[str, tuple[str, v1.ToolCall, v1.ToolResult | None]] = {}
@@ -66,7 +71,7 @@ class _Timeline:
         for name, said in self._said.items():
             if name not in shown:
                 yield self._user(said)
-        yield self._end()
+        yield from self._end()
 
     def _head(self) -> str:
         cycle = self._cycle
@@ -74,21 +79,22 @@ class _Timeline:
         parts = [cycle.name.rpartition("/")[2] or "run", began if cycle.HasField("start_time") else ""]
         if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP:
             parts.append("follow-up")
-        return self._paint.bold(one_line(" ".join(filter(None, parts)), WIDTH))
+        return self._paint.bold(one_line(" ".join(filter(None, parts)), self._width))
 
     def _user(self, said: v1.Message) -> str:
         steer = " (steer)" if said.delivery == v1.DELIVERY_STEER else ""
         text = Message(said).text or ("an image" if Message(said).images else "")
-        return f"   >          {self._paint.name(one_line(text, _TEXT - len(steer)))}{self._paint.dim(steer)}"
+        shown = self._paint.name(one_line(text, self._text - len(steer)))
+        return f"{'   >':{_BEFORE_TEXT}}{shown}{self._paint.dim(steer)}"
 
     def _round(self, number: int, served: v1.InferenceRound) -> str:
         at = self._after_start(moment(served.output_time)) if served.HasField("output_time") else ""
-        text = one_line(self._texts.get(served.output, ""), _TEXT)
-        return f"{number:>4} {self._paint.dim(f'{at:>8}')} {text or self._paint.dim('no text')}"
+        text = one_line(self._texts.get(served.output, ""), self._text)
+        return f"{number:>4} {self._paint.dim(f'{at:>9}')} {text or self._paint.dim('no text')}"
 
     def _after_start(self, then: datetime) -> str:
         start = self._cycle.start_time
-        return _seconds((then - moment(start)).total_seconds()) if self._cycle.HasField("start_time") else ""
+        return f"+{_seconds((then - moment(start)).total_seconds())}" if self._cycle.HasField("start_time") else ""
 
     def _tools(self, served: v1.InferenceRound) -> Iterator[str]:
         calls = [self._calls[call] for call in served.tool_use_ids if call in self._calls]
@@ -99,24 +105,20 @@ class _Timeline:
             notes = [_seconds(took)] if took else []
             notes += _counted([_outcome(result) for _, _, result in group if _outcome(result) != "ok"])
             tail = f"  {', '.join(notes)}" if notes else ""
-            line = one_line(f"{kind}: {names}", max(8, _TOOLS - len(tail)))
-            yield f"{'':14}- {line}{self._paint.dim(tail)}"
+            line = one_line(f"{kind}: {names}", max(8, self._width - _BEFORE_TOOLS - len(tail)))
+            yield f"{'- ':>{_BEFORE_TOOLS}}{line}{self._paint.dim(tail)}"
 
-    def _end(self) -> str:
+    def _end(self) -> Iterator[str]:
         cycle = self._cycle
         reason = enum_name(v1.StopReason, cycle.stop_reason)
-        parts = [NOT_RUN if cycle.stop_detail == "not_run" else _ended(reason, cycle.stop_detail)]
+        parts = [ending(cycle)]
         if cycle.HasField("start_time") and cycle.HasField("end_time"):
             parts.append(_seconds((moment(cycle.end_time) - moment(cycle.start_time)).total_seconds()))
-        count = len(cycle.rounds)
-        parts.append("1 request" if count == 1 else f"{count} requests")
+        parts.append(counted(len(cycle.rounds), "request"))
         parts += _tokens(cycle)
         paint = {"completed": self._paint.good, "error": self._paint.bad}.get(reason, self._paint.careful)
-        return f"   =          {paint(one_line(', '.join(parts), _TEXT))}"
-
-
-def _ended(reason: str, detail: str) -> str:
-    return f"{reason} ({detail})" if detail else reason or "under way"
+        for number, line in enumerate(wrap(flat(", ".join(parts)), self._text, max_lines=3, placeholder="…")):
+            yield f"{'' if number else '   =':{_BEFORE_TEXT}}{paint(line)}"
 
 
 def _outcome(result: v1.ToolResult | None) -> str:

@@ -8,7 +8,7 @@ from bedrock import Event, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.calls import headline, telling
-from bedrock.cli.fates import fate_line, with_fates
+from bedrock.cli.fates import Fate, fate_line, with_fates
 from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
 from bedrock.cli.paint import Paint, Width, harmless, one_line
@@ -58,15 +58,15 @@ class Transcript:
         for line in self.agents.endings(self._paint):
             self._write(line)
 
-    def history(self, messages: Iterable[Message], fates: Iterable[v1.QueuedMessage]) -> None:
-        """Print stored messages, and what became of those that waited, each in its place."""
+    def history(self, messages: Iterable[Message], fates: Iterable[Fate]) -> None:
+        """Print stored messages, what became of those that waited, and which runs were cut short, each in its place."""
         for entry in with_fates(messages, fates):
             if isinstance(entry, Message):
                 self.message(entry)
             else:
                 self._write(fate_line(entry, self._paint))
 
-    def show(self, event: Event, fates: Iterable[v1.QueuedMessage] = ()) -> None:
+    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
         """Print what an event is to a person; many are nothing. With a snapshot come the `fates` of its time."""
         self.agents.observe(event)
         if event.kind == "snapshot":
@@ -140,7 +140,7 @@ class Transcript:
         self._write("")
         self._write(self._paint.bold(f"── {text} ──"))
 
-    def _snapshot(self, event: Event, fates: Iterable[v1.QueuedMessage]) -> None:
+    def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
         self.history(event.messages, fates)
         self.tell_agents()
         if not self._live:

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from bedrock import Event, v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import harmless, one_line
+from bedrock.cli.paint import cells, harmless, one_line
+from bedrock.cli.words import counted
 from bedrock.messages import Approval, Message, moment
 
 _WORDS = {
@@ -37,6 +38,8 @@ class ConversationView:
     state: v1.ConversationState = field(default_factory=v1.ConversationState)
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
+    jobs: int = 0
+    """Background jobs, as far as somebody has asked: no event tells of them."""
     deleted: bool = False
     _since: float = 0.0
     _tool: str = ""
@@ -60,6 +63,7 @@ class ConversationView:
         match event.kind:
             case "snapshot":
                 self.queue = [Message(message) for message in event.proto.snapshot.queue]
+                self.jobs = len(event.proto.snapshot.conversation.background_jobs)
             case "approval_changed":
                 name = event.proto.approval_changed.approval.name
                 self.approvals = [approval for approval in self.approvals if approval.name != name]
@@ -75,21 +79,23 @@ class ConversationView:
                 pass
 
     def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> str:
-        """The status line: state, what it waits for, queue, context, mode, model.
+        """The status line: state, what it waits for, queue, background jobs, context, mode, model.
 
         Args:
             now: Of the same clock as in `observe`.
             wall: The time of day, to count down to the next attempt.
-            width: How many characters it may have; what comes last is left out first.
+            width: How many columns it may have; what comes last is left out first.
             keys: What a key would do while something is under way.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
             parts.append(f"{len(self.queue)} waiting")
+        if self.jobs:
+            parts.append(counted(self.jobs, "background job"))
         if self.window:
             parts.append(f"context {100 * self.used / self.window:.0f} %")
         parts += [harmless(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
-        while width is not None and len(parts) > 1 and len(" · ".join(parts)) > width:
+        while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
             parts.pop()
         return one_line(" · ".join(parts), width) if width is not None else " · ".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bedrock import ToolResult, v1
+from bedrock._names import enum_name
 
 #: Of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
@@ -36,6 +37,19 @@ def interruption(detail: str) -> str:
         "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
         "cancel_timeout": "cancelled; some sub-agents did not end in time",
     }.get(detail, f"interrupted: {detail}")
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def ending(cycle: v1.RequestCycle) -> str:
+    """How a run ended, or that it is under way."""
+    if cycle.stop_reason == v1.STOP_REASON_INTERRUPTED:
+        return interruption(cycle.stop_detail)
+    reason = enum_name(v1.StopReason, cycle.stop_reason)
+    return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"
 
 
 def fate(name: str) -> str:

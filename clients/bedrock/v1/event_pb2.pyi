@@ -344,13 +344,13 @@ class Event(_message.Message):
 
     @_typing.final
     class SubAgentsChanged(_message.Message):
-        """A sub-agent ended, and others that were started with it go on. Shows all that
-        were started together, so the latest of these events is enough to know how they
-        stand.
+        """A sub-agent ended that was waited for. Shows all that were started together, so
+        the latest of these events is enough to know how they stand. After the end of the
+        last one, which leaves `pending` empty, comes the message that holds the results
+        of all.
 
         That sub-agents started is told by `state_changed`: the state names them and
-        their tasks. That the last of them ended is told by the message that holds the
-        results of all. To show what one is doing meanwhile, watch its own conversation.
+        their tasks. To show what one is doing meanwhile, watch its own conversation.
         That begins a moment after the state names it, so it can be NOT_FOUND at first;
         its last state tells its outcome, even if the parent was cancelled and waits for
         it no more.
@@ -640,7 +640,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def sub_agents_changed(self) -> Global___Event.SubAgentsChanged:
-        """Durable. A sub-agent ended, and others that were started with it go on."""
+        """Durable. A sub-agent ended that was waited for."""
 
     @_builtins.property
     def tool_tree_reaped(self) -> Global___Event.ToolTreeReaped:

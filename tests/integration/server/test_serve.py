@@ -24,7 +24,7 @@ from actors.ports import StoreUnavailable
 from actors.supervisor import Supervisor
 from server.app import CannotStart, run
 from server.cli import serve
-from server.config import load
+from server.config import ConfigError, load
 from tests.integration.server.house import Refusal, refused
 
 ROOT = Path(__file__).parents[3]
@@ -182,6 +182,15 @@ def test_conversations_survive_and_the_token_stays(start: Callable[..., Server])
     assert got.conversation.name == name
 
 
+def test_a_start_says_how_many_conversations_were_brought_to_rest(start: Callable[..., Server]) -> None:
+    killed = start()
+    stream_under_way(killed)
+    killed.process.kill()
+    killed.process.wait(SECONDS)
+    _, logged = start().end()
+    assert "brought 1 conversation to rest after a restart" in [line["message"] for line in logged]
+
+
 def stream_under_way(server: Server, text: str = SLOW) -> Any:
     """A stream of a conversation whose run is in the middle of an answer."""
     stub, name = server.conversation()
@@ -330,7 +339,8 @@ def test_a_certificate_that_is_none_is_said_in_one_line(tmp_path: Path, certific
         (("--listen", "0.0.0.0:0"), 2, "refusing to listen on 0.0.0.0:0 without TLS"),
         (("--listen", "nowhere"), 2, "--listen: must be host:port"),
         (("--config", "none.toml"), 2, "none.toml cannot be read"),
-        (("--default-model", "nobody-serves-this"), 1, "no provider serves the default model"),
+        (("--default-model", "nobody-serves-this"), 2, "--default-model: no provider serves nobody-serves-this"),
+        (("--small-model", "nobody-serves-this"), 2, "--small-model: no provider serves nobody-serves-this"),
         (("--listen", "127.0.0.1:0", "--tls-certificate", "/no.pem", "--tls-key", "/no.key"), 1, "/no.key cannot be"),
     ],
 )
@@ -360,9 +370,33 @@ def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[providers.local]\nprotocol = "telepathy"\nbase_url = "http://x"\napi_key = "sk-secret"\n')
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), "--config", str(file))
-    assert code == 1
-    assert "providers.local.protocol" in line
+    assert code == 2
+    assert f"{file}: providers.local.protocol: must be one of" in line
     assert "sk-secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("table", "env", "said"),
+    [
+        ("[providers.x]", {}, "{file}: providers.x.protocol: is missing"),
+        ('[providers."x.y"]', {}, "{file}: providers.x.y.protocol: is missing"),
+        ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt": windows and limits are at least 1 token'),
+        ('default_model = "nope"', {}, "{file}: default_model: no provider serves nope"),
+        ("", {"BEDROCK_SMALL_MODEL": "nope"}, "BEDROCK_SMALL_MODEL: no provider serves nope"),
+        ("", {"OPENAI_BASE_URL": "localhost"}, "providers.openai.base_url: must be an http or https URL with a host"),
+    ],
+)
+def test_what_is_wrong_with_models_is_said_with_the_place_where_it_was_set(
+    tmp_path: Path, table: str, env: dict[str, str], said: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(table)
+    environ = {"HOME": str(tmp_path), **env}
+    config = load({"data_dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}, environ=environ, file=file)
+    with pytest.raises(ConfigError) as told:
+        run(config, pytest.fail)
+    assert str(told.value) == said.format(file=file)
+    assert not (tmp_path / "data").exists()
 
 
 def test_nothing_of_a_conversation_and_no_secret_is_logged(start: Callable[..., Server]) -> None:

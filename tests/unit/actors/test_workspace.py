@@ -78,6 +78,21 @@ def test_what_is_no_directory_is_refused_with_a_reason(path: str, why: str) -> N
         LocalWorkspace().check(path)
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/nope", "/nope"),
+        ("/tmp/../nope", "/tmp/../nope"),
+        ("/no\x1b[31m\u202e", r"/no\x1b[31m\u202e"),
+        ("/" + "x" * 5_000 + "end", "/" + "x" * 99 + "…" + "x" * 97 + "end"),
+    ],
+)
+def test_a_directory_that_is_missing_is_named_as_it_was_given(path: str, shown: str) -> None:
+    with pytest.raises(ValueError, match="no such directory") as refused:
+        LocalWorkspace().check(path)
+    assert str(refused.value) == f"there is no such directory on the server: {shown}"
+
+
 def test_a_circle_of_links_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")

@@ -9,6 +9,7 @@ from bedrock import Event, v1
 from bedrock.cli import sub_agents
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.paint import Paint
+from prompt_toolkit.utils import get_cwidth
 
 from tests.unit.clients.fake_server import state
 
@@ -139,6 +140,20 @@ def test_what_a_task_says_cannot_control_the_terminal() -> None:
     (line,) = lines(tree_of(evil))
     assert "\x1b" not in line
     assert "\x07" not in line
+
+
+@pytest.mark.parametrize("width", [40, 79, 119])
+def test_no_line_of_the_tree_is_wider_than_the_terminal(width: int) -> None:
+    """Whatever the terminal makes of wide and joined characters: the lines are drawn over by their number."""
+    wide = waiting(0, 1)
+    for pending, task in zip(
+        wide.state_changed.state.awaiting_sub_agents.pending,
+        ("漢字" * 60, "\N{WOMAN}\u200d\N{WOMAN}\u200d\N{GIRL} " * 40),
+        strict=True,
+    ):
+        pending.task = task
+    shown = tree_of(wide).lines(PLAIN, 0.0, NOON, width)
+    assert [width // 2 < sum(map(get_cwidth, line)) <= width for line in shown] == [True, True]
 
 
 # --- listed -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import copy
 import pickle
 import threading
@@ -187,12 +186,14 @@ def test_a_question_that_is_given_up_is_cancelled(
     assert (cancel.name, cancel.run) == (NAME, RUN)
 
 
-def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(client: Client, fake: FakeBedrock) -> None:
+def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(
+    client: Client, fake: FakeBedrock, ctrl_c: Callable[[], None]
+) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
     left = threading.Event()
 
     def pressed() -> None:
-        _thread.interrupt_main()
+        ctrl_c()
         left.wait(10)
 
     fake.accepted = pressed

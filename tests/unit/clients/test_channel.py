@@ -15,7 +15,9 @@ import grpc
 import pytest
 from bedrock import Answer, AsyncClient, Client, v1
 from bedrock._reconnection import repeatable
+from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
+from click.testing import CliRunner
 from google.protobuf.descriptor import MethodDescriptor
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
@@ -155,3 +157,11 @@ def test_a_certificate_that_nobody_vouches_for_gets_no_token(secure: str, fake: 
     with Client(secure, token="secret") as client, pytest.raises(Unavailable, match="certificate that is trusted here"):
         client.conversation("c1").cancel()
     assert not fake.metadata
+
+
+def test_who_takes_the_wrong_way_to_a_server_is_told_the_right_one(secure: str) -> None:
+    def hint(address: str) -> str:
+        return CliRunner().invoke(bedrock, ["--address", address, "list"]).stderr
+
+    assert "BEDROCK_CA_FILE" in hint(secure)
+    assert "begin the address with https://" in hint(secure.removeprefix("https://"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import io
 import json
 import re
@@ -17,6 +16,7 @@ import pytest
 from bedrock import Approval, Conversation, v1
 from bedrock.cli import app, demo, doctor, exits
 from bedrock.cli.app import bedrock
+from bedrock.errors import Unavailable
 from click.testing import CliRunner, Result
 
 from tests.unit.clients.fake_server import (
@@ -100,12 +100,12 @@ def test_every_event_as_a_line_of_json(program: Program, fake: FakeBedrock) -> N
     assert lines[-1]["result"]["text"] == "Hello"
 
 
-def test_a_failed_run_is_exit_code_1(program: Program, fake: FakeBedrock) -> None:
-    fake.answers.append(fails("auth", "The key is wrong; set another one."))
-    result = program("ask", "Hi")
-    assert result.exit_code == exits.FAILED
-    assert result.stdout == ""
-    assert "set another one" in result.stderr
+def test_a_failed_run_is_exit_code_1_and_tells_its_error_once(program: Program, fake: FakeBedrock) -> None:
+    for arguments in (("ask", "Hi"), ("ask", "-q", "-r", SLUG, "Hi")):
+        fake.answers.append(fails("auth", "The key is wrong; set\x07 another one."))
+        result = program(*arguments)
+        assert (result.exit_code, result.stdout) == (exits.FAILED, "")
+        assert result.stderr == "error: The key is wrong; set\\x07 another one.\n"
 
 
 def test_a_call_that_asks_is_exit_code_3_and_stays_open(program: Program, fake: FakeBedrock) -> None:
@@ -148,7 +148,8 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(program: Program, fake: Fa
 
 def test_a_restart_is_an_error_and_not_a_cancel(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted", "restart")])
-    assert program("ask", "Hi").exit_code == exits.FAILED
+    result = program("ask", "Hi")
+    assert (result.exit_code, result.stderr) == (exits.FAILED, "error: interrupted by a restart of the server\n")
 
 
 def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +165,14 @@ def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch
     assert cancelled.run == f"{NAME}/requestCycles/1"
 
 
-def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program: Program, fake: FakeBedrock) -> None:
+def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(
+    program: Program, fake: FakeBedrock, ctrl_c: Callable[[], None]
+) -> None:
     fake.answers.append(uses_tool("sleep", "", "", ask=True))
     left = threading.Event()
 
     def pressed() -> None:
-        _thread.interrupt_main()
+        ctrl_c()
         left.wait(10)
 
     fake.accepted = pressed
@@ -205,9 +208,32 @@ def test_no_server_is_exit_code_4_and_says_how_to_start_one() -> None:
         assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:7421x", "127.0.0.1:", "[::1]:0", "https://example.com:70000"])
+def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
+    result = CliRunner().invoke(bedrock, ["--address", address, "list"])
+    assert result.exit_code == exits.USAGE
+    assert "is no port" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        ("Socket closed", "https://"),
+        ("the TLS handshake failed. Does it speak TLS, …?", "BEDROCK_CA_FILE"),
+        ("Connection refused", "bedrock serve"),
+    ],
+)
+def test_what_to_do_depends_on_how_no_server_was_reached(cause: str, advice: str) -> None:
+    failure = exits.Failure.of(Unavailable(f"no Bedrock server can be reached at 127.0.0.1:1: {cause}"))
+    assert failure.exit_code == exits.UNREACHABLE
+    assert [words in failure.hint for words in ("https://.", "BEDROCK_CA_FILE", "bedrock serve")].count(True) == 1
+    assert advice in failure.hint
+
+
 @pytest.mark.parametrize(
     ("refusal", "exit_code", "words"),
     [
+        (Refusal(grpc.StatusCode.FAILED_PRECONDITION, "ARCHIVED", "archived"), 1, "bedrock archive --undo NAME"),
         (Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MODEL_UNAVAILABLE", "no such model"), 2, "bedrock models"),
         (Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "no token"), 1, "BEDROCK_TOKEN"),
         (Refusal(grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN", "shutting down"), 4, "shutting down"),
@@ -367,7 +393,7 @@ def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake
     assert program("cancel", "c1").stdout == f"there is nothing to cancel\nstill running in the background: {ends_them}"
     told = program("mode", "c1", "restricted").stdout
     assert told == f"{SLUG} is restricted\nstill running with the rights that they were started with: {ends_them}"
-    assert program("cancel", "--kill-jobs", "c1").stdout == "cancelled: 2 background job(s)\n"
+    assert program("cancel", "--kill-jobs", "c1").stdout == "cancelled: 2 background jobs\n"
     assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
 
 
@@ -462,7 +488,7 @@ def test_the_doctor_finds_what_is_wrong(program: Program, fake: FakeBedrock, mon
     assert "warn  sandbox: tier B, Landlock 4" in result.stdout
     assert "namespaces are forbidden" in result.stdout
     assert "warn  sandbox: unrestricted tools can read the server's token" in result.stdout
-    assert "ok    models: 2, by default demo" in result.stdout
+    assert "ok    models: 2 models; a new conversation uses demo" in result.stdout
     assert "ANTHROPIC_API_KEY is set" in result.stdout
     assert "very-secret" not in result.output
 
@@ -526,6 +552,13 @@ def test_without_a_terminal_a_conversation_is_played(program: Program, fake: Fak
     assert created.working_directory == str(tmp_path)
 
 
+def test_who_wraps_a_chat_says_what_brings_it_back(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+    played = program("chat", "--again", 'make local-llm ARGS="-r {}"').stdout
+    assert f'To read it again: make local-llm ARGS="-r {SLUG}"\n' in played
+    assert "--again" not in program("chat", "--help").stdout
+
+
 @pytest.mark.parametrize("option", ["-c", f"-r={SLUG}", "--mode=restricted", "--approval-policy=ask_all"])
 def test_what_a_played_conversation_cannot_heed_is_refused(program: Program, fake: FakeBedrock, option: str) -> None:
     result = program("chat", option)
@@ -544,6 +577,20 @@ def test_a_real_model_without_a_sandbox_gets_no_automatic_yes(program: Program, 
     (resolved,) = fake.asked(v1.ResolveApprovalRequest)
     assert isinstance(resolved, v1.ResolveApprovalRequest)
     assert resolved.decision == v1.APPROVAL_DECISION_DENY
+
+
+@pytest.mark.parametrize("left", [KeyboardInterrupt, BrokenPipeError])
+def test_a_played_conversation_that_is_broken_off_is_cancelled(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, left: type[BaseException]
+) -> None:
+    fake.answers.append(uses_tool("sleep 25", "", "", ask=True))
+
+    def leave(*_: object) -> None:
+        raise left
+
+    monkeypatch.setattr(demo, "_decide", leave)
+    assert program("chat").exit_code == (exits.CANCELLED if left is KeyboardInterrupt else exits.CLOSED_PIPE)
+    assert len(fake.asked(v1.CancelConversationRequest)) == 1
 
 
 def test_a_played_conversation_that_fails_is_exit_code_1(program: Program, fake: FakeBedrock) -> None:
@@ -568,11 +615,25 @@ def test_commands_of_the_server_are_plugged_in(monkeypatch: pytest.MonkeyPatch) 
     assert "elsewhere" not in CliRunner().invoke(bedrock, ["chat", "--help"]).output
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("shwo", "No such command 'shwo'. Did you mean show?"),
+        ("archived", "Did you mean archive?"),
+        ("nonsense", "No such command 'nonsense'.\n"),
+    ],
+)
+def test_a_command_that_is_misspelled_is_guessed(typed: str, told: str) -> None:
+    result = CliRunner().invoke(bedrock, [typed])
+    assert result.exit_code == exits.USAGE
+    assert told in result.stderr
+
+
 def test_without_the_server_its_commands_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "entry_points", lambda group: [])
     result = CliRunner().invoke(bedrock, ["serve"])
     assert result.exit_code == exits.USAGE
-    assert "pip install phoenix-bedrock" in result.stderr
+    assert "from a checkout with `pip install .`" in result.stderr
     assert CliRunner().invoke(bedrock, ["nonsense"]).exit_code == exits.USAGE
 
 

@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.offline import fold
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stored
+from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stopped, stored
 
 Program = Callable[..., Result]
 
@@ -132,10 +132,17 @@ def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
         entry.settle_time.FromSeconds(second)
     fates[1][0].message.request_cycle = messages[0].request_cycle
     fates[2][0].message.name = messages[2].name
+    messages[2].request_cycle = f"{NAME}/requestCycles/2"
+    fake.cycles = [
+        v1.RequestCycle(name=message.request_cycle, stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail=detail)
+        for message, detail in ((messages[0], ""), (messages[2], "not_run"))
+    ]
+    for cycle in fake.cycles:
+        cycle.end_time.FromSeconds(5)
     fake.queued = [entry for entry, _ in fates] + [queued(3, wire.FATE_QUEUED, "soon")]
     fake.conversation.update_time.FromSeconds(9)
     told = [
-        *("", "> Go.", "I go.", "⋯ “gently” was not delivered; send it again if it still matters"),
+        *("", "> Go.", "I go.", "⋯ “gently” was not delivered; send it again if it still matters", "■ cancelled"),
         *("", "> Then this.", "■ discarded before it began"),
         *("⋯ “no” was taken back", "", "> Again."),
     ]
@@ -143,11 +150,25 @@ def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
     assert program("show", SLUG).stdout.splitlines()[-len(told + later) :] == told + later
     assert program("show", SLUG, "-n", "1").stdout.splitlines()[-4:] == [*told[-2:], *later]
     assert "“no”" not in program("show", SLUG, "-n", "1").stdout
+    assert "■ cancelled" not in program("show", SLUG, "-n", "1").stdout
     fake.deleted = True
     assert program("watch", SLUG).stdout.splitlines() == [*told, later[1], "■ the conversation was deleted"]
     dropped = v1.RequestCycle(stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail="not_run")
     (*_, end) = timeline_of([dropped], Paint(enabled=False))
-    assert end == "   =          discarded before it began, 0 requests"
+    assert end == "   =           discarded before it began, 0 requests"
+
+
+def test_a_run_that_ended_since_a_snapshot_is_told_by_its_event_alone(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(lambda run: [stored("agent", v1.ContentBlock(text="I go.")), stopped(run, "interrupted")])
+    program("ask", "Go.")
+    fake.settle()
+    run = v1.RequestCycle(name=f"{NAME}/requestCycles/1", stop_reason=v1.STOP_REASON_INTERRUPTED)
+    fake.deleted, fake.cycles = True, [run]
+    for second, times in ((8, 0), (7, 1)):
+        run.end_time.FromSeconds(second)
+        fake.conversation.update_time.FromSeconds(7)
+        assert program("watch", SLUG).stdout.count("■ cancelled") == times
+    assert program("show", SLUG).stdout.count("■ cancelled") == 1
 
 
 # --- cycles -----------------------------------------------------------------------------------------------------------
@@ -158,7 +179,8 @@ def test_cycles_of_a_file_need_no_server(tmp_path: Path) -> None:
     file.write_text(LINES)
     for arguments, stdin in ((("cycles", str(file)), None), (("cycles", "-"), LINES)):
         done = CliRunner(env={"BEDROCK_ADDRESS": "127.0.0.1:1"}).invoke(bedrock, arguments, input=stdin)
-        assert done.stdout == "c:1\tLook.\t2\tinterrupted (round_cap)\n2\tThen this.\t0\tunder way\n"
+        ended = "stopped: as many requests to the model as one run may make"
+        assert done.stdout == f"c:1\tLook.\t2\t{ended}\n2\tThen this.\t0\tunder way\n"
         assert (done.exit_code, done.stderr) == (0, "")
 
 
@@ -227,7 +249,7 @@ def test_without_the_servers_program_a_file_cannot_be_read(program: Program, mon
     monkeypatch.setattr(command, "entry_points", lambda **_: [])
     done = program("cycles", "-", stdin=LINES)
     assert done.exit_code == exits.USAGE
-    assert "pip install phoenix-bedrock" in done.stderr
+    assert "from a checkout with `pip install .`" in done.stderr
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------
@@ -236,20 +258,22 @@ def test_without_the_servers_program_a_file_cannot_be_read(program: Program, mon
 def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
     lines = list(timeline_of(folded(), Paint(enabled=False)))
     assert lines[2:10] == [
-        "   >          Look.",
-        "   1   0.80 s Let me look.",
-        "              - read: read, grep  0.35 s",
-        "              - bash: bash  cancelled",
-        "   >          Gently. (steer)",
-        "   2     12 s no text",
-        "              - bash: bash x2  31 s, error, open",
-        "   =          interrupted (round_cap), 60 s, 2 requests",
+        "   >           Look.",
+        "   1   +0.80 s Let me look.",
+        "               - read: read, grep  0.35 s",
+        "               - bash: bash  cancelled",
+        "   >           Gently. (steer)",
+        "   2     +12 s no text",
+        "               - bash: bash x2  31 s, error, open",
+        "   =           stopped: as many requests to the model as one run may make, 60 s,",
     ]
-    assert lines[11:] == [
+    assert lines[10:] == [
+        "               2 requests",
+        "",
         "2 follow-up",
-        "   >          Then this.",
-        "   >          Never read. (steer)",
-        "   =          under way, 0 requests",
+        "   >           Then this.",
+        "   >           Never read. (steer)",
+        "   =           under way, 0 requests",
     ]
     assert lines[1].startswith("c:1 2025-06-15 ")
 
@@ -257,7 +281,15 @@ def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
 def test_a_timeline_says_what_was_used() -> None:
     (cycle, _) = folded()
     cycle.rounds[0].usage.CopyFrom(v1.Usage(input_tokens=1_000, cache_read_tokens=200, output_tokens=34))
-    assert list(timeline_of([cycle], Paint(enabled=False)))[-1].endswith("2 requests, 1,200 tokens in, 34 out")
+    assert list(timeline_of([cycle], Paint(enabled=False)))[-1].strip() == "2 requests, 1,200 tokens in, 34 out"
+
+
+def test_a_timeline_is_as_wide_as_the_terminal_and_cut_at_words() -> None:
+    (cycle, _) = folded()
+    cycle.steps[0].root.content[0].text = "Look around here, " * 20
+    shown = {width: list(timeline_of([cycle], Paint(enabled=False), lambda: width))[2] for width in (60, 200)}  # noqa: B023
+    assert shown[60] == "   >           Look around here, Look around here, Look…"
+    assert 180 < len(shown[200]) <= 200
 
 
 def test_a_timeline_fits_into_80_columns_and_controls_no_terminal() -> None:
@@ -284,7 +316,7 @@ def test_a_timeline_fits_into_80_columns_and_controls_no_terminal() -> None:
 def test_a_timeline_is_shown_with_the_facts(program: Program, fake: FakeBedrock) -> None:
     fake.cycles = folded()
     shown = program("show", SLUG, "--timeline").stdout
-    assert shown.index("slug") < shown.index("   >          Look.") < shown.index("Then this.")
+    assert shown.index("slug") < shown.index("   >           Look.") < shown.index("Then this.")
     assert "\x1b" not in shown
     assert "Look." not in program("show", SLUG, "--timeline", "-n", "1").stdout
     plain = json.loads(program("show", SLUG, "--timeline", "--output", "json").stdout)

@@ -466,6 +466,13 @@ def test_the_sub_agents_of_a_conversation_are_listed(client: Client, fake: FakeB
     assert request.parent == NAME
 
 
+def test_an_event_tells_who_says_what_was_added() -> None:
+    said = v1.Message(role=v1.ROLE_AGENT, content=[v1.ContentBlock(text="Yes.")])
+    assert Event(v1.Event(message_added=said)).role == "agent"
+    queued = v1.QueuedMessage(message=v1.Message(role=v1.ROLE_USER))
+    assert Event(v1.Event(queue_changed=queued)).role == ""
+
+
 def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
     pending = [v1.SubAgent(conversation="c-a2", task="two", task_index=1)]
     failed = v1.Event.SubAgentsChanged.Report(
@@ -483,8 +490,10 @@ def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
     ]
     assert Event(v1.Event(sub_agents_changed=changed)).sub_agents == expected
     assert Event(v1.Event(snapshot=v1.Event.Snapshot(sub_agents=changed))).sub_agents == expected
-    waiting = v1.ConversationState(awaiting_sub_agents=v1.ConversationState.AwaitingSubAgents(pending=pending))
-    assert Event(v1.Event(state_changed=v1.Event.StateChanged(state=waiting))).sub_agents == [expected[1]]
+    for completed, told in ((0, [expected[1]]), (2, [])):  # not again what the event before has told
+        waiting = v1.ConversationState.AwaitingSubAgents(pending=pending, completed_count=completed)
+        state = v1.ConversationState(awaiting_sub_agents=waiting)
+        assert Event(v1.Event(state_changed=v1.Event.StateChanged(state=state))).sub_agents == told
     assert Event(v1.Event(caught_up=v1.Event.CaughtUp())).sub_agents == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bedrock import v1
 from bedrock.cli.live_list import Listing
-from bedrock.cli.paint import Paint
+from bedrock.cli.paint import Paint, cells
 from google.protobuf.timestamp_pb2 import Timestamp
 
 PLAIN = Paint(False)
@@ -28,6 +28,12 @@ def table(*entries: v1.WatchConversationsResponse, width: int = 100, height: int
     for entry in entries:
         listing.take(entry)
     return listing.lines(PLAIN, width, height)
+
+
+def test_no_line_is_wider_than_the_terminal_whatever_it_makes_of_wide_characters() -> None:
+    titles = ["漢字" * 40, "\N{WOMAN}\u200d\N{GIRL}" * 30, "\N{HEAVY BLACK HEART}\ufe0f" * 50]
+    lines = table(*(changed(f"s-{number}", number, title=title) for number, title in enumerate(titles)), width=70)
+    assert [cells(line) in (69, 70) for line in lines[1:]] == [True] * 3
 
 
 def test_the_latest_changed_stands_first_and_each_conversation_once() -> None:

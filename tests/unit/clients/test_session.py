@@ -149,7 +149,8 @@ def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: Fa
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
         chat.session.enter(words)
-        await chat.shows("waits (steer)")
+        await chat.shows("that was a message; the question is still open")
+        await chat.shows(f"“{words}” waits (steer)")
 
     play(address, story)
     assert not fake.asked(v1.ResolveApprovalRequest)
@@ -237,7 +238,7 @@ def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
 def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/help")
-        await chat.shows("Tab               queue")
+        await chat.shows("Tab                 queue")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("cannot do “/nonsense”")
@@ -305,6 +306,33 @@ def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: Fa
     play(address, story)
 
 
+def test_the_status_line_counts_background_jobs_when_a_run_has_ended(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Started."))
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        assert "background" not in chat.session.status()
+        fake.jobs = ["b-1"]
+        chat.session.enter("Go")
+        await chat.until(lambda: "1 background job ·" in chat.session.status())
+        fake.jobs = []
+        chat.session.enter("/cancel")
+        await chat.until(lambda: "background" not in chat.session.status())
+
+    play(address, story)
+
+
+def test_the_help_is_two_columns(address: str) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/help")
+        await chat.shows("/quit")
+        lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
+        assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
+
+    column = len("/withdraw [MESSAGE] ")
+    play(address, story)
+
+
 def test_a_lost_connection_is_told_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     fake.cuts.extend([2, 1, 1])
@@ -366,7 +394,7 @@ def test_the_status_line_counts_tools_and_seconds() -> None:
         (None, "thinking attempt 2/3 · context 42 % · restricted · demo · Esc cancels"),
         (60, "thinking attempt 2/3 · context 42 % · restricted · demo"),
         (50, "thinking attempt 2/3 · context 42 % · restricted"),
-        (12, "thinking at…"),
+        (12, "thinking…"),
     ],
 )
 def test_the_status_line_fits_and_leaves_out_what_matters_least(width: int | None, line: str) -> None:

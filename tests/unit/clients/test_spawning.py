@@ -190,13 +190,25 @@ def test_a_stranger_at_the_default_address_is_not_our_server(
 
 
 @pytest.mark.parametrize(
-    ("spawned", "busy", "said"),
+    ("spawned", "busy", "jobs", "said"),
     [
-        (True, True, "Left s and stopped its run, since the server ends with this chat. To go on: {0} --spawn -r s"),
-        (True, False, "Left s. To come back: {0} --spawn -r s"),
-        (False, True, "Left s. To come back: {0} -r s"),
+        (True, True, 0, ["Left s and stopped its run, since the server ends with this chat.", "To go on: again s"]),
+        (True, True, 2, ["Left s and stopped its run and 2 background jobs, since …", "To go on: again s"]),
+        (True, False, 0, ["Left s. To come back: again s"]),
+        (False, False, 0, ["Left s. To come back: again s"]),
+        (False, True, 0, ["Left s. Still under way: its run. To stop: bedrock cancel s", "To come back: again s"]),
+        (
+            False,
+            True,
+            1,
+            [
+                "Left s. Still under way: its run, 1 background job. To stop: bedrock cancel --kill-jobs s",
+                "To come back: again s",
+            ],
+        ),
     ],
 )
-def test_who_leaves_hears_of_a_run_that_is_stopped_and_only_then(spawned: bool, busy: bool, said: str) -> None:
-    left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy))
-    assert _farewell(left, spawned=spawned) == said.format("bedrock chat")
+def test_who_leaves_hears_what_goes_on_or_was_stopped(spawned: bool, busy: bool, jobs: int, said: list[str]) -> None:
+    left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy), background_jobs=["b"] * jobs)
+    told = _farewell(left, "again {}", spawned=spawned)
+    assert [line.replace("the server ends with this chat.", "…") if jobs else line for line in told] == said

@@ -11,8 +11,10 @@ import pytest
 from bedrock import Message, v1
 from bedrock.cli import typed
 from bedrock.cli.session import ChatSession
+from bedrock.cli.terminal import _is_being_chosen
 from bedrock.cli.typed import ChatCompleter, ChatHistory
-from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.buffer import Buffer, CompletionState
+from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
 from tests.unit.clients.fake_server import FakeBedrock, says
@@ -125,13 +127,31 @@ def test_what_is_pasted_is_one_message(address: str, fake: FakeBedrock) -> None:
     assert [text for text, _ in sent(fake)] == ["one\ntwo\n"]
 
 
-def test_tab_completes_a_command(address: str, fake: FakeBedrock) -> None:
+def test_tab_completes_a_command_and_enter_runs_the_only_one_at_once(address: str, fake: FakeBedrock) -> None:
     with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("idle · ")
         terminal.keys("/with")
         terminal.until(lambda screen: any("take back what was queued" in line for line in screen))
         terminal.keys("\t")
         terminal.until(lambda screen: any(line.startswith("> /withdraw") for line in screen))
-        terminal.keys("\x03")
+        terminal.keys("\r")
+        terminal.shows("nothing waits")
         terminal.keys("\x04")
         assert terminal.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen", "waits"),
+    [
+        (["/help"], 0, False),
+        (["/mode "], 0, True),
+        (["/queue", "/quit"], 1, True),
+        (["/queue", "/quit"], None, False),
+    ],
+)
+def test_enter_closes_the_menu_first_where_there_is_something_to_choose(
+    offered: list[str], chosen: int | None, waits: bool
+) -> None:
+    typed = Buffer(document=Document(offered[chosen or 0]))
+    typed.complete_state = CompletionState(Document("/"), [Completion(text, -1) for text in offered], chosen)
+    assert _is_being_chosen(typed) is waits

@@ -9,6 +9,7 @@ from bedrock.cli.markdown import MarkdownFlow
 from bedrock.cli.paint import Paint
 from hypothesis import given
 from hypothesis import strategies as st
+from prompt_toolkit.utils import get_cwidth
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 WIDTH = 40
@@ -53,6 +54,13 @@ def test_blocks_look_like_this(text: str, lines: list[str]) -> None:
         assert [line.split() for line in found[::2]] == [line.split() for line in lines[::2]]
     else:
         assert found == lines
+
+
+def test_no_line_is_wider_than_there_is_room_where_emoji_are_joined() -> None:
+    family = "\N{WOMAN}\u200d\N{WOMAN}\u200d\N{GIRL}\u200d\N{BOY}"
+    lines = plain(f"{family * 3} and {family} " * 5, f"\n\n- {family * 9}")
+    assert max(map(get_cwidth, lines)) <= WIDTH
+    assert "".join(lines).count("\N{BOY}") == 4 * 5 + 9
 
 
 def test_emphasis_and_code_have_colours() -> None:

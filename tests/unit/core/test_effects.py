@@ -62,6 +62,15 @@ DEVIATIONS = (
         lambda name, event: event == "SetMode other mode",
         r"PersistState",
     ),
+    Deviation(
+        "C28: the end of every sub-agent is told, that of the last one too, before the results of all",
+        lambda name, event: (
+            name.endswith("last)")
+            and name.startswith("AwaitSub")
+            and event in {"SubAgentResult known", "SubAgentTimeout known"}
+        ),
+        r"NotifyClient\(SubAgents \d+ 0\)",
+    ),
 )
 
 

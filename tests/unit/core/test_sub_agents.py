@@ -121,6 +121,10 @@ def test_each_end_is_shown_and_counted_once() -> None:
 
     assert talk.steps == ()
 
+    ended(talk, 2, AgentSucceeded("b"))
+    (note,) = talk.notes(SubAgents)
+    assert ([report.agent_id for report in note.reports], note.pending) == (["c-a1", "c-a2"], ())
+
 
 def test_the_tools_after_the_spawn_run_after_it() -> None:
     talk = spawned("one", then=(bash("t2"),))

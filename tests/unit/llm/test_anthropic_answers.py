@@ -363,6 +363,6 @@ def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(ev
     lost = failed(stream(named(start(), *events, *stop("end_turn"))))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.SERVER_ERROR,
-        "twin: the answer holds more than 1 MiB",
+        "twin: the answer holds more than 1 MiB. Send a message later to try again, or choose another model.",
     )
     assert lost.usage is not None

@@ -244,7 +244,7 @@ def test_one_setting_goes_before_all_providers() -> None:
     assert small(Catalog(ENV, small="demo"), "claude-opus-5") == ("demo", "demo")
     off = Catalog(ENV, small="none")
     assert (small(off, "claude-opus-5"), small(off, "demo")) == (None, None)
-    with pytest.raises(ValueError, match="small model llama-9"):
+    with pytest.raises(ValueError, match="small_model: no provider serves llama-9"):
         Catalog(ENV, small="llama-9")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.errors import RETRYABLE, ErrorKind
-from actors.llm.failures import MAX_SAID, refusal_of, retry_after_ms, stream_error_of
+from actors.llm.failures import MAX_SAID, cut_off, filtered, refusal_of, retry_after_ms, stream_error_of
 from actors.llm.provider import ProviderConfig, Secret
 from actors.ports import ModelFailed
 from tests.unit.llm.asking import KEY, provider
@@ -256,6 +256,59 @@ def test_retry_after_comes_with_retryable_refusals_only() -> None:
     assert refused(401, headers={"retry-after": "2"}).retry_after_ms is None
 
 
+OF_THE_MACHINE = frozenset({
+    ErrorKind.CANCELLED, ErrorKind.SUB_AGENT_ERROR, ErrorKind.TURN_LIMIT, ErrorKind.NO_RESULT, ErrorKind.BUDGET,
+    ErrorKind.INTERRUPTED,
+})  # fmt: skip
+"""How a sub-agent fails: that is told to the agent that started it, which knows what to do."""
+
+ADVICE = {
+    ErrorKind.NETWORK: "Check the network and the base_url of provider twin, then send a message.",
+    ErrorKind.TIMED_OUT: "Check the network and the base_url of provider twin, or raise its timeouts.",
+    ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
+    ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
+    ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
+    ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider twin.",
+    ErrorKind.CONTENT_FILTER: "Say it in other words.",
+    ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
+    ErrorKind.UNKNOWN: "Send a message to go on; the server's log tells more.",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(ErrorKind) - OF_THE_MACHINE))
+def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
+    named = provider("anthropic", "https://models.example.com", key_source="ANTHROPIC_API_KEY")
+    failures = [cut_off(named, kind, "it went wrong")]
+    failures += [refusal_of(named, status, {}, b"", NOW) for status in (401, 400, 429, 503)]
+    failures += [
+        refusal_of(named, 413, {}, b'{"error": {"type": "request_too_large"}}', NOW),
+        filtered(named, "", None),
+    ]
+    told = [failed.failure.message for failed in failures if failed.failure.kind is kind]
+    assert told
+    assert all(text.endswith(f". {ADVICE[kind]}") for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("base_url", "advice"),
+    [
+        ("http://127.0.0.1:9/v1", "Is the server of base_url http://127.0.0.1:9/v1 running?"),
+        ("http://localhost/v1", "Is the server of base_url http://localhost/v1 running?"),
+        ("http://[::1]:80", "Is the server of base_url http://[::1]:80 running?"),
+        ("http://10.0.0.1/v1", "Check the network and the base_url of provider twin, then send a message."),
+    ],
+)
+def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
+    failed = cut_off(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
+    assert failed.failure.message == f"twin: cannot connect. {advice}"
+
+
+def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
+    proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
+    message = cut_off(proxied, ErrorKind.NETWORK, "refused").failure.message
+    assert message == "twin: refused. Check the network and the proxy of provider twin, then send a message."
+
+
 def test_messages_say_who_what_and_what_to_do() -> None:
     message = refused(401, {"type": "authentication_error", "message": "invalid x-api-key"}).failure.message
     assert message == "Authentication failed at twin (HTTP 401): invalid x-api-key. Check ANTHROPIC_API_KEY."
@@ -301,7 +354,7 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     failed = refusal_of(PROVIDER, 502, {}, body, NOW)
-    assert failed.failure.message == "Server error at twin (HTTP 502)."
+    assert failed.failure.message.startswith("Server error at twin (HTTP 502). Send a message later")
 
 
 @pytest.mark.parametrize(

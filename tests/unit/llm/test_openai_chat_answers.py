@@ -364,5 +364,5 @@ def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() 
     lost = failed(stream(plain(delta(content="x" * MAX_CONTENT_BYTES), finish("stop"), DONE)))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.SERVER_ERROR,
-        "twin: the answer holds more than 1 MiB",
+        "twin: the answer holds more than 1 MiB. Send a message later to try again, or choose another model.",
     )

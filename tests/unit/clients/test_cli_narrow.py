@@ -1,0 +1,75 @@
+"""Commands at a narrow terminal: no word is broken, and no name that another command needs is cut."""
+
+from __future__ import annotations
+
+import pytest
+from bedrock import v1
+
+from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, fails, uses_tool
+from tests.unit.clients.terminals import Terminal
+from tests.unit.clients.test_cli_queue_and_cycles import folded, queued
+
+WORDS = "It is as it was before, but for some words that are longer than others. " * 4
+
+
+def printed(address: str, *arguments: str, columns: int) -> list[str]:
+    """The lines that a command leaves at a terminal of that width."""
+    with Terminal(*arguments, environ={"BEDROCK_ADDRESS": address}, columns=columns) as terminal:
+        terminal.ends()
+        return terminal.rows
+
+
+def words(rows: list[str]) -> str:
+    return " ".join(" ".join(rows).split())
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_what_is_longer_than_the_terminal_goes_on_at_a_word(address: str, fake: FakeBedrock, columns: int) -> None:
+    fake.conversation.title = WORDS
+    fake.conversation.working_directory = "/tmp/" + "a-folder " * 20
+    fake.conversation.state.kind = v1.STATE_KIND_FAILED
+    fake.conversation.state.failed.error.message = WORDS
+    fake.answers += [uses_tool("rm x", "", "Done.", ask=True), fails("auth", WORDS)]
+    shown = printed(address, "show", SLUG, columns=columns)
+    doctor = printed(address, "doctor", columns=columns)
+    asked = printed(address, "ask", "Hi", columns=columns)
+    for rows, told in (
+        (shown, "title It is as it was before,"),
+        (shown, "directory /tmp/a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder a-folder"),
+        (shown, "✗ c1"),
+        (
+            doctor,
+            "→ They are hidden where the server may make mount namespaces. The restricted mode always hides them.",
+        ),
+        (
+            asked,
+            f"`bedrock approve {SLUG}` or `bedrock deny {SLUG}`, then `bedrock show {SLUG}`. To approve everything",
+        ),
+    ):
+        assert told in words(rows)
+        assert max(map(len, rows)) < columns
+    title = next(number for number, row in enumerate(shown) if row.startswith("title "))
+    assert shown[title + 1][:12].strip() == shown[title + 1][11], "it is set in like what is above"
+
+
+def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBedrock) -> None:
+    fake.conversation.title = WORDS
+    fake.conversation.model = "models/one-with-a-rather-long-name"
+    entry = queued(1, v1.QueuedMessage.FATE_QUEUED, WORDS)
+    entry.message.name = f"{NAME}/messages/0198c0de-1234-7abc-8def-0123456789ab"
+    fake.queued, fake.cycles = [entry], folded()
+    fake.cycles[0].name = f"{NAME}/requestCycles/0198c0de-1234-7abc-8def-0123456789ab"
+    for command, name in (
+        (("list",), SLUG),
+        (("queue", SLUG), "0198c0de-1234-7abc-8def-0123456789ab"),
+        (("cycles", SLUG), "0198c0de-1234-7abc-8def-0123456789ab"),
+    ):
+        for columns in (60, 80):
+            rows = printed(address, *command, columns=columns)
+            assert any(row.startswith(f"{name} ") for row in rows), rows
+            assert any("…" in row for row in rows)
+
+
+def test_an_empty_queue_is_said_to_be_empty(address: str) -> None:
+    assert printed(address, "queue", SLUG, columns=80) == ["Nothing waits."]
+    assert printed(address, "queue", SLUG, "--all", columns=80) == ["Nothing has waited yet."]
