@@ -94,9 +94,13 @@ class Terminal:
         return {cell.fg for cell in cells} | {"bold" for cell in cells if cell.bold}
 
     def shows(self, words: str) -> None:
-        """Wait until something new has been written that has these words."""
-        self._until(lambda: words in re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>])", "", self._seen), repr(words))
-        self._seen = ""
+        """Wait until these words have been written, behind those that were waited for before."""
+        self._until(lambda: words in self._words(), repr(words))
+        self._seen = self._words().partition(words)[2]
+
+    def _words(self) -> str:
+        """What was written and not waited for yet, without what moves the cursor or colours."""
+        return re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>])", "", self._seen)
 
     def until(self, holds: Callable[[list[str]], object]) -> None:
         """Wait until something holds for the screen."""
