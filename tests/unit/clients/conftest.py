@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bedrock import Client, _backoff
+from bedrock import Client, _backoff, v1
+from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import FakeBedrock, FakeServer
 
@@ -23,11 +22,17 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Press Ctrl-C, for this process; whoever runs the tests in the background has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield _thread.interrupt_main
-    signal.signal(signal.SIGINT, before)
+def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is pressed once: when a message has been accepted, and before its sender hears of it."""
+    call, pressed = Client.call, iter([KeyboardInterrupt])
+
+    def interrupted(client: Client, method: Callable[..., Message], request: Message) -> Message:
+        answer = call(client, method, request)
+        for error in pressed if isinstance(request, v1.SendMessageRequest) else ():
+            raise error
+        return answer
+
+    monkeypatch.setattr(Client, "call", interrupted)
 
 
 @pytest.fixture

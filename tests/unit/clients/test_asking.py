@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -186,20 +185,11 @@ def test_a_question_that_is_given_up_is_cancelled(
     assert (cancel.name, cancel.run) == (NAME, RUN)
 
 
-def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(
-    client: Client, fake: FakeBedrock, ctrl_c: Callable[[], None]
-) -> None:
+@pytest.mark.usefixtures("ctrl_c_at_sending")
+def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    left = threading.Event()
-
-    def pressed() -> None:
-        ctrl_c()
-        left.wait(10)
-
-    fake.accepted = pressed
     with pytest.raises(KeyboardInterrupt):
         client.ask("Remove x")
-    left.set()
     (cancel,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)

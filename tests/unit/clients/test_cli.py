@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -165,19 +164,10 @@ def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch
     assert cancelled.run == f"{NAME}/requestCycles/1"
 
 
-def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(
-    program: Program, fake: FakeBedrock, ctrl_c: Callable[[], None]
-) -> None:
+@pytest.mark.usefixtures("ctrl_c_at_sending")
+def test_ctrl_c_while_the_message_is_sent_cancels_the_run_that_it_began(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("sleep", "", "", ask=True))
-    left = threading.Event()
-
-    def pressed() -> None:
-        ctrl_c()
-        left.wait(10)
-
-    fake.accepted = pressed
     result = program("ask", "--output", "json", "Wait")
-    left.set()
     assert result.exit_code == exits.CANCELLED
     assert (json.loads(result.stdout)["run"], json.loads(result.stdout)["exit_code"]) == (None, exits.CANCELLED)
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
