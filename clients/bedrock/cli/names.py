@@ -6,12 +6,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from bedrock import Client
 from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    NameType = click.ParamType[str]
+else:
+    NameType = click.ParamType  # which is generic from click 8.2 on
 
 #: How long the shell may be kept waiting, in seconds.
 PATIENCE = 1.0
@@ -24,7 +30,7 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _complete(ctx, incomplete, _models)
 
 
-class ConversationName(click.ParamType[str]):
+class ConversationName(NameType):
     """A conversation by its slug or its id. An empty one, as of a variable that is not set, is no name."""
 
     name = "conversation"
