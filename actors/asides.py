@@ -11,6 +11,7 @@ from pykka import ActorRef
 
 from actors.actor import tell
 from actors.admission import Admission
+from actors.core import tags
 from actors.core.content import Text, Usage, text_of
 from actors.core.context import ConvContext
 from actors.core.effects import ExecuteTool
@@ -156,7 +157,7 @@ def _request(conversation_id: str, aside: Aside) -> ModelRequest:
         attempt=1,
         system=aside.system,
         tools=(),
-        turns=(Turn("user", (Text(aside.text),)),),
+        turns=(Turn("user", (Text(tags.escape(aside.text)),)),),
         max_output=aside.max_output,
         purpose=aside.purpose,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
+from actors.core import tags
 from actors.core.context import Mode
 from actors.ports import GitState, Instructions, Surroundings
 
@@ -70,8 +70,6 @@ SUB_AGENT_MODES = f"""\
 call, and have no network. This cannot be widened: if the task needs more, report that with submit_error.
 - {Mode.UNRESTRICTED.value.capitalize()}: tools have the rights of the server's user. Be careful with them.
 - Text inside <system-notice> is from the system that you run in: limits, what happened to calls. Rely on the newest."""
-
-_FRAME = re.compile(r"<(?=\s*/?\s*(?:system-notice|repository-file))", re.IGNORECASE)
 
 
 def system_prompt(surroundings: Surroundings, mode: Mode, at: int, *, lean: bool = False) -> str:
@@ -160,13 +158,9 @@ def _framed(file: Instructions) -> str:
         return f'<repository-file path="{path}">left out: {left_out}</repository-file>'
     end = "" if file.text.endswith("\n") else "\n"
     cut = f"[{file.cut_bytes} more bytes are left out here; read the file if they matter]\n" if file.cut_bytes else ""
-    return f'<repository-file path="{path}">\n{_unframed(file.text)}{end}{cut}</repository-file>'
+    return f'<repository-file path="{path}">\n{tags.escape(file.text)}{end}{cut}</repository-file>'
 
 
 def _shown(name: str) -> str:
     """A name that others chose, on one line and without a frame."""
-    return _unframed("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))
-
-
-def _unframed(text: str) -> str:
-    return _FRAME.sub("&lt;", text)
+    return tags.escape("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))

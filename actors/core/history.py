@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from actors.core import tags
 from actors.core.content import (
     Content,
     Image,
@@ -37,7 +39,6 @@ CONTINUE = "Continue."
 """What a model is told when its answer was not its last word and nothing else is new (C24)."""
 
 _RESULTS = (ToolSuccess, ToolError, ToolCancelled, SubAgentComplete)
-_NOTICE_END = "</system-notice>"
 
 
 class Turn(Struct, frozen=True):
@@ -143,7 +144,8 @@ def provider_view(
 ) -> tuple[Turn, ...]:
     """Build what a request over the history up to `through_sequence` contains.
 
-    Roles alternate; the last turn is the user's. System messages become user content that is marked as the system's.
+    Roles alternate; the last turn is the user's. System messages become user content that is marked as the system's;
+    the same tag in what people and tools wrote is escaped.
     Reasoning of another wire protocol or model than `protocol` and `model` is left out; "" lets all pass. Append-only:
     see the head of this module. A history that never had anything to send gives ().
     """
@@ -241,23 +243,34 @@ def _said(content: tuple[Content, ...], protocol: str, model: str) -> Iterable[C
 
 
 def _told(message: Message) -> tuple[Content, ...]:
-    """A message's blocks as they are, but a system message's text marked as the system's."""
+    """A message's blocks, a system message's text marked as the system's, and that mark escaped in all others."""
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
-        return message.content
-    # A sub-agent wrote part of some notices; nothing inside may end the mark.
-    text = text_of(message.content).replace(_NOTICE_END, "&lt;/system-notice>")
-    return (Text(f"<system-notice>\n{text}\n{_NOTICE_END}"),)
+        return tuple(map(_escaped, message.content))
+    return (Text(tags.notice(text_of(message.content))),)
+
+
+def _escaped(block: Content) -> Content:
+    """The block without a tag of ours: the very same one if it has none, as nearly always."""
+    match block:
+        case Text():
+            text = tags.escape(block.text)
+            return block if text == block.text else Text(text)
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+            output = tags.escape(block.output)
+            return block if output == block.output else replace(block, output=output)
+        case ToolUse() | Reasoning() | Image():
+            return block
 
 
 def _plain(block: Content, names: dict[str, str]) -> Content:
     match block:
         case ToolUse():
-            return Text(f'<tool-call name="{block.name}">\n{block.input}\n</tool-call>')
+            return Text(f'<{tags.CALL} name="{block.name}">\n{tags.escape_calls(block.input)}\n</{tags.CALL}>')
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
             name = names.get(block.tool_use_id, "")
             images = len(block.images) if isinstance(block, ToolSuccess) else 0
-            output = block.output + (f"\n[{images} image(s) left out]" if images else "")
-            return Text(f'<tool-result name="{name}" outcome="{block.outcome.value}">\n{output}\n</tool-result>')
+            output = tags.escape_calls(block.output) + (f"\n[{images} image(s) left out]" if images else "")
+            return Text(f'<{tags.RESULT} name="{name}" outcome="{block.outcome.value}">\n{output}\n</{tags.RESULT}>')
         case Text() | Reasoning() | Image():
             return block
 

@@ -1,0 +1,44 @@
+"""The tags by which a model tells Bedrock's own words from those of people, files and tools.
+
+Only Bedrock writes them. Everything else that a model reads is escaped, always in the same way, so that a provider's
+view of a message never changes, and text without such a tag stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+NOTICE = "system-notice"
+"""Around what the system says in the user's turn."""
+REPOSITORY_FILE = "repository-file"
+"""Around a file of the repository in the system prompt."""
+CALL, RESULT = "tool-call", "tool-result"
+"""Around tool calls and their results where they are told as text."""
+
+_IGNORED = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*+"
+"""What a model may overlook inside a tag: white space, controls, and characters without a width."""
+
+
+def _opening(*names: str) -> re.Pattern[str]:
+    """The `<` of such a tag, opening or closing, however it is spaced and in any case."""
+    spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
+    return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
+
+
+_TAG = _opening(NOTICE, REPOSITORY_FILE)
+_TAG_OR_CALL = _opening(NOTICE, REPOSITORY_FILE, CALL, RESULT)
+
+
+def escape(text: str) -> str:
+    """Text in which nothing begins or ends a notice or a repository's file: `<` of such a tag becomes `&lt;`."""
+    return _TAG.sub("&lt;", text)
+
+
+def escape_calls(text: str) -> str:
+    """As `escape`, and neither does anything begin or end a call or a result."""
+    return _TAG_OR_CALL.sub("&lt;", text)
+
+
+def notice(text: str) -> str:
+    """What the system says, marked as the system's."""
+    return f"<{NOTICE}>\n{escape(text)}\n</{NOTICE}>"
