@@ -15,8 +15,6 @@ from bedrock.messages import moment
 #: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12
 
-_WAITING = (v1.STATE_KIND_AWAITING_SUB_AGENTS, v1.STATE_KIND_CANCELLING)
-
 
 @dataclass(slots=True)
 class AgentView:
@@ -82,7 +80,7 @@ class AgentTree:
     def observe(self, event: Event) -> None:
         """Take note of an event of the parent."""
         if event.state is not None and event.kind != "conversation_updated":
-            waiting = event.state.kind in _WAITING
+            waiting = self._waits(event, event.state)
             if waiting and not self.waiting:
                 self._agents.clear()
             self.waiting = waiting
@@ -90,6 +88,12 @@ class AgentTree:
             agent = self._agents.setdefault(status.index, AgentView(replace(status, outcome="")))
             if status.outcome:
                 agent.reported(status, event.time)
+
+    def _waits(self, event: Event, state: v1.ConversationState) -> bool:
+        """Whether the parent waits for sub-agents in a state: also while it cancels them, but not whatever else."""
+        if state.kind == v1.STATE_KIND_CANCELLING:
+            return self.waiting or bool(event.sub_agents)
+        return state.kind == v1.STATE_KIND_AWAITING_SUB_AGENTS
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
         """Take note of an event of one sub-agent's own conversation; `now` as in ConversationView."""
@@ -140,10 +144,9 @@ class AgentTree:
         if not self.waiting:
             return []
         agents = list(self._in_order())
-        branches = ["├"] * (len(agents) - 1) + ["└"]
         return [
-            _painter(agent, paint)(_line(agent, branch, now, wall, width))
-            for agent, branch in zip(agents, branches, strict=True)
+            _painter(agent, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
+            for agent in agents
         ]
 
     def _in_order(self) -> Iterator[AgentView]:

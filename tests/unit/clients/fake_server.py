@@ -477,6 +477,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 return answer
             run = state_now.run
             self._pending.clear()
+            self._append(state("cancelling", run))
             self._append(state("idle"))
             self._append(stopped(run, "interrupted"))
             answer.run, answer.revision = run, self.revision

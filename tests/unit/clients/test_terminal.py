@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
 from bedrock.cli.paint import Paint
 from bedrock.cli.session import ChatSession
 from bedrock.cli.terminal import _prompt
 from bedrock.cli.transcript import USER_MARK
 from bedrock.messages import Approval
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, call, says, state, stored, uses_tool
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.unit.clients.terminals import Terminal
 
 
@@ -158,3 +158,41 @@ def test_a_deletion_is_asked_about_at_a_terminal(address: str, fake: FakeBedrock
             terminal.keys(f"{key}\r")
             assert terminal.ends() == code
     assert len(fake.asked(v1.DeleteConversationRequest)) == 1
+
+
+WATCHERS = {
+    "chat": ("chat", "-r", "brave-otter"),
+    "watch": ("watch", "brave-otter"),
+    "plain": ("watch", "--plain", "brave-otter"),
+    "json": ("watch", "--output", "stream-json", "brave-otter"),
+}
+
+
+def waits(run: str) -> list[Step]:
+    """A run whose tool goes on until it is cancelled."""
+    asked = stored("agent", call("bash", {"command": "sleep 9"}))
+    return [state("llm_requesting", run), asked, state("tool_executing", run), Gate()]
+
+
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_every_watcher_survives_a_cancel(address: str, fake: FakeBedrock, client: Client, watcher: str) -> None:
+    fake.answers.extend([waits, says("Here again.")])
+    conversation = client.conversation(NAME)
+    conversation.send("Wait")
+    with Terminal(*WATCHERS[watcher], environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("sleep 9")
+        conversation.cancel()
+        terminal.shows("STOP_REASON_INTERRUPTED" if watcher == "json" else "■ cancelled")
+        conversation.send("Still there?")
+        terminal.shows("Here again.")
+        terminal.keys("\x03\x03" if watcher == "chat" else "\x03")
+        assert terminal.ends() == (0 if watcher == "chat" else 130)
+
+
+def test_who_waits_for_an_answer_survives_a_cancel(address: str, fake: FakeBedrock, client: Client) -> None:
+    fake.answers.append(waits)
+    with Terminal("ask", "Wait", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("sleep 9")
+        client.conversation(NAME).cancel()
+        terminal.shows("error: cancelled")
+        assert terminal.ends() == 130
