@@ -10,7 +10,7 @@ from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
 from actors.core.context import Limits, Mode, ToolGroup
-from actors.ports import ModelCatalog, ModelInfo, SandboxReport, Toolbox, ToolSpec
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelCatalog, ModelInfo, SandboxReport, Toolbox, ToolSpec
 from server import limits, names
 from server.browsing import Browser
 from server.reads import Reads
@@ -145,6 +145,7 @@ def _limits(bounds: Limits, watching: WatchSettings) -> v1.GetServerInfoResponse
         max_request_cycles_page_size=limits.CYCLES_PAGE[1],
         max_queue_page_size=limits.QUEUE_PAGE[1],
         max_recent_messages=limits.RECENT_MESSAGES[1],
+        max_model_response_bytes=MAX_MODEL_RESPONSE_BYTES,
         max_attempts=bounds.max_attempts,
         max_rounds_per_run=bounds.max_rounds,
         max_sub_agents=limits.SUB_AGENTS.per_call,

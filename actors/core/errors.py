@@ -24,10 +24,15 @@ class ErrorKind(StrEnum):
     NO_RESULT = "no_result"
     BUDGET = "budget"
     INTERRUPTED = "interrupted"
+    RESPONSE_TOO_LARGE = "response_too_large"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
     UNKNOWN = "unknown"
 
 
-RETRYABLE = frozenset({ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR})
+#: `TIMED_OUT` is a sub-agent's; earlier versions also logged a provider's time-outs as it, and logs are replayed.
+RETRYABLE = frozenset({
+    ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
+})  # fmt: skip
 
 
 class LlmFailure(Struct, frozen=True):

@@ -12,13 +12,10 @@ from actors.llm import failures, tool_calls
 from actors.llm.limits import ModelLimits
 from actors.llm.provider import ProviderConfig
 from actors.llm.sse import SseEvent
-from actors.ports import ModelAnswer, ModelFailed, ModelInfo, ModelRequest, ModelSink
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed, ModelInfo, ModelRequest, ModelSink
 
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")
-
-#: Of an answer's text, reasoning and tool calls: its message has to fit into what clients take at once.
-MAX_CONTENT_BYTES = 1 << 20
 
 #: Counted for every block beside what is in it.
 BLOCK_BYTES = 512
@@ -104,22 +101,49 @@ class AnswerReader(Protocol):
         """What has been counted by now."""
         ...
 
+    @property
+    def size(self) -> ContentSize:
+        """How much content has arrived by now."""
+        ...
+
     def answer(self) -> ModelAnswer:
         """The answer; raises ModelFailed if it has no proper end."""
         ...
 
 
-class Piece:
-    """One text or reasoning as it arrives; passes it on at once."""
+class ContentSize:
+    """Counts the content of one answer while it arrives, so that an answer that is too large is hung up on."""
 
-    def __init__(self, sink: ModelSink | None, *, reasoning: bool = False) -> None:
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def begin_block(self) -> None:
+        """Count what a block takes beside what is in it."""
+        self._bytes += BLOCK_BYTES
+
+    def add(self, text: str) -> None:
+        """Count a piece of text, reasoning or tool input."""
+        self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether it is more than a message may hold."""
+        return self._bytes > MAX_MODEL_RESPONSE_BYTES
+
+
+class Piece:
+    """One text or reasoning as it arrives; counts it and passes it on at once."""
+
+    def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink
+        self._size = size
         self._reasoning = reasoning
         self._parts: list[str] = []
 
     def add(self, text: str | None) -> None:
         if text:
             self._parts.append(text)
+            self._size.add(text)
             if self._sink is not None:
                 self._sink.text(text, reasoning=self._reasoning)
 
@@ -131,10 +155,10 @@ class Piece:
 def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usage | None) -> ModelAnswer:
     """Judge a complete answer (C24 to C26): ids made unique, calls of a refused answer dropped.
 
-    Raises ModelFailed: content_filter for a refusal without text, server_error for more than a message may hold.
+    Raises ModelFailed: content_filter for a refusal without text, response_too_large for more than a message may hold.
     """
-    if sum(map(_size, content)) > MAX_CONTENT_BYTES:
-        raise failures.broken_off(asked.provider, f"the answer holds more than {MAX_CONTENT_BYTES >> 20} MiB", usage)
+    if sum(map(_size, content)) > MAX_MODEL_RESPONSE_BYTES:
+        raise failures.too_large(asked.provider, usage)
     calls = iter(tool_calls.unique((b for b in content if isinstance(b, ToolUse)), asked.request))
     blocks = tuple(next(calls) if isinstance(block, ToolUse) else block for block in content)
     if stop.refusal:

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, counted, is_present, no_end, nonsense
+from actors.llm.answer import ABSENT, Asked, ContentSize, Piece, Stop, conclude, counted, is_present, no_end, nonsense
 from actors.llm.provider import ANTHROPIC
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
@@ -80,10 +80,12 @@ _STOPS = {
 class _Block:
     """A content block as it arrives."""
 
-    def __init__(self, raw: Raw, sink: ModelSink | None) -> None:
+    def __init__(self, raw: Raw, sink: ModelSink | None, size: ContentSize) -> None:
         self._raw = bytes(raw)
         self._head = _BLOCK.decode(self._raw)
-        self._text = Piece(sink, reasoning=self._head.type == "thinking")
+        self._size = size
+        size.begin_block()
+        self._text = Piece(sink, size, reasoning=self._head.type == "thinking")
         self._input: list[str] = []
         self._signature: str | None = None
         self._text.add(self._head.thinking if self._head.type == "thinking" else self._head.text)
@@ -93,6 +95,7 @@ class _Block:
         self._text.add(delta.thinking)
         if delta.partial_json:
             self._input.append(delta.partial_json)
+            self._size.add(delta.partial_json)
         if delta.signature:
             self._signature = delta.signature
 
@@ -134,6 +137,7 @@ class AnthropicReader:
         self._details: _Details | None = None
         self._counts: dict[str, int] | None = None
         self.complete = False
+        self.size = ContentSize()
 
     @property
     def finished(self) -> bool:
@@ -151,7 +155,7 @@ class AnthropicReader:
             case "message_start" if event.message:
                 self._count(event.message.usage)
             case "content_block_start":
-                self._blocks[event.index] = _Block(event.content_block, self._sink)
+                self._blocks[event.index] = _Block(event.content_block, self._sink, self.size)
             case "content_block_delta" if event.delta and event.index in self._blocks:
                 self._blocks[event.index].add(event.delta)
             case "message_delta":
@@ -172,7 +176,7 @@ class AnthropicReader:
             message = _MESSAGE.decode(body)
             if message.type == "error":
                 raise failures.stream_error_of(self._asked.provider, body)
-            self._blocks = {index: _Block(raw, None) for index, raw in enumerate(message.content)}
+            self._blocks = {index: _Block(raw, None, self.size) for index, raw in enumerate(message.content)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise nonsense(self._asked) from None
         self._count(message.usage)

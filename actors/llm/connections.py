@@ -32,6 +32,13 @@ class TransportFailed(Exception):
         self.text = text
 
 
+class TransportTimedOut(TransportFailed):
+    """A time limit was reached, which the text names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorKind.NETWORK, text)
+
+
 class Lifeline:
     """The handle by which a cancel reaches the socket of one request."""
 
@@ -99,13 +106,18 @@ def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> soc
             error = _connect(sock, address, (deadline - time.monotonic()) / left, lifeline)
             if not error:
                 return sock
-            kind_of = ErrorKind.TIMED_OUT if error == errno.ETIMEDOUT else ErrorKind.NETWORK
-            failure = TransportFailed(kind_of, f"cannot connect to {host}:{port}: {os.strerror(error)}")
+            failure = _not_connected(host, port, error, timeout)
         except BaseException:
             sock.close()
             raise
         sock.close()
     raise failure
+
+
+def _not_connected(host: str, port: int, error: int, timeout: float) -> TransportFailed:
+    if error == errno.ETIMEDOUT:
+        return TransportTimedOut(f"cannot connect to {host}:{port} within {timeout:g} s")
+    return TransportFailed(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeline) -> int:
@@ -188,7 +200,7 @@ class AbortableTlsConnection(HTTPSConnection):
             text = f"the certificate of {name} is not trusted ({error.verify_message}); set ca_bundle if it should be"
             raise TransportFailed(ErrorKind.NETWORK, text) from None
         except TimeoutError:
-            raise TransportFailed(ErrorKind.TIMED_OUT, f"the TLS handshake with {name} took too long") from None
+            raise TransportTimedOut(f"the TLS handshake with {name} took longer than {seconds:g} s") from None
         except OSError as error:
             reason = getattr(error, "reason", None) or type(error).__name__
             raise TransportFailed(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None

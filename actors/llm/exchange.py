@@ -14,7 +14,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.llm import failures
 from actors.llm.answer import AnswerReader, Asked
-from actors.llm.connections import TransportFailed
+from actors.llm.connections import TransportFailed, TransportTimedOut
 from actors.llm.http import Reply, Transport
 from actors.llm.keys import Keys
 from actors.llm.provider import ProviderConfig, Secret
@@ -88,6 +88,8 @@ class Exchange:
             return None, failed
         except ModelAborted:
             return None, None  # while it waited for a key
+        except TransportTimedOut as late:
+            return None, failures.timed_out(self.provider, late.text, reader.usage if reader else None)
         except TransportFailed as failed:
             return None, failures.cut_off(self.provider, failed.kind, failed.text, reader.usage if reader else None)
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
@@ -116,10 +118,13 @@ class Exchange:
                         begun = True
                         sink.started()
                     reader.event(event)
+                    if reader.size.exceeded:
+                        raise failures.too_large(provider, reader.usage)
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
         except SseTooLarge as error:
-            raise failures.broken_off(provider, f"the answer contains {error}", reader.usage) from None
+            text = f"the answer contains {error}"
+            raise failures.cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
         except TransportFailed:
             if not reader.complete:
                 raise

@@ -24,7 +24,7 @@ from msgspec import Struct
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.llm.provider import ProviderConfig
-from actors.ports import ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelFailed
 
 #: Bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 << 10
@@ -197,6 +197,18 @@ def cut_off(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage |
     return ModelFailed(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
+def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+    """The provider did not answer, or not the whole of it, within a time limit that `text` names; retryable."""
+    advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
+    return ModelFailed(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
+
+
+def too_large(provider: ProviderConfig, usage: Usage | None = None) -> ModelFailed:
+    """The answer holds more than a message may; not retryable, since the next one would cost as much."""
+    text = f"the answer holds more than {MAX_MODEL_RESPONSE_BYTES >> 20} MiB, which is the limit for one answer"
+    return cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
+
+
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailed:
     """The provider answered with a refusal and no text."""
     return ModelFailed(_content_filter(provider, _tail(provider, said)), usage=usage)
@@ -262,8 +274,10 @@ def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
         case ErrorKind.NETWORK:
             what = "the proxy" if provider.proxy else "the base_url"
             return f" Check the network and {what} of provider {provider.name}, then send a message."
-        case ErrorKind.TIMED_OUT:
-            return f" Check the network and the base_url of provider {provider.name}, or raise its timeouts."
+        case ErrorKind.RESPONSE_TOO_LARGE:
+            return " Ask for less at once: a long text or file in several parts."
+        case ErrorKind.RESOURCE_EXHAUSTED:
+            return " Send a message later to try again."
         case ErrorKind.RATE_LIMIT:
             return " Wait a while, then send a message, or choose another model."
         case ErrorKind.SERVER_ERROR:

@@ -15,7 +15,13 @@ from requests.adapters import HTTPAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from actors.core.errors import ErrorKind
-from actors.llm.connections import AbortableConnection, AbortableTlsConnection, Lifeline, TransportFailed
+from actors.llm.connections import (
+    AbortableConnection,
+    AbortableTlsConnection,
+    Lifeline,
+    TransportFailed,
+    TransportTimedOut,
+)
 from actors.llm.provider import ProviderConfig, Timeouts
 from actors.ports import CancelToken
 
@@ -36,6 +42,7 @@ class Reply:
         """Seconds that the next piece may take; may be changed between reads."""
         self._raw = response.raw
         self._lifeline = lifeline
+        self._total = timeouts.total
         self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
         self._limit = 0.0
         self._received = 0
@@ -45,9 +52,10 @@ class Reply:
 
         Raises TransportFailed: a break, a stall, an overlong answer.
         """
-        seconds = min(self.idle, self._deadline - time.monotonic())
+        left = self._deadline - time.monotonic()
+        seconds = min(self.idle, left)
         if seconds <= 0:
-            raise TransportFailed(ErrorKind.TIMED_OUT, "the answer took longer than the time limit")
+            raise self._overdue()
         stream = self._lifeline.stream
         if seconds != self._limit and stream is not None and stream.fileno() >= 0:
             stream.settimeout(seconds)
@@ -55,13 +63,20 @@ class Reply:
         try:
             piece: bytes = self._raw.read1(_PIECE_BYTES, decode_content=True)
         except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
-            raise TransportFailed(ErrorKind.TIMED_OUT, f"nothing arrived for {seconds:g} s") from None
+            if left < self.idle:
+                raise self._overdue() from None
+            raise TransportTimedOut(f"nothing arrived for {seconds:g} s") from None
         except (urllib3.exceptions.HTTPError, OSError):
             raise TransportFailed(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
         self._received += len(piece)
         if self._received > MAX_ANSWER_BYTES:
-            raise TransportFailed(ErrorKind.SERVER_ERROR, f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+            raise TransportFailed(
+                ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+            )
         return piece
+
+    def _overdue(self) -> TransportTimedOut:
+        return TransportTimedOut(f"the answer was not complete within its total time limit of {self._total:g} s")
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """The rest of the answer, or its first `limit` bytes."""
@@ -141,7 +156,7 @@ class Transport:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             if _timed_out(error):
                 text = f"no answer began within {timeouts.first_byte:g} s"
-                raise TransportFailed(ErrorKind.TIMED_OUT, text) from None
+                raise TransportTimedOut(text) from None
             raise TransportFailed(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
 
 

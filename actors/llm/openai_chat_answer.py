@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, counted, is_present, no_end, nonsense
+from actors.llm.answer import ABSENT, Asked, ContentSize, Piece, Stop, conclude, counted, is_present, no_end, nonsense
 from actors.llm.provider import OPENAI_CHAT
 from actors.llm.sse import SseEvent
 from actors.ports import ModelAnswer, ModelSink
@@ -82,16 +82,20 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 class _Call:
     """A tool call as it arrives."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: ContentSize) -> None:
         self.id = ""
         self.name = ""
+        self._size = size
+        size.begin_block()
         self._arguments: list[str] = []
 
     def add(self, delta: _CallDelta) -> None:
         self.id = self.id or delta.id or ""
         if delta.function is not None:
             self.name = self.name or delta.function.name or ""
-            self._arguments.append(delta.function.arguments or "")
+            arguments = delta.function.arguments or ""
+            self._arguments.append(arguments)
+            self._size.add(arguments)
 
     def content(self) -> ToolUse:
         return ToolUse(self.id, self.name, "".join(self._arguments) or "{}")
@@ -109,8 +113,9 @@ class OpenAiChatReader:
         self.finished = False
 
     def _start(self, sink: ModelSink | None) -> None:
-        self._text = Piece(sink)
-        self._reasoning = Piece(sink, reasoning=True)
+        self.size = ContentSize()
+        self._text = Piece(sink, self.size)
+        self._reasoning = Piece(sink, self.size, reasoning=True)
         self._reasoning_key = "reasoning_content"
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
@@ -180,7 +185,7 @@ class OpenAiChatReader:
         known = last if delta.index is None else self._slots.get(delta.index)
         if known is not None and not (delta.id and known.id and delta.id != known.id):
             return known
-        call = _Call()
+        call = _Call(self.size)
         self._calls.append(call)
         if delta.index is not None:
             self._slots[delta.index] = call

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.llm import failures
-from actors.llm.answer import ABSENT, Asked, Piece, Stop, conclude, counted, is_present, no_end, nonsense
+from actors.llm.answer import ABSENT, Asked, ContentSize, Piece, Stop, conclude, counted, is_present, no_end, nonsense
 from actors.llm.openai_responses import Phase
 from actors.llm.provider import OPENAI_RESPONSES
 from actors.llm.sse import SseEvent
@@ -86,12 +86,14 @@ _CUTS = {
 class _Growing:
     """An item as it arrives."""
 
-    def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None) -> None:
+    def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None, size: ContentSize) -> None:
         self.head = _ITEM.decode(raw)
         self.index = index
         self.refused = False
         self._sink = sink
-        self._text = Piece(sink, reasoning=self.head.type == "reasoning")
+        self._size = size
+        size.begin_block()
+        self._text = Piece(sink, size, reasoning=self.head.type == "reasoning")
         self._arguments: list[str] = []
         self._raw: bytes = b""
 
@@ -108,7 +110,9 @@ class _Growing:
             self._text.add("\n\n")
 
     def arguments(self, delta: object) -> None:
-        self._arguments.append(delta if isinstance(delta, str) else "")
+        if isinstance(delta, str):
+            self._arguments.append(delta)
+            self._size.add(delta)
 
     def done(self, raw: Raw) -> None:
         """The item as it is in the end; what was not streamed of it is passed on now."""
@@ -158,6 +162,7 @@ class OpenAiResponsesReader:
         self._items: list[_Growing] = []
         self._stop: Stop | None = None
         self.usage: Usage | None = None
+        self.size = ContentSize()
 
     @property
     def complete(self) -> bool:
@@ -221,7 +226,7 @@ class OpenAiResponsesReader:
                 pass  # ends of parts, and whatever a later version adds
 
     def _begin(self, event: _Event) -> _Growing:
-        item = _Growing(event.item, event.output_index, self._sink)
+        item = _Growing(event.item, event.output_index, self._sink, self.size)
         self._items.append(item)
         return item
 
@@ -243,7 +248,7 @@ class OpenAiResponsesReader:
         self.usage = self._counted(response.usage) or self.usage
         if not self._items:
             for raw in response.output or ():
-                item = _Growing(raw, None, self._sink)
+                item = _Growing(raw, None, self._sink, self.size)
                 item.done(raw)
                 self._items.append(item)
         if status == "failed" or is_present(response.error):

@@ -10,6 +10,7 @@ from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock, Faults, Ids, NoFaults
 from actors.ports.images import ImageInvalid, Images, ImagesUnavailable, ImageView, NoImages
 from actors.ports.models import (
+    MAX_MODEL_RESPONSE_BYTES,
     Aside,
     Model,
     ModelAborted,
@@ -70,6 +71,7 @@ from actors.ports.tools import (
 )
 
 __all__ = [
+    "MAX_MODEL_RESPONSE_BYTES",
     "AgentsRefused",
     "Aside",
     "Attachment",

@@ -15,6 +15,9 @@ from actors.core.history import Turn
 from actors.ports.cancellation import CancelToken
 from actors.ports.images import ImageView
 
+#: Bytes in UTF-8 of one response's text, reasoning and tool calls: its message has to fit into what clients take.
+MAX_MODEL_RESPONSE_BYTES = 1 << 20
+
 
 class ModelInfo(Struct, frozen=True):
     """What is known about a model before it is asked anything. Tokens throughout."""

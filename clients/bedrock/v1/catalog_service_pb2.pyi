@@ -502,6 +502,7 @@ class GetServerInfoResponse(_message.Message):
         MAX_REQUEST_CYCLES_PAGE_SIZE_FIELD_NUMBER: _builtins.int
         MAX_QUEUE_PAGE_SIZE_FIELD_NUMBER: _builtins.int
         MAX_RECENT_MESSAGES_FIELD_NUMBER: _builtins.int
+        MAX_MODEL_RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
         MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
         MAX_ROUNDS_PER_RUN_FIELD_NUMBER: _builtins.int
         MAX_SUB_AGENTS_FIELD_NUMBER: _builtins.int
@@ -538,6 +539,11 @@ class GetServerInfoResponse(_message.Message):
         """Messages on one page of ListQueue."""
         max_recent_messages: _builtins.int
         """Recent messages in the snapshot of Subscribe."""
+        max_model_response_bytes: _builtins.int
+        """Bytes of one response of the model, in UTF-8: its text, its reasoning and the
+        input of its tool calls together. A larger one fails the run with
+        ERROR_KIND_RESPONSE_TOO_LARGE.
+        """
         max_attempts: _builtins.int
         """Attempts of a request to the model, the first one included."""
         max_rounds_per_run: _builtins.int
@@ -583,6 +589,7 @@ class GetServerInfoResponse(_message.Message):
             max_request_cycles_page_size: _builtins.int = ...,
             max_queue_page_size: _builtins.int = ...,
             max_recent_messages: _builtins.int = ...,
+            max_model_response_bytes: _builtins.int = ...,
             max_attempts: _builtins.int = ...,
             max_rounds_per_run: _builtins.int = ...,
             max_sub_agents: _builtins.int = ...,
@@ -596,7 +603,7 @@ class GetServerInfoResponse(_message.Message):
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "heartbeat_interval", b"heartbeat_interval", "max_sub_agent_timeout", b"max_sub_agent_timeout", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "default_sub_agent_turns", b"default_sub_agent_turns", "heartbeat_interval", b"heartbeat_interval", "max_attempts", b"max_attempts", "max_conversations_page_size", b"max_conversations_page_size", "max_image_bytes", b"max_image_bytes", "max_image_pixels", b"max_image_pixels", "max_images_per_message", b"max_images_per_message", "max_messages_page_size", b"max_messages_page_size", "max_queue_length", b"max_queue_length", "max_queue_page_size", b"max_queue_page_size", "max_recent_messages", b"max_recent_messages", "max_request_bytes", b"max_request_bytes", "max_request_cycles_page_size", b"max_request_cycles_page_size", "max_response_bytes", b"max_response_bytes", "max_rounds_per_run", b"max_rounds_per_run", "max_streams", b"max_streams", "max_sub_agent_timeout", b"max_sub_agent_timeout", "max_sub_agent_turns", b"max_sub_agent_turns", "max_sub_agents", b"max_sub_agents", "max_text_bytes", b"max_text_bytes", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["default_sub_agent_timeout", b"default_sub_agent_timeout", "default_sub_agent_turns", b"default_sub_agent_turns", "heartbeat_interval", b"heartbeat_interval", "max_attempts", b"max_attempts", "max_conversations_page_size", b"max_conversations_page_size", "max_image_bytes", b"max_image_bytes", "max_image_pixels", b"max_image_pixels", "max_images_per_message", b"max_images_per_message", "max_messages_page_size", b"max_messages_page_size", "max_model_response_bytes", b"max_model_response_bytes", "max_queue_length", b"max_queue_length", "max_queue_page_size", b"max_queue_page_size", "max_recent_messages", b"max_recent_messages", "max_request_bytes", b"max_request_bytes", "max_request_cycles_page_size", b"max_request_cycles_page_size", "max_response_bytes", b"max_response_bytes", "max_rounds_per_run", b"max_rounds_per_run", "max_streams", b"max_streams", "max_sub_agent_timeout", b"max_sub_agent_timeout", "max_sub_agent_turns", b"max_sub_agent_turns", "max_sub_agents", b"max_sub_agents", "max_text_bytes", b"max_text_bytes", "watcher_stall_timeout", b"watcher_stall_timeout"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

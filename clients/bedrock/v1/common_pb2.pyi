@@ -596,6 +596,16 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     """A sub-agent was cancelled, by a person or together with its parent."""
     ERROR_KIND_INTERRUPTED: _ErrorKind.ValueType  # 15
     """A sub-agent was cut off by a restart of the server."""
+    ERROR_KIND_RESPONSE_TOO_LARGE: _ErrorKind.ValueType  # 16
+    """The response of the model holds more than GetServerInfo's
+    `max_model_response_bytes`, input of tool calls included. The request is ended
+    as soon as that is known and is not retried; nothing of the response is kept.
+    """
+    ERROR_KIND_RESOURCE_EXHAUSTED: _ErrorKind.ValueType  # 17
+    """This server, not the provider, had no room for the request on any attempt:
+    file descriptors, threads, memory, or as many requests in flight as it takes.
+    The message names the limit.
+    """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a request to the model, a run or a sub-agent failed."""
@@ -640,6 +650,16 @@ ERROR_KIND_CANCELLED: ErrorKind.ValueType  # 14
 """A sub-agent was cancelled, by a person or together with its parent."""
 ERROR_KIND_INTERRUPTED: ErrorKind.ValueType  # 15
 """A sub-agent was cut off by a restart of the server."""
+ERROR_KIND_RESPONSE_TOO_LARGE: ErrorKind.ValueType  # 16
+"""The response of the model holds more than GetServerInfo's
+`max_model_response_bytes`, input of tool calls included. The request is ended
+as soon as that is known and is not retried; nothing of the response is kept.
+"""
+ERROR_KIND_RESOURCE_EXHAUSTED: ErrorKind.ValueType  # 17
+"""This server, not the provider, had no room for the request on any attempt:
+file descriptors, threads, memory, or as many requests in flight as it takes.
+The message names the limit.
+"""
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
 class _StopReason:

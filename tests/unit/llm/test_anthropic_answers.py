@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.llm import exchange
-from actors.llm.answer import BLOCK_BYTES, MAX_CONTENT_BYTES, MAX_TOKENS
+from actors.llm.answer import BLOCK_BYTES, MAX_TOKENS
 from actors.llm.sse import SseParser
-from actors.ports import ModelAnswer, ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, named, stream
 
@@ -352,17 +352,18 @@ def test_counts_that_no_answer_can_have_are_bounded() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        text(*["x" * (MAX_CONTENT_BYTES // 4)] * 4),
-        tool_use("t", '{"cmd": "', "x" * MAX_CONTENT_BYTES),
-        tool_use("t", "{}", name="x" * MAX_CONTENT_BYTES),
-        [event for i in range(MAX_CONTENT_BYTES // BLOCK_BYTES) for event in tool_use(f"t{i}", "{}", index=i)],
+        text(*["x" * (MAX_MODEL_RESPONSE_BYTES // 4)] * 4),
+        tool_use("t", '{"cmd": "', "x" * MAX_MODEL_RESPONSE_BYTES),
+        tool_use("t", "{}", name="x" * MAX_MODEL_RESPONSE_BYTES),
+        [event for i in range(MAX_MODEL_RESPONSE_BYTES // BLOCK_BYTES) for event in tool_use(f"t{i}", "{}", index=i)],
     ],
     ids=["text", "input", "name", "calls"],
 )
 def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(events: list[Event]) -> None:
     lost = failed(stream(named(start(), *events, *stop("end_turn"))))
     assert (lost.failure.kind, lost.failure.message) == (
-        ErrorKind.SERVER_ERROR,
-        "twin: the answer holds more than 1 MiB. Send a message later to try again, or choose another model.",
+        ErrorKind.RESPONSE_TOO_LARGE,
+        "twin: the answer holds more than 1 MiB, which is the limit for one answer. "
+        "Ask for less at once: a long text or file in several parts.",
     )
     assert lost.usage is not None

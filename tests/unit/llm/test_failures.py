@@ -258,19 +258,20 @@ def test_retry_after_comes_with_retryable_refusals_only() -> None:
 
 OF_THE_MACHINE = frozenset({
     ErrorKind.CANCELLED, ErrorKind.SUB_AGENT_ERROR, ErrorKind.TURN_LIMIT, ErrorKind.NO_RESULT, ErrorKind.BUDGET,
-    ErrorKind.INTERRUPTED,
+    ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT,
 })  # fmt: skip
 """How a sub-agent fails: that is told to the agent that started it, which knows what to do."""
 
 ADVICE = {
     ErrorKind.NETWORK: "Check the network and the base_url of provider twin, then send a message.",
-    ErrorKind.TIMED_OUT: "Check the network and the base_url of provider twin, or raise its timeouts.",
     ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
     ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider twin.",
     ErrorKind.CONTENT_FILTER: "Say it in other words.",
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
+    ErrorKind.RESPONSE_TOO_LARGE: "Ask for less at once: a long text or file in several parts.",
+    ErrorKind.RESOURCE_EXHAUSTED: "Send a message later to try again.",
     ErrorKind.UNKNOWN: "Send a message to go on; the server's log tells more.",
 }
 

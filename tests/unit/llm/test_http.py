@@ -209,14 +209,14 @@ def _stall(connection: Connection) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "text"),
     [
-        (_silent, ErrorKind.TIMED_OUT, "no answer began within 0.2 s"),
+        (_silent, ErrorKind.NETWORK, "no answer began within 0.2 s"),
         (_hang_up, ErrorKind.NETWORK, "closed before an answer began"),
         (_reset, ErrorKind.NETWORK, "closed before an answer began"),
         (lambda connection: connection.send(b"SSH-2.0-nonsense\r\n\r\n"), ErrorKind.NETWORK, "before an answer began"),
         (_short_body, ErrorKind.NETWORK, "broke off in the middle"),
         (_cut_chunk, ErrorKind.NETWORK, "broke off in the middle"),
         (_reset_inside, ErrorKind.NETWORK, "broke off in the middle"),
-        (_stall, ErrorKind.TIMED_OUT, "nothing arrived for 0.2 s"),
+        (_stall, ErrorKind.NETWORK, "nothing arrived for 0.2 s"),
     ],
 )
 def test_breaks_and_stalls(
@@ -235,7 +235,7 @@ def test_a_tls_handshake_that_stalls(certificate: Path) -> None:
     with ScriptedServer(lambda connection: connection.wait_for_close()) as server:
         url = server.url.replace("http:", "https:")
         told = failure(url, timeouts=Timeouts(connect=0.2), ca_bundle=str(certificate))
-    assert told.kind is ErrorKind.TIMED_OUT
+    assert told.kind is ErrorKind.NETWORK
 
 
 def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
@@ -245,7 +245,18 @@ def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
 
     with ScriptedServer(stream([], then=dribble)) as server:
         told = failure(server.url, timeouts=Timeouts(total=0.3))
-    assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "the answer took longer than the time limit")
+    _assert_overdue(told)
+
+
+def test_the_time_limit_of_the_whole_answer_is_told_as_that_even_when_nothing_arrives_near_its_end() -> None:
+    limits = Timeouts(connect=5, first_byte=5, idle=5, total=0.3)
+    with ScriptedServer(_stall) as server:
+        _assert_overdue(failure(server.url, timeouts=limits))
+
+
+def _assert_overdue(told: TransportFailed) -> None:
+    text = "the answer was not complete within its total time limit of 0.3 s"
+    assert (told.kind, told.text) == (ErrorKind.NETWORK, text)
 
 
 def _dribbling_headers(connection: Connection) -> None:
@@ -271,13 +282,13 @@ def test_headers_that_dribble_meet_the_time_limit(
     for tls in (None, server_tls):
         with ScriptedServer(script, tls=tls) as server:
             told = failure(server.url, timeouts=limits, ca_bundle=str(certificate))
-        assert (told.kind, told.text) == (ErrorKind.TIMED_OUT, "no answer began within 0.3 s")
+        assert (told.kind, told.text) == (ErrorKind.NETWORK, "no answer began within 0.3 s")
 
 
 def test_a_proxy_whose_headers_dribble_meets_the_time_limit_of_connecting() -> None:
     with ScriptedServer(_dribbling_headers) as proxy:
         limits = Timeouts(connect=0.3, first_byte=30)
-        assert failure("https://127.0.0.1:9", proxy=Secret(proxy.url), timeouts=limits).kind is ErrorKind.TIMED_OUT
+        assert failure("https://127.0.0.1:9", proxy=Secret(proxy.url), timeouts=limits).kind is ErrorKind.NETWORK
 
 
 def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:
@@ -304,7 +315,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         transport = Transport(provider("anthropic", server.url))
         with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportFailed) as raised:
             list(iter(reply.read, b""))
-    assert raised.value.kind is ErrorKind.SERVER_ERROR
+    assert raised.value.kind is ErrorKind.RESPONSE_TOO_LARGE
 
 
 @pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])

@@ -10,9 +10,9 @@ import pytest
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.llm import exchange
-from actors.llm.answer import MAX_CONTENT_BYTES, MAX_TOKENS
+from actors.llm.answer import MAX_TOKENS
 from actors.llm.provider import Timeouts
-from actors.ports import ModelAnswer, ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream
 
@@ -361,8 +361,9 @@ def test_counts_that_no_answer_can_have_are_bounded() -> None:
 
 
 def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
-    lost = failed(stream(plain(delta(content="x" * MAX_CONTENT_BYTES), finish("stop"), DONE)))
+    lost = failed(stream(plain(delta(content="x" * MAX_MODEL_RESPONSE_BYTES), finish("stop"), DONE)))
     assert (lost.failure.kind, lost.failure.message) == (
-        ErrorKind.SERVER_ERROR,
-        "twin: the answer holds more than 1 MiB. Send a message later to try again, or choose another model.",
+        ErrorKind.RESPONSE_TOO_LARGE,
+        "twin: the answer holds more than 1 MiB, which is the limit for one answer. "
+        "Ask for less at once: a long text or file in several parts.",
     )

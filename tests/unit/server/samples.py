@@ -58,7 +58,7 @@ LEDGER = Ledger(
 BASH = ToolUse("call-1", "bash", '{"command": "ls"}')
 READ = ToolUse("call-2", "read_file", '{"path": "a"}')
 UPGRADE = ToolUse("call-3", "request_mode_upgrade", '{"reason": "to write"}')
-TIMEOUT = LlmFailure(ErrorKind.TIMED_OUT, "no answer")
+TIMEOUT = LlmFailure(ErrorKind.NETWORK, "no answer")
 
 STATES: dict[str, State] = {
     "idle": Idle(Ledger(run=3)),

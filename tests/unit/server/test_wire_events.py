@@ -115,7 +115,7 @@ def test_retries_of_tools_and_of_requests_are_told_apart() -> None:
     assert (request.WhichOneof("subject"), request.llm_request_id) == ("llm_request_id", "c:r5")
     assert (tool.WhichOneof("subject"), tool.tool_use_id) == ("tool_use_id", "call-1")
     assert request.retry_time.ToMilliseconds() == 9_000
-    assert request.error.kind == v1.ERROR_KIND_TIMED_OUT
+    assert request.error.kind == v1.ERROR_KIND_NETWORK
 
 
 def test_a_question_is_told_when_asked_and_when_decided() -> None:

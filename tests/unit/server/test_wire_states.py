@@ -44,7 +44,7 @@ def test_a_request_shows_its_attempt_its_next_time_and_the_last_error() -> None:
     assert (detail.llm_request_id, detail.attempt, detail.max_attempts) == ("c:r5", 2, 3)
     assert detail.phase == v1.ConversationState.LlmRequesting.PHASE_BACKOFF
     assert detail.retry_time.ToMilliseconds() == 5_500
-    assert detail.last_error == v1.RunError(kind=v1.ERROR_KIND_TIMED_OUT, message="no answer")
+    assert detail.last_error == v1.RunError(kind=v1.ERROR_KIND_NETWORK, message="no answer")
 
 
 def test_a_first_attempt_has_no_error_and_no_next_time() -> None:

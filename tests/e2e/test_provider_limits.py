@@ -1,0 +1,59 @@
+"""What a provider's slowness and size lead to: told as what they are, and retried only where that can help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from bedrock import Client, v1
+
+from tests.e2e.chat import Chat
+from tests.e2e.patience import within
+from tests.e2e.server_process import API_KEY, ServerProcess, Servers
+from tests.e2e.twin import Twin, dribbles, says, stalls
+
+
+@pytest.fixture(scope="module")
+def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that has little patience with its provider."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "config.toml"
+    config.write_text(
+        f'[providers.anthropic]\npreset = "anthropic"\nbase_url = "{twin.url}"\napi_key = "{API_KEY}"\n'
+        "timeouts = { idle = 1.5, total = 2 }\n"
+    )
+    servers = Servers()
+    yield servers(folder, "--config", str(config))
+    servers.close()
+
+
+def _failure(chat: Chat) -> v1.RunError:
+    within(chat.settle)
+    return chat.state.error
+
+
+def test_time_limits_are_told_as_the_network_and_by_their_names(open_chat: Callable[..., Chat]) -> None:
+    silent = open_chat(otherwise=stalls)
+    slow = open_chat(otherwise=dribbles(*["word "] * 400, seconds=0.1))
+    for chat in (silent, slow):
+        chat.send("Go on")
+    for chat, text in ((silent, "nothing arrived for 1.5 s"), (slow, "within its total time limit of 2 s")):
+        error = _failure(chat)
+        assert error.kind == v1.ERROR_KIND_NETWORK
+        assert text in error.message
+        assert len(chat.part.exchanges) == 3
+
+
+def test_an_answer_that_is_too_large_fails_at_once_and_is_paid_for_once(
+    client: Client, open_chat: Callable[..., Chat]
+) -> None:
+    chat = open_chat(says(*["x" * (1 << 18)] * 5))
+    chat.send("Write it all")
+    error = _failure(chat)
+    assert error.kind == v1.ERROR_KIND_RESPONSE_TOO_LARGE
+    assert "more than 1 MiB" in error.message
+    assert "several parts" in error.message
+    assert len(chat.part.exchanges) == 1
+    assert client.server_info().limits.max_model_response_bytes == 1 << 20
+    assert chat.ask("Then the first part") == "Done."
+    chat.assert_valid()

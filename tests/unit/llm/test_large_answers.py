@@ -1,0 +1,61 @@
+"""Answers that are larger than a message may be: hung up on while they arrive, and never asked for again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.core.errors import ErrorKind
+from actors.ports import MAX_MODEL_RESPONSE_BYTES
+from tests.unit.llm.asking import failure, model
+from tests.unit.llm.scripted_server import ScriptedServer, named, plain, stream
+
+BYTES = MAX_MODEL_RESPONSE_BYTES
+PIECES = ["x" * (BYTES // 8)] * 9
+CHARACTERS = ["€" * (BYTES // 24)] * 9
+"""Nine eighths of the limit in bytes, three eighths in characters."""
+
+
+def _anthropic(block: str, delta: str, field: str, pieces: list[str]) -> list[bytes]:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": block}}
+    deltas = ({"type": delta, field: piece} for piece in pieces)
+    usage = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
+    return named(usage, start, *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas))
+
+
+def _chat(*deltas: dict[str, Any]) -> list[bytes]:
+    return plain(*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas))
+
+
+def _call(arguments: str, index: int = 0) -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, "id": f"call_{index}", "function": {"name": "t", "arguments": arguments}}]}
+
+
+def _responses(kind: str, pieces: list[str]) -> list[bytes]:
+    return named(*({"type": f"response.{kind}.delta", "item_id": "i", "delta": piece} for piece in pieces))
+
+
+ANSWERS = {
+    "anthropic text": ("anthropic", _anthropic("text", "text_delta", "text", PIECES)),
+    "anthropic characters": ("anthropic", _anthropic("text", "text_delta", "text", CHARACTERS)),
+    "anthropic reasoning": ("anthropic", _anthropic("thinking", "thinking_delta", "thinking", PIECES)),
+    "anthropic input": ("anthropic", _anthropic("tool_use", "input_json_delta", "partial_json", PIECES)),
+    "chat text": ("openai-chat", _chat(*({"content": piece} for piece in PIECES))),
+    "chat reasoning": ("openai-chat", _chat(*({"reasoning": piece} for piece in PIECES))),
+    "chat input": ("openai-chat", _chat(*map(_call, PIECES))),
+    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(BYTES // 512 + 1)))),
+    "responses text": ("openai-responses", _responses("output_text", PIECES)),
+    "responses reasoning": ("openai-responses", _responses("reasoning_text", PIECES)),
+    "responses input": ("openai-responses", _responses("function_call_arguments", PIECES)),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None:
+    protocol, pieces = ANSWERS[answer]
+    with ScriptedServer(stream(pieces, then=lambda connection: connection.wait_for_close())) as server:
+        failed = failure(model(protocol, server.url))
+    assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
+    assert not failed.failure.retryable
+    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"
