@@ -6,7 +6,6 @@ import msgspec
 
 from actors import answers, settings, spawning
 from actors.core.content import Delivery
-from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
@@ -84,8 +83,8 @@ class Commands:
                 return self.cancel(request, cancel_event(request, self._road.now()))
             case Resolve():
                 return self._resolve(machine, request)
-            case ChangeMode(mode=mode):
-                return self._change_mode(mode)
+            case ChangeMode():
+                return self._change_mode(machine, request)
             case Trigger():
                 _refuse_archived(machine)
                 self._road.advance(TriggerContinuation(self._road.now()))
@@ -201,14 +200,25 @@ class Commands:
         (withdrawn,) = draft.find(QueueChanged)
         return withdrawn
 
-    def _change_mode(self, mode: Mode) -> ModeSet:
+    def _change_mode(self, machine: Machine, request: ChangeMode) -> ModeSet:
+        """Nothing starts in the wider mode any more before it is asked what runs in it."""
+        rights, mode = self._road.executor.rights, request.mode
+        rights.narrow(mode)
+        stopped = rights.wider_than(mode) if request.stop_running else ()
         try:
-            self._road.advance(SetMode(self._road.now(), mode))
+            self._road.advance(SetMode(self._road.now(), mode, stopped))
         except Rejected as refusal:
             if refusal.reason is Reason.MODE_UNAVAILABLE:
                 raise settings.mode_unavailable(self._runtime) from None
             raise
-        return ModeSet(self._road.load().record, self._jobs())
+        finally:
+            rights.set(machine.context.mode)
+        rights.pull(stopped)
+        # The calls before the jobs: one that becomes a job meanwhile is missed in neither place.
+        calls = rights.wider_than(mode)
+        ended = self._road.executor.end_jobs(machine.record.id, mode) if request.stop_running else ()
+        jobs = tuple(job for job in self._runtime.toolbox.jobs(machine.record.id, mode) if job not in ended)
+        return ModeSet(machine.record, jobs, calls, ended, stopped)
 
     def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
         draft = machine.draft()

@@ -48,6 +48,7 @@ from actors.core.summary import run_id
 from actors.core.tool_run import Receipt
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
+from actors.rights import Rights
 from actors.runtime import Runtime
 from actors.shown_images import within_limits
 from actors.stored_history import StoredHistory
@@ -72,7 +73,7 @@ class JobGone:
 
 
 class EffectExecutor:
-    """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `mode`."""
+    """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `rights`."""
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class EffectExecutor:
         self._jobs_dying = 0
         self._jobs_gone: set[str] = set()
         """The calls that had started jobs which have ended meanwhile."""
-        self.mode = Mode.RESTRICTED
-        """What tools that start now may do, set by whoever commits it; any thread."""
+        self.rights = Rights()
+        """What tools that start now may do, set when a mode is committed; any thread."""
         self.parent_told = False
         """Whether a sub-agent's end was reported."""
         self.work: Work | None = None
@@ -166,10 +167,11 @@ class EffectExecutor:
             self.work.token.cancel()
         self.rest()
 
-    def end_jobs(self, conversation_id: str) -> tuple[str, ...]:
-        """Kill the background jobs of a conversation; returns their handles. JobGone follows for each."""
-        handles = self._runtime.toolbox.jobs(conversation_id)
-        self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended)
+    def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Kill the background jobs of a conversation, or those with more rights than a mode gives; returns their
+        handles. JobGone follows for each."""
+        handles = self._runtime.toolbox.jobs(conversation_id, wider_than)
+        self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
         return handles
 
     def job_gone(self, receipt: Receipt) -> bool:
@@ -239,7 +241,7 @@ class EffectExecutor:
             self._llm = None
 
     def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
-        run = Run(effect, context, self._begin(record), lambda: self.mode)
+        run = Run(effect, context, self._begin(record), self.rights)
         if self._tools is not None and tell(self._tools, run):
             return
         try:

@@ -128,6 +128,8 @@ class ChangeMode(Struct, frozen=True):
     """Set what tools that start from now on may do; control lane."""
 
     mode: Mode
+    stop_running: bool = False
+    """End the call and the background jobs that run with more rights than the mode gives."""
 
 
 class ModeSet(Struct, frozen=True):
@@ -135,7 +137,13 @@ class ModeSet(Struct, frozen=True):
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that go on running, each with the rights that it was started with."""
+    """Handles of the background jobs that go on running with more rights than the mode gives."""
+    surviving_calls: tuple[str, ...] = ()
+    """Tool calls that go on running with more rights than the mode gives."""
+    ended_jobs: tuple[str, ...] = ()
+    """Handles of the background jobs that were killed; that they are gone is told by an event for each."""
+    stopped_calls: tuple[str, ...] = ()
+    """The tool calls that were stopped."""
 
 
 class Trigger(Struct, frozen=True):

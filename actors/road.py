@@ -44,7 +44,7 @@ class Road:
                 draft.run(Restart(self.now()))
                 self.perform(machine, draft)
             self.machine = machine
-            self.executor.mode = machine.context.mode
+            self.executor.rights.set(machine.context.mode)
         return self.machine
 
     def advance(self, event: Event) -> Draft:
@@ -68,7 +68,7 @@ class Road:
     ) -> None:
         """Commit a draft, together with `others`; publish and act. Raises StoreError, and then nothing has changed."""
         effects = machine.apply(draft, *others, command=command, urgent=urgent)
-        self.executor.mode = machine.context.mode
+        self.executor.rights.set(machine.context.mode)
         for effect in effects:
             self.executor.perform(effect, machine.record, machine.context)
 

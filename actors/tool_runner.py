@@ -19,7 +19,7 @@ from actors.actor import Actor, tell
 from actors.agent_tasks import planned
 from actors.asides import Asides, for_tool
 from actors.core.content import ToolError, ToolResult, ToolSuccess
-from actors.core.context import ConvContext, Mode
+from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import AgentsSpawned, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
 from actors.core.states import AgentTask
@@ -49,6 +49,7 @@ from actors.ports import (
     ToolTransientError,
     no_agents,
 )
+from actors.rights import Rights
 from actors.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -61,9 +62,9 @@ class Run:
     effect: ExecuteTool
     context: ConvContext
     cancel: CancelToken
-    mode: Callable[[], Mode]
-    """The conversation's mode now; any thread. Asked when the tool starts, which may be long after this message: it
-    can be held back, and the mode be changed meanwhile."""
+    rights: Rights
+    """Gives the tool its mode when it starts, which may be long after this message: it can be held back, and the mode
+    be changed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,10 @@ class ToolRunner(Actor):
             execution.killed_at = self._runtime.clock.monotonic()
 
         execution.run.cancel.on_cancel(killed)
-        outcome = self._outcome(execution)
+        try:
+            outcome = self._outcome(execution)
+        finally:
+            execution.run.rights.end(execution.identity[0])
         tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._runtime.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
@@ -264,7 +268,7 @@ class ToolRunner(Actor):
             conversation_id=context.conversation_id,
             tool_use_id=run.effect.tool_use_id,
             working_directory=context.working_dir,
-            mode=run.mode(),
+            mode=run.rights.begin(run.effect.tool_use_id, run.cancel),
             cancel=run.cancel,
             sandbox=self._runtime.sandbox,
             clock=self._runtime.clock,

@@ -108,7 +108,7 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Re
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.ChangeMode:
-    return requests.ChangeMode(_MODE[request.mode])
+    return requests.ChangeMode(_MODE[request.mode], request.stop_running)
 
 
 def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:

@@ -152,7 +152,11 @@ class ConversationService(v1.ConversationServiceServicer):
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
-            conversation=conversation(self._facts, answer.record), surviving_jobs=answer.surviving_jobs
+            conversation=conversation(self._facts, answer.record),
+            surviving_jobs=answer.surviving_jobs,
+            surviving_tool_use_ids=answer.surviving_calls,
+            ended_jobs=answer.ended_jobs,
+            stopped_tool_use_ids=answer.stopped_calls,
         )
 
     async def TriggerContinuation(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 
 
 class NothingKept:
     """Its tools keep nothing between calls (ports.Toolbox)."""
 
-    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         return ()
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
         return 0
 
     def forget(self, conversation_id: str) -> None:

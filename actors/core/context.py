@@ -14,6 +14,11 @@ class Mode(StrEnum):
     UNRESTRICTED = "unrestricted"
 
 
+def wider(mode: Mode, than: Mode) -> bool:
+    """Whether `mode` gives tools more rights than the other one."""
+    return mode is Mode.UNRESTRICTED and than is Mode.RESTRICTED
+
+
 class ApprovalPolicy(StrEnum):
     """What asks a person before it runs."""
 

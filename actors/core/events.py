@@ -73,11 +73,13 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
     """What the limits say if 0."""
 
 
-class SetMode(Struct, frozen=True, tag="set_mode"):
+class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
     """Change what tools may change, at once; control lane."""
 
     at: int
     mode: Mode
+    stop: tuple[str, ...] = ()
+    """Calls that run with more rights than this mode gives, and shall not go on (REQ-BED-016)."""
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):

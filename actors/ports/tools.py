@@ -132,12 +132,13 @@ class Toolbox(Protocol):
         """Raw JSON text to validated arguments; raises ToolInputInvalid."""
         ...
 
-    def jobs(self, conversation_id: str) -> tuple[str, ...]:
-        """Handles of the background jobs that a conversation has running, in the order of their start. Those that
-        were killed are not among them, even before they are dead."""
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Handles of the background jobs that a conversation has running, in the order of their start; only of those
+        with more rights than a mode gives if one is named. Those that were killed are not among them, even before
+        they are dead."""
         ...
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
         """Kill these jobs without waiting; returns how many. `ended` is called for each once its processes are gone,
         or given up, on a thread of the job; the receipt's tool_use_id is that of the call that started it."""
         ...

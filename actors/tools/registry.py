@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports import Tool, ToolInputInvalid, ToolSpec
 from actors.tools import keyword_search, read_file, read_image, search
@@ -64,13 +65,13 @@ class StandardToolbox:
         """What a conversation of this kind is offered, in the order the model sees it."""
         return self._offered[sub_agent]
 
-    def jobs(self, conversation_id: str) -> tuple[str, ...]:
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Handles of the jobs that outlived their call and still run, in the order of their start; not of the dying."""
-        return tuple(job.handle for job in self._jobs.running(conversation_id) if not job.doomed)
+        return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
         """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""
-        return self._jobs.end_all(conversation_id, ended)
+        return self._jobs.end_all(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:
         """Kill the jobs of a deleted conversation, and drop what the tools keep for it."""

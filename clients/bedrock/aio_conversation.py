@@ -136,9 +136,9 @@ class AsyncConversation:
         request = _requests.resolve(self.name, approval, "deny", note)
         return (await self._client.call(self._stub.ResolveApproval, request)).conversation
 
-    async def set_mode(self, mode: str) -> v1.SetModeResponse:
+    async def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted"; see the other client."""
-        request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode))
+        request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
         return await self._client.call(self._stub.SetMode, request)
 
     async def update(

@@ -202,15 +202,17 @@ class Conversation:
         request = _requests.resolve(self.name, approval, "deny", note)
         return self._client.call(self._stub.ResolveApproval, request).conversation
 
-    def set_mode(self, mode: str) -> v1.SetModeResponse:
+    def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
-        Returns the conversation, and the background jobs that go on with the rights that they were started with.
+        The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
+        way, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run goes on
+        without the call.
 
         Raises:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
-        request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode))
+        request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
         return self._client.call(self._stub.SetMode, request)
 
     def update(

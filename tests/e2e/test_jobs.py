@@ -36,7 +36,6 @@ def test_jobs_go_on_until_they_are_ended_and_each_end_has_its_receipt(open_chat:
     watcher = watch(chat.name)
     receipt = chat.conversation.cancel()
     assert (receipt.no_op, list(receipt.surviving_jobs)) == (True, ["b-1", "b-2"])
-    assert list(chat.conversation.set_mode("unrestricted").surviving_jobs) == ["b-1", "b-2"]
     assert list(chat.conversation.get().background_jobs) == ["b-1", "b-2"]
     assert list(watch(chat.name).events[0].snapshot.conversation.background_jobs) == ["b-1", "b-2"]
     assert processes.sleepers(marker)

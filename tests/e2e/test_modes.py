@@ -12,8 +12,9 @@ from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval
 
 from actors.sandbox.probe import probe
 from actors.tools.mode_upgrade import ASK, GRANTED, HOW_TO_ASK
+from tests.e2e import processes
 from tests.e2e.chat import Chat
-from tests.e2e.patience import only, together, within
+from tests.e2e.patience import eventually, only, together, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, calls, held, says
 from tests.e2e.watcher import Watcher
@@ -147,6 +148,7 @@ def test_a_mode_holds_from_the_next_tool_on_and_the_agent_hears_of_it_behind_the
     watcher.until("tool_output_delta")
     answer = chat.conversation.set_mode("restricted")
     assert (answer.conversation.mode, list(answer.surviving_jobs)) == (v1.MODE_RESTRICTED, [])
+    assert len(answer.surviving_tool_use_ids) == 1
     go.touch()
     assert within(run.answer) == "Done."
     assert first.exists(), "it ran already, with the rights it was started with"
@@ -156,6 +158,31 @@ def test_a_mode_holds_from_the_next_tool_on_and_the_agent_hears_of_it_behind_the
     assert [block["type"] for block in last] == ["tool_result", "tool_result", "text"]
     assert "now restricted" in last[-1]["text"]
     assert [role for role, _ in chat.said()] == ["user", "agent", "tool", "tool", "system", "agent"]
+    chat.assert_valid()
+
+
+def test_what_may_do_more_than_a_narrower_mode_is_ended_if_asked_and_the_run_goes_on(
+    open_chat: OpenChat, watch: Watch, tmp_path: Path
+) -> None:
+    """A call within its wait, and a job of an earlier call: both would go on writing."""
+    second, marker = tmp_path / "second", processes.forever()
+    job = ("bash", {"cmd": f"exec sleep {marker}", "wait_seconds": 0})
+    endless = ("bash", {"cmd": f"echo begun; sleep {marker} & wait"})
+    chat = open_chat(calls(job, endless, write(second)), says("Done."), mode="unrestricted")
+    watcher = watch(chat.name)
+    run = chat.send("Go.")
+    watcher.until("tool_output_delta")
+    eventually(lambda: len(processes.sleepers(marker)) == 2, "both run")
+    left = chat.conversation.set_mode("restricted")
+    assert (len(left.surviving_tool_use_ids), list(left.surviving_jobs)) == (1, ["b-1"])
+    answer = chat.conversation.set_mode("restricted", stop_running=True)
+    assert list(answer.stopped_tool_use_ids) == list(left.surviving_tool_use_ids)
+    assert (list(answer.ended_jobs), list(answer.surviving_jobs)) == (["b-1"], [])
+    assert within(run.answer) == "Done."
+    watcher.until(lambda _: len(watcher.of("tool_tree_reaped")) == 2)
+    assert processes.running(marker) == []
+    assert not second.exists(), "the next call was restricted"
+    assert "Stopped by user: the mode is now restricted" in outputs(chat)[1]
     chat.assert_valid()
 
 

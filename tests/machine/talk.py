@@ -55,8 +55,8 @@ class Talk:
         """A sub-agent's task."""
         return self.tell(StartSubAgent(self.at(), "task", task))
 
-    def set_mode(self, mode: Mode) -> tuple[Step, ...]:
-        return self.tell(SetMode(self.at(), mode))
+    def set_mode(self, mode: Mode, *stop: str) -> tuple[Step, ...]:
+        return self.tell(SetMode(self.at(), mode, stop))
 
     def answer(
         self,

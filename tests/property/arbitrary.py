@@ -252,7 +252,7 @@ def a_command(tape: Tape) -> Event:
         TriggerContinuation(600),
         SpawnSubAgents(600, "new", (*some_tasks(tape), *some_tasks(Tape(b"\1")))),
         StartSubAgent(600, "new", "do it"),
-        SetMode(600, tape.pick(tuple(Mode))),
+        SetMode(600, tape.pick(tuple(Mode)), tape.pick(((), ("t-x-0",), ("t-x-1", "t-none")))),
         WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
     )
     return tape.pick(commands)

@@ -385,7 +385,9 @@ def setting(world: World, tape: Tape) -> None:
     """The mode is changed by the machine; policies, budgets and the model beside it."""
     match tape.pick(("mode", "mode", "budget", "policy", "model", "always")):
         case "mode":
-            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED))))
+            running = world.state.current_tool_id if isinstance(world.state, ToolExecuting) else "t-none"
+            stop = tape.pick(((), (running,)))
+            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED)), stop))
         case "budget":
             world.context = replace(world.context, budget=a_budget(tape))
         case "model":

@@ -25,8 +25,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
         raise Rejected(Reason.SUB_AGENT)
     if event.mode is context.mode:
         return ignored(state)
-    if event.mode is Mode.RESTRICTED and not context.restriction_available:
-        raise Rejected(Reason.MODE_UNAVAILABLE)
+    _check_available(context, event.mode)
     draft = Draft(state, context, event.at)
     draft.act(PersistMode(event.mode))
     if round_is_open(state):
@@ -40,13 +39,19 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
     return draft.stay(after) if round_is_open(state) else draft.stay_unseen(after)
 
 
-def upgrade_mode(draft: Draft) -> None:
-    """An approved request_mode_upgrade was carried out: it is its result that changes the mode (C15)."""
-    if draft.context.mode is Mode.UNRESTRICTED:
+def change_mode(draft: Draft, mode: Mode) -> None:
+    """Another mode within an open tool round: the agent is told behind it (C15, C48). Raises Rejected."""
+    if draft.context.mode is mode:
         return
-    draft.act(PersistMode(Mode.UNRESTRICTED))
-    draft.notify(ModeChanged(Mode.UNRESTRICTED))
-    _queue(draft, Mode.UNRESTRICTED)
+    _check_available(draft.context, mode)
+    draft.act(PersistMode(mode))
+    draft.notify(ModeChanged(mode))
+    _queue(draft, mode)
+
+
+def _check_available(context: ConvContext, mode: Mode) -> None:
+    if mode is Mode.RESTRICTED and not context.restriction_available:
+        raise Rejected(Reason.MODE_UNAVAILABLE)
 
 
 def deliver_notices(draft: Draft) -> None:

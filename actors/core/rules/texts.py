@@ -31,6 +31,11 @@ MODES = {
     Mode.UNRESTRICTED: "The mode is now unrestricted: tools may change files and run any command.",
 }
 
+STOPPED_FOR_MODE = {
+    mode: f"Stopped by user: the mode is now {mode.value}. What the call had done until then was not undone."
+    for mode in Mode
+}
+
 GRACE = (
     "The turn limit is reached: this is your last turn. Call submit_result with what you have, or submit_error; "
     "no other tool will run."

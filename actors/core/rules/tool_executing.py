@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from actors.core import retry
-from actors.core.content import ToolError, ToolResult, ToolSuccess, ToolUse
-from actors.core.context import ConvContext
+from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, RetryOf, ScheduleRetry
-from actors.core.errors import ErrorKind, LlmFailure, Reason
+from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
 from actors.core.events import (
     AgentsSpawned,
     ApprovalResponse,
@@ -44,7 +44,7 @@ from actors.core.rules.commands import queue_input, refusal
 from actors.core.rules.draft import Draft
 from actors.core.rules.endings import cancelled, interrupted
 from actors.core.rules.fan_in import spawn
-from actors.core.rules.notices import set_mode, upgrade_mode
+from actors.core.rules.notices import change_mode, set_mode
 from actors.core.rules.results import cancel_calls, interrupt_calls, record
 from actors.core.rules.rounds import REQUEST_MODE_UPGRADE, execute, run_next, traits_of
 from actors.core.states import ToolExecuting, ToolPhase
@@ -62,7 +62,7 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
         case UserCancel():
             return _cancel(state, context, event)
         case SetMode():
-            return set_mode(state, context, event)
+            return _stop_for_mode(state, context, event) if _stops(state, event) else set_mode(state, context, event)
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
@@ -116,7 +116,7 @@ def _completed(draft: Draft, state: ToolExecuting, result: ToolResult) -> Transi
     answer = record(draft, replace(result, tool_use_id=state.current_tool_id))
     upgrade = _current(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
     if upgrade and not draft.context.is_sub_agent:
-        upgrade_mode(draft)
+        change_mode(draft, Mode.UNRESTRICTED)
     return run_next(draft, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
 
 
@@ -149,6 +149,21 @@ def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> Tr
     if state.phase is ToolPhase.RUNNING:
         draft.act(AbortTool(state.current_tool_id, state.execution_id))
     return cancelled(draft, event)
+
+
+def _stops(state: ToolExecuting, event: SetMode) -> bool:
+    return state.phase is ToolPhase.RUNNING and state.current_tool_id in event.stop
+
+
+def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -> TransitionResult:
+    """The call that runs may do more than the mode allows: it ends, and the run goes on without it (REQ-BED-016)."""
+    if context.is_sub_agent:
+        raise Rejected(Reason.SUB_AGENT)
+    draft = Draft(state, context, event.at)
+    change_mode(draft, event.mode)
+    draft.act(AbortTool(state.current_tool_id, state.execution_id))
+    answer = record(draft, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))
+    return run_next(draft, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
 
 
 def _current(state: ToolExecuting) -> ToolUse:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
 from actors.tools.bash.live_text import LiveText
@@ -29,11 +30,13 @@ class Job:
     A thread of its own waits for the process and ends with it: whoever kills the process ends the thread.
     """
 
-    def __init__(self, handle: str, command: str, tool_use_id: str, clock: Clock) -> None:
+    def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
         """The call that started it."""
+        self.mode = mode
+        """What it may do, whatever the conversation's mode becomes."""
         self.background = False
         """Whether it goes on when that call ends."""
         self.kill_pending = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from actors.core.context import Mode, wider
 from actors.core.tool_run import Receipt
 from actors.ports import Clock
 from actors.tools.bash.job import Job
@@ -30,9 +31,9 @@ class Shelf:
     def live(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.end is None]
 
-    def open(self, command: str, tool_use_id: str, clock: Clock) -> Job:
+    def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         self._numbers += 1
-        job = Job(f"b-{self._numbers}", command, tool_use_id, clock)
+        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
         self.jobs[job.handle] = job
         return job
 
@@ -49,14 +50,14 @@ class JobBook:
         self._lock = threading.Lock()
         self._shelves: dict[str, Shelf] = {}
 
-    def open(self, conversation_id: str, command: str, tool_use_id: str, clock: Clock) -> Job:
+    def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Book a job that is about to be started; raises Refused when too many run. `drop` it if it is not kept."""
         with self._lock:
             shelf = self._shelves.setdefault(conversation_id, Shelf())
             if len(live := shelf.live) >= MAX_LIVE:
                 raise _too_many(live)
             shelf.drop_oldest_ended()
-            return shelf.open(command, tool_use_id, clock)
+            return shelf.open(command, tool_use_id, mode, clock)
 
     def drop(self, conversation_id: str, job: Job) -> None:
         """Forget a job that has ended, or never began."""
@@ -74,15 +75,16 @@ class JobBook:
             known = [job.handle for job in shelf.jobs.values() if job.background] if shelf else []
         raise _not_found(handle, known)
 
-    def running(self, conversation_id: str) -> list[Job]:
+    def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
         """Those that outlived their call, in the order of their start."""
         with self._lock:
             shelf = self._shelves.get(conversation_id)
-            return [job for job in shelf.live if job.background] if shelf else []
+            jobs = [job for job in shelf.live if job.background] if shelf else []
+        return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
 
-    def end_all(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
+    def end_all(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
         """Kill those without waiting; how many got the kill. See ports.Toolbox."""
-        return sum(job.kill(ended) for job in self.running(conversation_id))
+        return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 
     def forget(self, conversation_id: str) -> None:
         """Kill all jobs of a conversation, also those that are being started, and know nothing of it any more."""

@@ -123,7 +123,7 @@ class BashTool:
 
     def _spawn(self, spawn: Spawn, context: ToolContext) -> ToolOutput:
         check_command(spawn.command, context.working_directory)
-        job = self._book.open(context.conversation_id, spawn.command, context.tool_use_id, context.clock)
+        job = self._book.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
         job.watch(context.on_output)
         try:
             return self._run(job, spawn, context)

@@ -77,8 +77,9 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.command()
 @NAME
 @click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
+@click.option("--stop-running", is_flag=True, help="End what runs with wider rights than the mode.")
 @click.pass_context
-def mode(ctx: click.Context, name: str, mode: str) -> None:
+def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
     """Set what the tools of a conversation may do, from now on.
 
     \b
@@ -86,13 +87,17 @@ def mode(ctx: click.Context, name: str, mode: str) -> None:
     unrestricted   they can do whatever the user of the server can
 
     It counts from the next call of a tool on, also within a run. A call under way and background jobs keep what they
-    were started with; `bedrock cancel --kill-jobs` ends them. The agent is told. If the server cannot keep the
-    restricted mode it refuses it; `bedrock doctor` says why.
+    were started with and are named; --stop-running ends them, then or later, and the run goes on without the call.
+    The agent is told. If the server cannot keep the restricted mode it refuses it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
-    answer = conversation.set_mode(mode)
-    click.echo(f"{answer.conversation.slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
-    _still_running(answer.surviving_jobs, conversation, "with the rights that they were started with")
+    answer = conversation.set_mode(mode, stop_running=stop_running)
+    slug = answer.conversation.slug
+    click.echo(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    if ended := _calls_and_jobs(answer.stopped_tool_use_ids, answer.ended_jobs):
+        click.echo(f"ended: {ended}")
+    if left := _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs):
+        click.echo(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
 
 
 @click.command("continue")
@@ -160,11 +165,15 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     click.echo(f"deleted {slug}")
 
 
-def _still_running(jobs: Sequence[str], conversation: Conversation, how: str = "in the background") -> None:
+def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
+    return ", ".join((*(f"the tool call {call}" for call in calls), *(f"the job {job}" for job in jobs)))
+
+
+def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
     """Say which jobs go on, and how to end them."""
     if jobs:
-        name = conversation.name.removeprefix("conversations/")
-        click.echo(f"still running {how}: {', '.join(jobs)} (`bedrock cancel --kill-jobs {name}` ends them)")
+        ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
+        click.echo(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:

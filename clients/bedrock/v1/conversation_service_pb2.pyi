@@ -759,19 +759,27 @@ class SetModeRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    STOP_RUNNING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     mode: _common_pb2.Mode.ValueType
     """The mode. Required."""
+    stop_running: _builtins.bool
+    """Whether to end what runs with wider rights than the mode: the tool call under
+    way, whose result then says so, and background jobs. Their processes are killed
+    as by CancelConversation; that they are gone is reported by the event
+    `tool_tree_reaped`.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         mode: _common_pb2.Mode.ValueType = ...,
+        stop_running: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "name", b"name", "stop_running", b"stop_running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -785,26 +793,45 @@ class SetModeResponse(_message.Message):
 
     CONVERSATION_FIELD_NUMBER: _builtins.int
     SURVIVING_JOBS_FIELD_NUMBER: _builtins.int
+    SURVIVING_TOOL_USE_IDS_FIELD_NUMBER: _builtins.int
+    ENDED_JOBS_FIELD_NUMBER: _builtins.int
+    STOPPED_TOOL_USE_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def conversation(self) -> _conversation_pb2.Conversation:
         """The conversation in its new mode."""
 
     @_builtins.property
     def surviving_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Background jobs that go on running, by their handles. Each keeps the rights
-        that it was started with, also if the mode is narrower now; CancelConversation
-        with `kill_jobs` ends them.
+        """Background jobs that go on running with wider rights than the mode, by their
+        handles. `stop_running` ends them.
         """
+
+    @_builtins.property
+    def surviving_tool_use_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tool calls that go on running with wider rights than the mode; one at most.
+        `stop_running` ends it.
+        """
+
+    @_builtins.property
+    def ended_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Background jobs that `stop_running` has ended, by their handles."""
+
+    @_builtins.property
+    def stopped_tool_use_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tool calls that `stop_running` has ended."""
 
     def __init__(
         self,
         *,
         conversation: _conversation_pb2.Conversation | None = ...,
         surviving_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        surviving_tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
+        ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        stopped_tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "surviving_jobs", b"surviving_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "ended_jobs", b"ended_jobs", "stopped_tool_use_ids", b"stopped_tool_use_ids", "surviving_jobs", b"surviving_jobs", "surviving_tool_use_ids", b"surviving_tool_use_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -401,11 +401,13 @@ class ConversationServiceServicer(object):
     def SetMode(self, request, context):
         """Changes what tools may do, in any state that is not terminal.
 
-        The mode holds at once, for all tools that start from now on; a tool that runs
-        already keeps the mode it was started with, and so does a background job; the
-        answer names those that are left. The agent is told by a message that never
-        comes between a tool call and its result. Narrowing needs no approval. Setting
-        the mode that is set already changes nothing and succeeds.
+        The mode holds at once, for all tools that start from now on. A tool that runs
+        already keeps the mode it was started with, and so does a background job: the
+        answer names those with wider rights than the mode, and `stop_running` ends
+        them. A run goes on without a tool call that was ended so. The agent is told by
+        a message that never comes between a tool call and its result. Narrowing needs
+        no approval. Setting the mode that is set already changes nothing and succeeds;
+        with `stop_running` it ends what an earlier call has left.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
         FAILED_PRECONDITION).

@@ -190,11 +190,13 @@ class ConversationServiceStub:
     SetMode: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]
     """Changes what tools may do, in any state that is not terminal.
 
-    The mode holds at once, for all tools that start from now on; a tool that runs
-    already keeps the mode it was started with, and so does a background job; the
-    answer names those that are left. The agent is told by a message that never
-    comes between a tool call and its result. Narrowing needs no approval. Setting
-    the mode that is set already changes nothing and succeeds.
+    The mode holds at once, for all tools that start from now on. A tool that runs
+    already keeps the mode it was started with, and so does a background job: the
+    answer names those with wider rights than the mode, and `stop_running` ends
+    them. A run goes on without a tool call that was ended so. The agent is told by
+    a message that never comes between a tool call and its result. Narrowing needs
+    no approval. Setting the mode that is set already changes nothing and succeeds;
+    with `stop_running` it ends what an earlier call has left.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
     FAILED_PRECONDITION).
@@ -553,11 +555,13 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     SetMode: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]  # type: ignore[assignment]
     """Changes what tools may do, in any state that is not terminal.
 
-    The mode holds at once, for all tools that start from now on; a tool that runs
-    already keeps the mode it was started with, and so does a background job; the
-    answer names those that are left. The agent is told by a message that never
-    comes between a tool call and its result. Narrowing needs no approval. Setting
-    the mode that is set already changes nothing and succeeds.
+    The mode holds at once, for all tools that start from now on. A tool that runs
+    already keeps the mode it was started with, and so does a background job: the
+    answer names those with wider rights than the mode, and `stop_running` ends
+    them. A run goes on without a tool call that was ended so. The agent is told by
+    a message that never comes between a tool call and its result. Narrowing needs
+    no approval. Setting the mode that is set already changes nothing and succeeds;
+    with `stop_running` it ends what an earlier call has left.
 
     Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
     FAILED_PRECONDITION).
@@ -979,11 +983,13 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.SetModeResponse, _abc.Awaitable[_conversation_service_pb2.SetModeResponse]]:
         """Changes what tools may do, in any state that is not terminal.
 
-        The mode holds at once, for all tools that start from now on; a tool that runs
-        already keeps the mode it was started with, and so does a background job; the
-        answer names those that are left. The agent is told by a message that never
-        comes between a tool call and its result. Narrowing needs no approval. Setting
-        the mode that is set already changes nothing and succeeds.
+        The mode holds at once, for all tools that start from now on. A tool that runs
+        already keeps the mode it was started with, and so does a background job: the
+        answer names those with wider rights than the mode, and `stop_running` ends
+        them. A run goes on without a tool call that was ended so. The agent is told by
+        a message that never comes between a tool call and its result. Narrowing needs
+        no approval. Setting the mode that is set already changes nothing and succeeds;
+        with `stop_running` it ends what an earlier call has left.
 
         Refused with MODE_UNAVAILABLE, SUB_AGENT or TERMINAL (all
         FAILED_PRECONDITION).

@@ -12,16 +12,16 @@ import pytest
 
 from actors import conversation
 from actors.core.content import ToolUse
-from actors.core.context import Limits, Mode
+from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import Receipt
 from actors.deletion import LEFT_BEHIND
-from actors.ports import ToolOutput, ToolTransientError
+from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from actors.requests import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
 from actors.store.memory import MemoryStore
-from tests.integration.actors.conftest import Box, Hold, ShakyStore
+from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
 
 World = Any
 
@@ -43,11 +43,13 @@ class JobBox(Box):
         self.store: MemoryStore | None = None
         self.leaked = False
 
-    def jobs(self, conversation_id: str) -> tuple[str, ...]:
-        return tuple(self.running.get(conversation_id, ()))
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Handles with an r are of restricted jobs."""
+        handles = self.running.get(conversation_id, ())
+        return tuple(handle for handle in handles if wider_than is None or wider(_mode(handle), wider_than))
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None]) -> int:
-        handles = self.running.get(conversation_id, []).copy()
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+        handles = self.jobs(conversation_id, wider_than)
         for handle in handles:
             receipt = Receipt(f"call-of-{handle}", 1, (100, 101), 7, self.leaked)
             self.dying.append(functools.partial(self._die, conversation_id, handle, ended, receipt))
@@ -66,6 +68,16 @@ class JobBox(Box):
     def let_die(self, count: int = 100) -> None:
         for _ in range(min(count, len(self.dying))):
             self.dying.pop(0)()
+
+
+class Cell(NoSandbox):
+    """A machine that can restrict tools."""
+
+    report = SandboxReport("A", 7, pid_namespace=True)
+
+
+def _mode(handle: str) -> Mode:
+    return Mode.RESTRICTED if handle.startswith("r") else Mode.UNRESTRICTED
 
 
 @pytest.fixture
@@ -138,8 +150,8 @@ def test_a_job_that_dies_while_it_is_told_to_is_told_of_too(yard: World, monkeyp
     talk = started(yard, "b-1")
     end_jobs = yard.box.end_jobs
 
-    def at_once(conversation_id: str, ended: Callable[[Receipt], None]) -> int:
-        count = end_jobs(conversation_id, ended)
+    def at_once(conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None) -> int:
+        count = end_jobs(conversation_id, ended, wider_than)
         yard.box.let_die()
         return int(count)
 
@@ -242,10 +254,19 @@ def test_archiving_ends_the_jobs(yard: World) -> None:
     assert yard.box.jobs(talk.id) == ("b-2",)
 
 
-def test_a_change_of_mode_names_the_jobs_that_go_on(yard: World) -> None:
-    talk = started(yard, "b-1", "b-4")
-    assert talk.ask(ChangeMode(Mode.UNRESTRICTED)).surviving_jobs == ("b-1", "b-4")
-    assert yard.box.jobs(talk.id) == ("b-1", "b-4")
+def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked(
+    make_world: Callable[..., World],
+) -> None:
+    yard = yard_over(make_world, MemoryStore(), idle_seconds=0.0, sandbox=Cell())
+    talk = started(yard, "b-1", "r-2", "b-4")
+    assert talk.ask(ChangeMode(Mode.UNRESTRICTED)).surviving_jobs == (), "none of them may do more than that"
+    assert talk.ask(ChangeMode(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
+    assert yard.box.jobs(talk.id) == ("b-1", "r-2", "b-4")
+    answer = talk.ask(ChangeMode(Mode.RESTRICTED, stop_running=True))
+    assert (answer.ended_jobs, answer.surviving_jobs) == (("b-1", "b-4"), ())
+    yard.box.let_die()
+    assert [one.tool_use_id for one in reaped(talk, 2)] == ["call-of-b-1", "call-of-b-4"]
+    assert yard.box.jobs(talk.id) == ("r-2",)
 
 
 # --- deletion -----------------------------------------------------------------------------------------------------

@@ -145,6 +145,57 @@ def test_a_change_within_a_tool_round_is_told_behind_it_and_holds_for_its_next_t
     talk.rest(Idle)
 
 
+def test_a_narrower_mode_names_the_call_that_may_do_more_and_ends_it_if_asked(cell: World) -> None:
+    talk = cell.create(mode=UNRESTRICTED)
+    talk.send("go")
+    talk.exchange().call(BASH, LOOK)
+    first = talk.tool()
+    answer = talk.ask(ChangeMode(RESTRICTED))
+    assert (answer.surviving_calls, answer.stopped_calls) == (("t1",), ())
+    answer = talk.ask(ChangeMode(RESTRICTED, stop_running=True))
+    assert (answer.surviving_calls, answer.stopped_calls) == ((), ("t1",))
+    assert first.context.cancel.cancelled, "it is dead or dying when the answer comes"
+    first.reap.set()
+    second = talk.tool("look")
+    assert second.context.mode is RESTRICTED
+    assert talk.ask(ChangeMode(RESTRICTED, stop_running=True)).stopped_calls == (), "it may do no more than that"
+    second.finish.put(ToolOutput("ok"))
+    exchange = talk.exchange()
+    assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
+    exchange.say("done")
+    talk.rest(Idle)
+
+
+def test_a_call_is_named_by_what_it_was_started_with(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    assert talk.ask(ChangeMode(UNRESTRICTED)).surviving_calls == ()
+    assert talk.ask(ChangeMode(RESTRICTED, stop_running=True)).stopped_calls == ()
+    run.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
+def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    with refused(Reason.MODE_UNAVAILABLE):
+        talk.ask(ChangeMode(RESTRICTED, stop_running=True))
+    assert not run.context.cancel.cancelled
+    assert talk.ask(ChangeMode(UNRESTRICTED, stop_running=True)).stopped_calls == ()
+    run.finish.put(ToolOutput("ok"))
+    talk.exchange().call(LOOK)
+    following = talk.tool("look")
+    assert following.context.mode is UNRESTRICTED
+    following.finish.put(ToolOutput("ok"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+
+
 def test_of_changes_within_a_round_the_agent_hears_the_last(cell: World) -> None:
     talk = cell.create()
     talk.send("go")

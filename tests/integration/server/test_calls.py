@@ -259,14 +259,19 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         assert answer.conversation.name == "conversations/c1"
 
 
-def test_a_mode_has_to_be_named_and_the_answer_names_the_jobs_that_go_on(house: House, author: Author) -> None:
+def test_a_mode_has_to_be_named_and_the_answer_names_what_goes_on_and_what_was_ended(
+    house: House, author: Author
+) -> None:
     refusal = refused(lambda: ask(house, "SetMode", v1.SetModeRequest(name=NAME)))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["mode"])
-    house.conversations.will(requests.ModeSet(author.record, ("b-1", "b-3")))
+    left = requests.ModeSet(author.record, ("b-1", "b-3"), ("t1",))
+    house.conversations.will(left, requests.ModeSet(author.record, (), (), ("b-1",), ("t1",)))
     answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
-    assert list(answer.surviving_jobs) == ["b-1", "b-3"]
-    ((_, asked, _),) = house.conversations.asked
-    assert asked == requests.ChangeMode(Mode.RESTRICTED)
+    assert (list(answer.surviving_jobs), list(answer.surviving_tool_use_ids)) == (["b-1", "b-3"], ["t1"])
+    answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED, stop_running=True))
+    assert (list(answer.ended_jobs), list(answer.stopped_tool_use_ids)) == (["b-1"], ["t1"])
+    asked = [request for _, request, _ in house.conversations.asked]
+    assert asked == [requests.ChangeMode(Mode.RESTRICTED), requests.ChangeMode(Mode.RESTRICTED, stop_running=True)]
 
 
 def test_archiving_and_unarchiving_are_not_the_same(house: House, author: Author) -> None:

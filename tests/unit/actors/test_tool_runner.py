@@ -27,6 +27,7 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
+from actors.rights import Rights
 from actors.runtime import Runtime
 from actors.system import SystemClock
 from actors.tool_runner import Retire, Run, RunnerLeft, ToolRunner
@@ -44,14 +45,13 @@ class Shop:
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
         self.runner = ToolRunner(runtime, inbox, Asides(runtime, Admission(1))).launch()
         self.calls = 0
-        self.mode = Mode.RESTRICTED
-        """Of the conversation, now."""
+        self.rights = Rights()
 
     def execute(self, name: str = "tool", cancel: CancelToken | None = None) -> CancelToken:
         self.calls += 1
         token = cancel or CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
-        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token, lambda: self.mode))
+        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token, self.rights))
         return token
 
     def abort(self, number: int) -> None:
@@ -127,11 +127,11 @@ def test_a_tool_runs_in_the_mode_of_its_start_not_of_its_request(shop: Shop) -> 
         return ToolOutput("out")
 
     shop.tools |= {"stuck": stuck, "tool": run}
-    shop.mode = Mode.UNRESTRICTED
+    shop.rights.set(Mode.UNRESTRICTED)
     shop.execute("stuck").cancel()
     shop.abort(1)
     shop.execute()  # held back until the first one is dead
-    shop.mode = Mode.RESTRICTED
+    shop.rights.set(Mode.RESTRICTED)
     stuck.die.set()
     shop.outcomes()
     assert seen == [Mode.RESTRICTED]

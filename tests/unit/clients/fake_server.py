@@ -395,7 +395,16 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
     def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         self._enter(request, context)
         self.conversation.mode = request.mode
-        return v1.SetModeResponse(conversation=self.conversation, surviving_jobs=self.jobs)
+        if request.stop_running:
+            ended, self.jobs = self.jobs, []
+            return v1.SetModeResponse(
+                conversation=self.conversation, ended_jobs=ended, stopped_tool_use_ids=["t1"] if ended else []
+            )
+        return v1.SetModeResponse(
+            conversation=self.conversation,
+            surviving_jobs=self.jobs,
+            surviving_tool_use_ids=["t1"] if self.jobs else [],
+        )
 
     def ContinueConversation(
         self, request: v1.ContinueConversationRequest, context: grpc.ServicerContext

@@ -381,10 +381,21 @@ def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake
     fake.jobs = ["b-1", "b-3"]
     ends_them = "b-1, b-3 (`bedrock cancel --kill-jobs c1` ends them)\n"
     assert program("cancel", "c1").stdout == f"there is nothing to cancel\nstill running in the background: {ends_them}"
-    told = program("mode", "c1", "restricted").stdout
-    assert told == f"{SLUG} is restricted\nstill running with the rights that they were started with: {ends_them}"
     assert program("cancel", "--kill-jobs", "c1").stdout == "cancelled: 2 background jobs\n"
     assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
+
+
+def test_what_may_do_more_than_a_narrower_mode_is_told_of_and_ended_on_request(
+    program: Program, fake: FakeBedrock
+) -> None:
+    fake.jobs = ["b-1", "b-3"]
+    what = "the tool call t1, the job b-1, the job b-3"
+    ends_it = f"(`bedrock mode --stop-running {SLUG} restricted` ends that)"
+    told = program("mode", "c1", "restricted").stdout
+    assert told == f"{SLUG} is restricted\nstill running with wider rights: {what} {ends_it}\n"
+    told = program("mode", "--stop-running", SLUG, "restricted").stdout
+    assert told == f"{SLUG} is restricted\nended: {what}\n"
+    assert program("mode", SLUG, "restricted").stdout == f"{SLUG} is restricted\n"
 
 
 def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:

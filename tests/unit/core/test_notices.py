@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import SystemKind, ToolSuccess
+from actors.core.content import SystemKind, ToolCancelled, ToolError, ToolSuccess
 from actors.core.context import Mode
-from actors.core.effects import PersistMode, PersistState
+from actors.core.effects import AbortTool, ExecuteTool, PersistMode, PersistState, RequestLlm
 from actors.core.errors import Reason, Rejected
-from actors.core.events import Restart, SetMode, TriggerContinuation, UserCancel
+from actors.core.events import Restart, SetMode, ToolAborted, ToolTransient, TriggerContinuation, UserCancel
 from actors.core.notifications import ModeChanged, StateChanged
 from actors.core.states import AwaitingContinuation, Idle, LlmRequesting
 from actors.core.transition import run_chain
-from tests.machine.columns import PARENT, parent_columns
-from tests.machine.talk import Talk, bash, messages
+from tests.machine.columns import PARENT, Column, parent_columns
+from tests.machine.talk import OPEN, Talk, bash, messages
 
 RESTRICTED, UNRESTRICTED = Mode.RESTRICTED, Mode.UNRESTRICTED
 
@@ -124,3 +124,85 @@ def test_a_message_stored_while_a_request_is_in_flight_is_later_than_what_the_re
 
     root, notice, answer = talk.messages
     assert answer.through_sequence == root.sequence < notice.sequence < answer.sequence
+
+
+# --- a call that may do more than the mode allows (REQ-BED-016) -----------------------------------------------------
+
+
+def running(*calls: str) -> Talk:
+    """An unrestricted conversation whose first call runs."""
+    talk = Talk(replace(OPEN, restriction_available=True))
+    talk.say("go")
+    talk.call(*map(bash, calls))
+    return talk
+
+
+def test_a_call_that_is_stopped_for_the_mode_ends_and_the_next_one_runs() -> None:
+    talk = running("t1", "t2")
+
+    talk.set_mode(RESTRICTED, "t1")
+
+    assert talk.acts(AbortTool) == [AbortTool("t1", 1)]
+    assert [effect.tool_use_id for effect in talk.acts(ExecuteTool)] == ["t2"]
+    (message,) = messages(talk.last)
+    (result,) = message.content
+    assert isinstance(result, ToolCancelled)
+    assert "restricted" in result.output
+    assert talk.context.mode is RESTRICTED
+    assert talk.tell(ToolAborted(talk.at(), "t1", 1)) == (), "its own end is late"
+    talk.result(ToolSuccess("t2", "two"))
+    assert [kind for kind, _ in talk.said] == ["tool", "system"]
+
+
+def test_after_the_last_call_was_stopped_the_model_goes_on_and_knows_its_mode() -> None:
+    talk = running("t1")
+
+    talk.set_mode(RESTRICTED, "t1")
+
+    assert [kind for kind, _ in talk.said] == ["tool", "system"]
+    assert len(talk.acts(RequestLlm)) == 1
+
+
+def test_what_an_earlier_change_has_left_can_be_stopped_later() -> None:
+    talk = running("t1")
+    talk.set_mode(RESTRICTED)
+
+    talk.set_mode(RESTRICTED, "t1")
+
+    assert talk.acts(AbortTool) == [AbortTool("t1", 1)]
+    assert talk.acts(PersistMode) == []
+    assert [kind for kind, _ in talk.said] == ["tool", "system"], "the notice that waited"
+
+
+def test_only_the_call_that_runs_is_stopped() -> None:
+    talk = running("t1", "t2")
+    talk.result(ToolError("t1", "no"))
+
+    talk.set_mode(RESTRICTED, "t1")
+
+    assert talk.acts(AbortTool) == []
+    assert talk.said == []
+    assert talk.set_mode(RESTRICTED, "t1") == ()
+
+
+def test_a_call_that_waits_for_its_next_attempt_starts_in_the_new_mode_anyway() -> None:
+    talk = running("t1")
+    talk.tell(ToolTransient(talk.at(), "t1", 1, "no process", begun=False))
+
+    talk.set_mode(RESTRICTED, "t1")
+
+    assert talk.acts(AbortTool) == []
+    assert talk.said == []
+
+
+@pytest.mark.parametrize("column", parent_columns(), ids=lambda column: column.name)
+def test_stopping_calls_that_do_not_run_changes_nothing_else(column: Column) -> None:
+    def after(event: SetMode) -> object:
+        try:
+            return run_chain(column.state, column.context, event)
+        except Rejected as refusal:
+            return refusal.reason
+
+    plain, stopping = (after(SetMode(1, UNRESTRICTED, stop)) for stop in ((), ("t0",)))
+
+    assert str(plain) == str(stopping).replace("stop=('t0',)", "stop=()")
