@@ -13,11 +13,13 @@ import os
 import signal
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
+from bedrock.local_server import TOKEN_FILE, NotPrivate
 
 from actors.event_hub import EventHub
 from actors.housekeeping import Housekeeper, Retention
@@ -35,9 +37,10 @@ from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
 from actors.tools.registry import StandardToolbox
 from actors.workspace import LocalWorkspace
-from server.auth import TokenAuth, TokenUnusable, read_or_create_token, write_private
+from server.auth import TokenAuth, TokenUnusable, read_or_create_token
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
+from server.local_access import claim_directory, published, socket_path
 from server.streams import WatchSettings
 from server.tuning import spare_what_stays
 
@@ -60,6 +63,8 @@ class Wired:
     supervisor: Supervisor
     housekeeper: Housekeeper
     token: str
+    socket: Listen
+    """For the clients of this machine."""
     sqlite_version: str
 
 
@@ -72,12 +77,16 @@ def wire(config: Config) -> Iterator[Wired]:
         clock = SystemClock()
         models = _models(config)
         try:
+            claim_directory(config.data_dir)
             store = open_store(config.data_dir, clock=clock)
             opened.callback(store.close)
-            token = read_or_create_token(config.data_dir / "token")
-        except (DataDirectoryBusy, StoreUnusable, TokenUnusable) as error:
+            token = read_or_create_token(config.data_dir / TOKEN_FILE)
+            socket = socket_path(config.data_dir, config.environ)
+        except (DataDirectoryBusy, StoreUnusable, TokenUnusable, NotPrivate) as error:
             raise CannotStart(str(error)) from None
-        sandbox = _sandbox(config)
+        except OSError as error:
+            raise CannotStart(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
+        sandbox = _sandbox(config, socket)
         opened.callback(sandbox.close)
         timers = Timers(clock)
         opened.callback(timers.close)
@@ -99,7 +108,7 @@ def wire(config: Config) -> Iterator[Wired]:
         supervisor = Supervisor(runtime)
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
-        yield Wired(runtime, supervisor, housekeeper, token, sqlite3.sqlite_version)
+        yield Wired(runtime, supervisor, housekeeper, token, Listen(path=str(socket)), sqlite3.sqlite_version)
 
 
 def _retention(config: Config) -> Retention:
@@ -110,9 +119,9 @@ def _retention(config: Config) -> Retention:
     )
 
 
-def _sandbox(config: Config) -> ToolHostSandbox:
-    """What holds tools: nothing of the server's own is theirs to read. Raises CannotStart."""
-    own = (config.data_dir, config.tls_key, config.file)
+def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
+    """What holds tools: nothing of the server's own is theirs to read or to connect to. Raises CannotStart."""
+    own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         report = probe(config.sandbox)
         sandbox = ToolHostSandbox(report, protected=[str(path) for path in own if path is not None])
@@ -179,12 +188,15 @@ async def _serve(
         reflection=config.reflection,
     )
     try:
-        where = endpoint.listen(config.listen, _credentials(config))
+        where = [endpoint.listen(wired.socket)]
+        if config.listen not in (None, wired.socket):
+            where.append(endpoint.listen(config.listen, _credentials(config)))
         await endpoint.start()
         spare_what_stays()
         _tell_of(wired.runtime.sandbox.report)
-        announce(_publish_address(config, where))
-        await stop.wait()
+        with published(config.data_dir, wired.socket):
+            announce(_ready(config, where))
+            await stop.wait()
         log.info("stopping")
     except (CannotListen, TokenUnusable) as error:
         raise CannotStart(str(error)) from None
@@ -195,7 +207,6 @@ async def _serve(
 
 async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurry: asyncio.Event) -> None:
     """Take nothing new, let runs finish for a while, bring the rest to rest, end streams and calls."""
-    (config.data_dir / "address").unlink(missing_ok=True)
     await endpoint.withdraw()
     stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
     hurried = asyncio.create_task(hurry.wait())
@@ -209,7 +220,7 @@ async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurr
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """The first SIGTERM or SIGINT stops the server, the second one ends the drain."""
+    """The first SIGTERM, SIGINT or SIGHUP stops the server; another one, but for SIGHUP, ends the drain."""
 
     def received() -> None:
         (hurry if stop.is_set() else stop).set()
@@ -217,6 +228,8 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+        loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send more than one
 
 
 def _on_eof(stop: asyncio.Event) -> None:
@@ -260,11 +273,10 @@ def _give_up(seconds: float) -> None:
     os._exit(1)
 
 
-def _publish_address(config: Config, where: Listen) -> str:
-    """Write down where clients of this machine find the server; returns the line that says it is ready."""
-    address = f"https://{where.target}" if config.tls else where.target
-    write_private(config.data_dir / "address", address + "\n")
-    return f"bedrock ready on {address} (data {config.data_dir})"
+def _ready(config: Config, where: Sequence[Listen]) -> str:
+    """The line that says that the server is ready, and where."""
+    targets = [f"https://{each.target}" if config.tls and not each.path else each.target for each in where]
+    return f"bedrock ready on {' and '.join(targets)} (data {config.data_dir})"
 
 
 def _credentials(config: Config) -> grpc.ServerCredentials | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from bedrock.local_server import NotPrivate
 
 from actors.ports import DataDirectoryBusy, StoreUnusable
 from server.cli import USAGE, fail
 from server.config import ConfigError, load
+from server.local_access import close_to_others
 
 if TYPE_CHECKING:
     from actors.store.backup import Copied
@@ -68,11 +71,16 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool) 
 
 
 def _directory(data_dir: str | None, config: Path | None) -> Path:
-    """The data directory that `bedrock serve` would take."""
+    """The data directory that `bedrock serve` would take; what others may have written is not touched."""
     try:
-        return load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
+        found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
+        with suppress(FileNotFoundError):  # which the command itself explains, or mends
+            close_to_others(found)
     except ConfigError as error:
         fail(str(error), USAGE)
+    except (NotPrivate, OSError) as error:
+        fail(f"the data directory cannot be used: {error}", FAILED)
+    return found
 
 
 def _amount(made: Copied) -> str:

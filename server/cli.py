@@ -17,7 +17,7 @@ USAGE = 2
 @click.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file with settings.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
-@click.option("--listen", type=str, help="host:port, port 0 for any free one, or unix:/path. [127.0.0.1:7421]")
+@click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
 @click.option("--default-model", type=str, help="The model of conversations that name none.")
 @click.option("--small-model", type=str, help='The model for small requests beside all conversations, or "none".')
@@ -40,9 +40,10 @@ USAGE = 2
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """Run the Bedrock server until it is told to stop.
 
-    Every option is also a variable, BEDROCK_DATA_DIR and so on, and a line of the file. The token that clients need
-    is in the file `token` of the data directory, where the clients of this machine find it by themselves. A first
-    SIGTERM or Ctrl-C lets runs finish for a while, a second one does not wait for them.
+    Every option is also a variable, BEDROCK_DATA_DIR and so on, and a line of the file. Clients of this user on this
+    machine need no address and no token: they find a Unix socket, and the token, in the data directory. Others connect
+    to --listen and bring the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs finish for a while, a second SIGTERM
+    or Ctrl-C does not wait for them.
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-DEFAULT_LISTEN = "127.0.0.1:7421"
+from bedrock.local_server import data_directory
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOXES = ("auto", "A", "B", "none")
 
@@ -51,7 +53,8 @@ class Config:
     """Everything an operator can set. Complete and checked."""
 
     data_dir: Path
-    listen: Listen = Listen("127.0.0.1", 7421)
+    listen: Listen | None = Listen("127.0.0.1", 7421)
+    """Where the server listens besides the socket of its data directory; None: nowhere."""
     log_level: str = "info"
     default_model: str = ""
     """Empty: that of the first provider."""
@@ -104,8 +107,10 @@ class Config:
 Parser: TypeAlias = Callable[[Any], Any]
 
 
-def _listen(value: Any) -> Listen:
+def _listen(value: Any) -> Listen | None:
     text = str(value)
+    if text == "none":
+        return None
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
@@ -113,7 +118,7 @@ def _listen(value: Any) -> Listen:
         return Listen(path=path)
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) <= 65_535):
-        raise ValueError("must be host:port, with port 0 for any free one, or unix:/path")
+        raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
     return Listen(host.removeprefix("[").removesuffix("]"), int(port))
 
 
@@ -234,7 +239,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         else:
             continue
         values[name] = _parsed(parse, value, origins[name])
-    values.setdefault("data_dir", _default_data_dir(environ))
+    values.setdefault("data_dir", data_directory(environ).absolute())
     return _checked(Config(file=source, providers=providers, models=models, environ=environ, origins=origins, **values))
 
 
@@ -248,7 +253,7 @@ def _parsed(parse: Parser, value: Any, origin: str) -> Any:
 def _checked(config: Config) -> Config:
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("tls_certificate and tls_key are needed together")
-    if not (config.listen.local or config.tls):
+    if not (config.listen is None or config.listen.local or config.tls):
         raise ConfigError(
             f"refusing to listen on {config.listen.target} without TLS: everybody on the network could read the token. "
             "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front"
@@ -270,16 +275,22 @@ def _read(path: Path | None) -> tuple[dict[str, Any], str]:
     if path is None:
         return {}, ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")), str(path)
+        with path.open("rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            return tomllib.load(file), str(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def _default_data_dir(environ: Mapping[str, str]) -> Path:
-    root = Path(environ["XDG_STATE_HOME"]) if environ.get("XDG_STATE_HOME") else _home(environ) / ".local" / "state"
-    return root.absolute() / "bedrock"
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    """Believe a file only if no other user can write it: it names commands that print keys. Raises ConfigError."""
+    user = os.geteuid()
+    if found.st_uid not in (0, user):
+        raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"others may change {path}: chmod go-w {path}")
 
 
 def _home(environ: Mapping[str, str]) -> Path:

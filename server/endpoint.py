@@ -118,8 +118,13 @@ class Endpoint:
             _add_reflection(self._server)
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Bind; returns where, with the port that was chosen. Raises CannotListen."""
+        """Bind; returns where, with the port that was chosen. A Unix socket takes no `credentials`, since nobody but
+        its owner can connect to it. Raises CannotListen.
+        """
         _probe(where)
+        if where.path:
+            credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
+        mask = os.umask(0o177)  # not even for a moment may others connect
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(where.target)
@@ -127,10 +132,9 @@ class Endpoint:
                 port = self._server.add_secure_port(where.target, credentials)
         except RuntimeError:
             raise CannotListen(f"cannot listen on {where.target}") from None
-        if where.path:
-            Path(where.path).chmod(0o600)
-            return where
-        return Listen(where.host, port)
+        finally:
+            os.umask(mask)
+        return where if where.path else Listen(where.host, port)
 
     async def start(self) -> None:
         """Take calls, and say so."""

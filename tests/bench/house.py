@@ -67,7 +67,8 @@ def house(base_url: str = "", data: Path | None = None) -> Iterator[House]:
             line = process.stdout.readline()
             assert "ready" in line, "the server did not start"
             took = time.perf_counter() - began
-            yield House(process, (data / "address").read_text().strip(), data, took)
+            address = line.partition(" and ")[2].partition(" (data ")[0]
+            yield House(process, address, data, took)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)

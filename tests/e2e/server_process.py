@@ -32,6 +32,11 @@ def clean_environment(home: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": search, **more}
 
 
+def tcp_address(ready: str) -> str:
+    """Where a server says that it listens besides the socket of its data directory; the socket if nowhere."""
+    return ready.partition(" ready on ")[2].partition(" (data ")[0].rpartition(" and ")[2]
+
+
 class ServerProcess:
     """A running server. `stop`, or `kill` it; its folder can then be given to another one."""
 
@@ -64,6 +69,7 @@ class ServerProcess:
         finally:
             assert self.process.stdout is not None
             self.process.stdout.close()
+        self.socket = (self.data / "address").read_text().strip()
         self.token = (self.data / "token").read_text().strip()
         self.metadata = (("authorization", f"Bearer {self.token}"),)
 
@@ -76,7 +82,7 @@ class ServerProcess:
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
         line = self.process.stdout.readline() if ready else b""
         assert b"ready on" in line, f"the server did not start: {self.log_text()}"
-        return (self.data / "address").read_text().strip()
+        return tcp_address(line.decode())
 
     def client(self, address: str = "") -> Client:
         """A client of this server; to be closed."""

@@ -71,8 +71,9 @@ def test_what_the_clients_page_shows_runs_as_it_stands(newcomer: dict[str, str],
 
 
 def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str], tmp_path: Path) -> None:
-    address = (tmp_path / ".local" / "state" / "bedrock" / "address").read_text().strip()
-    line = fenced(PAGE, "curl").replace("127.0.0.1:7421", address)
+    socket = (tmp_path / ".local" / "state" / "bedrock" / "address").read_text().strip().removeprefix("unix:")
+    line = fenced(PAGE, "curl").replace("~/.local/state/bedrock/bedrock.sock", socket)  # its path may be too long here
+    line = line.replace(".venv/bin", str(Path(sys.executable).parent))
     made = json.loads(run(["bash", "-c", line], newcomer, ROOT))
     assert made["conversation"]["workingDirectory"] == str(Path("/tmp").resolve())
     assert made["conversation"]["state"]["kind"] == "STATE_KIND_IDLE"

@@ -48,5 +48,5 @@ def test_a_second_server_is_refused_and_the_first_goes_on(
     chat.part.next().go.set()
     assert run.answer() == "One, two."
     assert watcher.code is None
-    assert (server.data / "address").read_text().strip() == server.address
+    assert (server.data / "address").read_text().strip() == server.socket
     assert chat.ask("Go on.") == "Three."

@@ -43,8 +43,13 @@ class Server:
     channels: list[grpc.Channel] = field(default_factory=list)
 
     @property
-    def address(self) -> str:
+    def socket(self) -> str:
         return (self.data / "address").read_text().strip()
+
+    @property
+    def address(self) -> str:
+        """Where it listens besides the socket; the socket if nowhere."""
+        return self.ready.partition(" ready on ")[2].partition(" (data ")[0].rpartition(" and ")[2]
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -124,7 +129,7 @@ def refuses_to_start(tmp_path: Path, *arguments: str, **env: str) -> tuple[int, 
 
 def test_a_server_says_where_it_is_and_writes_it_down(start: Callable[..., Server]) -> None:
     server = start()
-    assert server.ready == f"bedrock ready on {server.address} (data {server.data})\n"
+    assert server.ready == f"bedrock ready on {server.socket} and {server.address} (data {server.data})\n"
     assert int(server.address.rpartition(":")[2]) > 0
     assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
     for name in ("token", "address", "bedrock.db"):
@@ -158,7 +163,7 @@ def test_a_conversation_with_the_demo_model_goes_from_message_to_rest(start: Cal
     assert [(cycle.name, cycle.stop_reason) for cycle in cycles] == [(sent.run, v1.STOP_REASON_COMPLETED)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_the_server_well(start: Callable[..., Server], number: int) -> None:
     server = start()
     code, logged = server.end(number)
@@ -167,6 +172,7 @@ def test_a_signal_stops_the_server_well(start: Callable[..., Server], number: in
     assert told[0].startswith("sandbox: tier ")
     assert told[-2:] == ["stopping", "stopped"]
     assert not (server.data / "address").exists()
+    assert not (server.data / "bedrock.sock").exists()
     assert not list(server.data.glob("*-wal"))
 
 
@@ -187,7 +193,11 @@ def test_a_start_says_how_many_conversations_were_brought_to_rest(start: Callabl
     stream_under_way(killed)
     killed.process.kill()
     killed.process.wait(SECONDS)
-    _, logged = start().end()
+    assert Path(killed.socket.removeprefix("unix:")).is_socket()
+    again = start()
+    assert again.socket == killed.socket
+    again.conversation()
+    _, logged = again.end()
     assert "brought 1 conversation to rest after a restart" in [line["message"] for line in logged]
 
 
@@ -217,7 +227,8 @@ def rest_of(stream: Any) -> tuple[list[v1.Event], Refusal]:
 def test_a_run_may_finish_while_the_server_drains(start: Callable[..., Server]) -> None:
     server = start("--listen", "127.0.0.1:0", "--drain-seconds", "25")
     stream = stream_under_way(server, "hello")
-    server.process.send_signal(signal.SIGTERM)
+    for _ in range(3):  # a terminal that closes may say it more than once; that is no reason to hurry
+        server.process.send_signal(signal.SIGHUP)
     events, refusal = rest_of(stream)
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
     assert [event.run_stopped.reason for event in events if event.HasField("run_stopped")] == [v1.STOP_REASON_COMPLETED]
@@ -272,6 +283,41 @@ def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Ser
     code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "other"), "--listen", server.address)
     assert code == 1
     assert line == f"bedrock: cannot listen on {server.address}: address already in use"
+
+
+def test_this_machine_gets_in_by_a_socket_that_only_its_owner_reaches(start: Callable[..., Server]) -> None:
+    server = start("--listen", "none")
+    assert server.ready == f"bedrock ready on {server.socket} (data {server.data})\n"
+    path = Path(server.socket.removeprefix("unix:"))
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
+    server.conversation()
+    stub = v1.CatalogServiceStub(server.channel())
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.ListModels(v1.ListModelsRequest(), timeout=SECONDS)
+    assert failure.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_second_server_does_not_take_the_socket_over_even_if_the_lock_is_gone(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start()
+    (server.data / "lock").unlink()
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert line == f"bedrock: cannot listen on {server.socket}: another server does"
+    server.conversation()
+
+
+def test_a_data_directory_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    (data / "token").write_text("x" * 43)
+    (data / "token").chmod(0o600)
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(data), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert line == f"bedrock: others may enter {data} (mode 0777): chmod 700 {data}"
+    assert [path.name for path in data.iterdir()] == ["token"]
 
 
 def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server], tmp_path: Path) -> None:

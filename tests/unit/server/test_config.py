@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def config(environ: dict[str, str] | None = None, file: Path | None = None, **fl
 def test_nothing_set_is_a_server_for_this_machine_only() -> None:
     plain = config()
     assert plain.data_dir == Path("/home/ada/.local/state/bedrock")
-    assert (plain.listen.target, plain.listen.local, plain.tls) == ("127.0.0.1:7421", True, False)
+    assert (plain.listen, plain.tls) == (Listen("127.0.0.1", 7421), False)
 
 
 def test_state_goes_where_the_desktop_says() -> None:
@@ -30,7 +31,7 @@ def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> Non
     file = tmp_path / "c.toml"
     file.write_text('listen = "127.0.0.1:1"\nlog_level = "debug"\ndrain_seconds = 3\n')
     made = config({"BEDROCK_LISTEN": "127.0.0.1:2", "BEDROCK_LOG_LEVEL": "error"}, file, listen="127.0.0.1:3")
-    assert (made.listen.port, made.log_level, made.drain_seconds) == (3, "error", 3.0)
+    assert (made.listen, made.log_level, made.drain_seconds) == (Listen("127.0.0.1", 3), "error", 3.0)
 
 
 def test_the_file_is_found_where_it_is_named_or_usual(tmp_path: Path) -> None:
@@ -97,7 +98,12 @@ def test_what_the_file_says_about_models_is_passed_on(tmp_path: Path) -> None:
 )
 def test_addresses(text: str, target: str, local: bool) -> None:
     listen = config(listen=text).listen
+    assert listen is not None
     assert (listen.target, listen.local) == (target, local)
+
+
+def test_a_server_may_have_no_address_but_its_socket() -> None:
+    assert config(listen="none").listen is None
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:7421", "[::]:7421", "10.0.0.1:1", "example.org:7421"])
@@ -161,3 +167,26 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         config(file=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o600, False), (0o644, False), (0o664, True), (0o606, True)])
+def test_a_file_that_others_may_change_is_not_believed(tmp_path: Path, mode: int, refused: bool) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('default_model = "m"')
+    file.chmod(mode)
+    if refused:
+        with pytest.raises(ConfigError, match=f"others may change {file}: chmod go-w"):
+            config(file=file)
+    else:
+        assert config(file=file).default_model == "m"
+
+
+def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('default_model = "m"')
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 54_321, 0, 0, 0, 0, 0)))
+    with pytest.raises(ConfigError, match="belongs to user 54321, and this is user 12345"):
+        config(file=file)
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
+    assert config(file=file).default_model == "m"  # root's

@@ -1,0 +1,78 @@
+"""How the clients of a machine find its server: files that both sides know, and when these may be believed.
+
+Standard library only, and nothing else of this package, since the server uses it as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+ADDRESS_FILE = "address"
+"""In the data directory while a server runs: `unix:` and the path of its socket."""
+TOKEN_FILE = "token"  # noqa: S105 -- its name
+"""In the data directory: what every call has to bring."""
+LONGEST_SOCKET_PATH = 107
+"""Bytes: Linux has room for 108 with the zero at the end."""
+
+
+class NotPrivate(Exception):
+    """Others may have written what would be believed, or may read it; the text says why and what to do."""
+
+
+def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory in which a server on this machine keeps its files."""
+    if chosen := environ.get("BEDROCK_DATA_DIR"):
+        return Path(chosen).expanduser()
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    state = environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else home / ".local" / "state") / "bedrock"
+
+
+def check_private(directory: Path) -> None:
+    """Make sure that nobody but this user can enter a directory, and that no other user has made it.
+
+    Raises:
+        NotPrivate: It belongs to another user or is open to others.
+        OSError: It does not exist, or is no directory.
+    """
+    check_owner(directory)
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & 0o077:
+        raise NotPrivate(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")
+
+
+def check_owner(directory: Path) -> None:
+    """Make sure that a directory, and the link that leads to it if there is one, belong to this user.
+
+    Raises:
+        NotPrivate: They belong to another one.
+        OSError: There is no such directory.
+    """
+    user = os.geteuid()
+    link, found = directory.lstat(), directory.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+    if found.st_uid != user:
+        raise NotPrivate(
+            f"{directory} belongs to user {found.st_uid}, and this is user {user}: "
+            f"use a directory of your own, or be that user"
+        )
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, user):
+        raise NotPrivate(f"{directory} is a link that belongs to user {link.st_uid}: name the directory itself")
+
+
+def check_socket(path: Path) -> None:
+    """Make sure that only this user can listen on a socket.
+
+    Raises:
+        NotPrivate: Its directory, or the socket, belongs to another user or is open to others.
+        OSError: There is no such socket.
+    """
+    check_private(path.parent)
+    found = path.lstat()
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        raise NotPrivate(f"{path} is no socket of this user")

@@ -1,0 +1,82 @@
+"""How programs of this machine get in: a data directory of one user, and a Unix socket that only this user reaches."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bedrock.local_server import ADDRESS_FILE, LONGEST_SOCKET_PATH, NotPrivate, check_owner, check_private
+
+from server.auth import write_private
+from server.config import Listen
+
+SOCKET = "bedrock.sock"
+_PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
+"""What every gRPC library takes for the same path: some decode what others send as it is."""
+
+
+def claim_directory(path: Path) -> None:
+    """Make a directory that only this user can enter; one that exists is closed to others.
+
+    Raises:
+        NotPrivate: It belongs to another user, or others may have written to it.
+        OSError: It cannot be made or used.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    close_to_others(path)
+
+
+def close_to_others(directory: Path) -> None:
+    """Let nobody else enter a directory, provided that nobody else can have written to it.
+
+    Raises:
+        NotPrivate: It belongs to another user, or others may write to it.
+        OSError: There is no such directory.
+    """
+    check_owner(directory)
+    if not directory.stat().st_mode & 0o022:
+        directory.chmod(0o700)
+    check_private(directory)
+
+
+def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
+    """Return where the socket of a data directory is, always the same; its directory exists and is private.
+
+    That is the data directory itself, unless its path is too long for a socket or needs quoting; then a directory
+    `bedrock` in XDG_RUNTIME_DIR, and one in /tmp where there is none.
+
+    Raises:
+        NotPrivate: The directory in /tmp belongs to another user.
+        OSError: It cannot be made.
+    """
+    if _usable(path := data_dir / SOCKET):
+        return path
+    name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        path = Path(runtime, "bedrock", name)
+        with suppress(NotPrivate, OSError):  # inherited from another user, or gone
+            if _usable(path):
+                claim_directory(path.parent)
+                return path
+    path = Path(f"/tmp/bedrock-{os.geteuid()}", name)  # noqa: S108 -- its owner is checked, as tmux does it
+    claim_directory(path.parent)
+    return path
+
+
+def _usable(path: Path) -> bool:
+    return len(os.fsencode(path)) <= LONGEST_SOCKET_PATH and _PLAIN.fullmatch(str(path)) is not None
+
+
+@contextmanager
+def published(data_dir: Path, socket: Listen) -> Iterator[None]:
+    """Write down where clients of this machine find the server, as long as the block runs. Raises TokenUnusable."""
+    file = data_dir / ADDRESS_FILE
+    write_private(file, socket.target + "\n")
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
