@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +23,19 @@ SNIPPETS = code((ROOT / "clients" / "README.md").read_text(encoding="utf-8"), "p
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+def home() -> Iterator[Path]:
+    """A home with a path as short as those of people, so that the socket is where the pages say."""
+    with tempfile.TemporaryDirectory(prefix="bedrock-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def newcomer(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment of somebody who has typed `bedrock serve` in another window."""
     for name in os.environ:
         if name.startswith(("BEDROCK_", "ANTHROPIC_", "OPENAI_", "XDG_")):
             monkeypatch.delenv(name)
-    environ = environment(tmp_path)
+    environ = environment(home)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with SpawnedServer():
@@ -70,18 +78,16 @@ def test_what_the_clients_page_shows_runs_as_it_stands(newcomer: dict[str, str],
     assert run([sys.executable, "-c", snippet], newcomer, work)
 
 
-def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str], tmp_path: Path) -> None:
-    socket = (tmp_path / ".local" / "state" / "bedrock" / "address").read_text().strip().removeprefix("unix:")
-    line = fenced(PAGE, "curl").replace("~/.local/state/bedrock/bedrock.sock", socket)  # its path may be too long here
-    line = line.replace(".venv/bin", str(Path(sys.executable).parent))
+def test_the_line_of_shell_makes_a_conversation(newcomer: dict[str, str]) -> None:
+    line = fenced(PAGE, "curl").replace(".venv/bin", str(Path(sys.executable).parent))
     made = json.loads(run(["bash", "-c", line], newcomer, ROOT))
     assert made["conversation"]["workingDirectory"] == str(Path("/tmp").resolve())
     assert made["conversation"]["state"]["kind"] == "STATE_KIND_IDLE"
 
 
-def test_the_data_directory_holds_what_is_named(newcomer: dict[str, str], tmp_path: Path) -> None:
-    data = tmp_path / ".local" / "state" / "bedrock"
-    run(["bash", "-c", "bedrock list"], newcomer, tmp_path)
+def test_the_data_directory_holds_what_is_named(newcomer: dict[str, str], home: Path) -> None:
+    data = home / ".local" / "state" / "bedrock"
+    run(["bash", "-c", "bedrock list"], newcomer, home)
     named = [name for cell, _ in table(section(OPERATIONS, "## The data directory")) for name in cell.split(", ")]
     assert sorted(f"`{path.name}`" for path in data.iterdir()) == sorted(named)
     assert data.stat().st_mode & 0o777 == 0o700
