@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 from bedrock.local_server import NotPrivate
+from bedrock.cli.text.output import print_text
 
 from actors.ports import DataDirectoryBusy, StoreUnusable
 from server.cli import USAGE, fail
@@ -42,7 +43,7 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
         made = back_up(directory, file, replace=force)
     except (BackupFailed, StoreUnusable) as error:
         fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExists) else FAILED)
-    click.echo(f"backed up {_amount(made)} to {made.path}")
+    print_text(f"backed up {_amount(made)} to {made.path}")
 
 
 @click.command()
@@ -65,9 +66,9 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool) 
         fail(f"nothing was restored: {error}", FAILED)
     except DataDirectoryBusy as error:
         fail(f"nothing was restored: {error}: stop the server first", FAILED)
-    click.echo(f"restored {_amount(made)} to {made.path}")
+    print_text(f"restored {_amount(made)} to {made.path}")
     if made.kept:
-        click.echo(f"what was there is kept as {made.kept}")
+        print_text(f"what was there is kept as {made.kept}")
 
 
 def _directory(data_dir: str | None, config: Path | None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from bedrock.cli.text.output import print_text
 
 from server.config import LOG_LEVELS, SANDBOXES, Config, ConfigError, load
 
@@ -62,12 +63,12 @@ def _serve(config: Config, *, until_eof: bool) -> None:
 
     logs.set_up(config.log_level)
     try:
-        run(config, lambda line: print(line, flush=True), until_eof=until_eof)
+        run(config, print_text, until_eof=until_eof)
     except CannotStart as error:
         fail(str(error), CANNOT_START)
 
 
 def fail(text: str, code: int) -> NoReturn:
     """End the program with a line on standard error."""
-    print(f"bedrock: {text}", file=sys.stderr)
+    print_text(f"bedrock: {text}", err=True)
     sys.exit(code)

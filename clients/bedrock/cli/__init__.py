@@ -20,5 +20,7 @@ def main() -> None:
     except ImportError:
         sys.exit("bedrock needs some libraries for the terminal; from a checkout: pip install './clients[cli]'")
     from bedrock.cli.app import bedrock  # noqa: PLC0415
+    from bedrock.cli.text import safe_streams  # noqa: PLC0415
 
+    safe_streams.install()  # for good: a traceback is printed after everything else
     bedrock.main(prog_name="bedrock")

@@ -9,6 +9,7 @@ from datetime import datetime
 from bedrock import Event, SubAgentStatus, v1
 from bedrock._names import enum_name
 from bedrock.cli.paint import Paint, cells, cut, one_line
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.view import ConversationView
 from bedrock.messages import moment
 
@@ -125,21 +126,21 @@ class AgentTree:
         """Whether its own conversation has told its end."""
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
-    def endings(self, paint: Paint) -> Iterator[str]:
+    def endings(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each that ended and was not told of yet."""
         for agent in self._in_order():
             if agent.to_tell:
                 agent.told = True
                 yield _ending(agent, paint)
 
-    def roll(self, paint: Paint) -> Iterator[str]:
+    def roll(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each that is at work, for somebody who comes later."""
         for agent in self._in_order() if self.waiting else ():
             if not agent.status.outcome:
                 task = one_line(agent.status.task, 100)
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
-    def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[str]:
+    def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[SafeText]:
         """The tree while the parent waits: a line of at most `width` columns for each."""
         if not self.waiting:
             return []
@@ -161,12 +162,12 @@ def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int)
     return cut(f"{branch} {mark} {one_line(agent.status.task, room)} · {details}", width)
 
 
-def _ending(agent: AgentView, paint: Paint) -> str:
+def _ending(agent: AgentView, paint: Paint) -> SafeText:
     done = agent.status.outcome == "completed"
     figures = agent.figures(agent.ended) if agent.ended else []
     line = " · ".join([f"  {'✓' if done else '✗'} {one_line(agent.status.task, 50)}", *figures])
     return _painter(agent, paint)(line if done else f"{line}: {one_line(agent.status.error_message, 120)}")
 
 
-def _painter(agent: AgentView, paint: Paint) -> Callable[[str], str]:
+def _painter(agent: AgentView, paint: Paint) -> Callable[[str], SafeText]:
     return {"": paint.dim, "completed": paint.good}.get(agent.status.outcome, paint.bad)

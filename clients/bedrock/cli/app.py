@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from bedrock.cli import exits
+from bedrock.cli.text.output import print_text
+from bedrock.cli.text.safe_streams import safe_streams
 
 #: Where each command lives; imported when it is used, or when all are listed.
 OURS = {
@@ -93,6 +95,11 @@ class Commands(click.Group):
             hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
             raise click.UsageError(error.message + hint, ctx) from None
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; whatever it prints, errors of click included, is made safe for where it goes."""
+        with safe_streams():
+            return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; no error of ours gets through as a traceback."""
         with exits.told():
@@ -114,7 +121,7 @@ def _version() -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"bedrock {_version()}")
+        print_text(f"bedrock {_version()}")
         ctx.exit()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -22,6 +21,7 @@ from bedrock.cli.flow import flow_of
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.progress import Progress
+from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.words import interruption
 from bedrock.errors import RunEnded
 from bedrock.runs import question
@@ -136,7 +136,7 @@ def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool
             streams.ensure_read(sys.stdout)
             progress.show(event)
             if stream:
-                click.echo(json.dumps(_as_json(event)))
+                print_json(_as_json(event))
             if event.approval is not None:
                 if not approve:
                     return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
@@ -160,7 +160,7 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
             _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
     else:
         result = _result(conversation, run, outcome)
-        click.echo(json.dumps(result if output == "json" else {"kind": "result", "result": result}))
+        print_json(result if output == "json" else {"kind": "result", "result": result})
     if outcome.error:
         exits.tell(f"error: {outcome.error}")
     if outcome.needs_approval:
@@ -172,12 +172,12 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
 
 
 def _answer(text: str, paint: Paint) -> None:
-    """Print the answer: byte for byte for programs, as Markdown looks or at least harmless for people."""
+    """Print the answer: without control characters for programs; for people safe, and as Markdown looks."""
     if not sys.stdout.isatty():
-        click.echo(text)
+        print_text(text)
         return
     for line in flow_of(paint, columns(sys.stdout)).finish(text):
-        click.echo(line)
+        print_line(line)
 
 
 def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.files import write_file
 from bedrock.cli.names import CONVERSATION, NAME
-from bedrock.cli.paint import harmless
+from bedrock.cli.text.output import print_json_line, print_text
 
 
 @click.command()
@@ -31,9 +31,9 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
     for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
         broken += bool(violations)
-        click.echo(f"{name}: {'ok' if not violations else f'{len(violations)} violation(s)'}")
+        print_text(f"{name}: {'ok' if not violations else f'{len(violations)} violation(s)'}")
         for violation in violations:
-            click.echo(f"  {harmless(violation)}")
+            print_text(f"  {violation}")
     ctx.exit(exits.FAILED if broken else exits.OK)
 
 
@@ -70,11 +70,11 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
     for step in connect(ctx).conversation(name).replay(until):
         steps += 1
         if verbose:
-            click.echo(f"{step.step}\t{step.revision}\t{step.event_json}\t{step.state_json}")
+            print_json_line(f"{step.step}\t{step.revision}\t{step.event_json}\t{step.state_json}")
         if step.difference:
             differences += 1
-            click.echo(f"step {step.step}: {harmless(step.difference)}")
-    click.echo(f"{steps} steps, {differences} differences")
+            print_text(f"step {step.step}: {step.difference}")
+    print_text(f"{steps} steps, {differences} differences")
     ctx.exit(exits.FAILED if differences else exits.OK)
 
 
@@ -92,6 +92,6 @@ def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> Non
     lines = connect(ctx).conversation(name).export()
     if path is None:
         for line in lines:
-            click.echo(line)
+            print_json_line(line)
         return
     write_file(path, (f"{line}\n".encode() for line in lines), force=force)

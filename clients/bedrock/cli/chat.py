@@ -17,6 +17,7 @@ from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
+from bedrock.cli.text.output import print_line
 from bedrock.cli.words import counted
 
 #: Where what is typed is kept, beside the files of a local server.
@@ -46,19 +47,19 @@ def chat(spawn: bool, plain: bool, again: str | None, **opening: Any) -> None:
     with ExitStack() as stack:
         spawned = spawn and not server_answers(address)
         if spawned:
-            click.echo(paint.dim("starting a server…"), err=True)
+            print_line(Paint.for_stream(sys.stderr).dim("starting a server…"), err=True)
             address = stack.enter_context(SpawnedServer()).address
         client = stack.enter_context(Client(address))
         if not at_terminal:
             again = again or (AGAIN_SPAWNED if spawned else "bedrock show {}")
-            exit_code = demo.play(client, paint, click.echo, opening["directory"], opening["model"], again=again)
+            exit_code = demo.play(client, paint, print_line, opening["directory"], opening["model"], again=again)
         else:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
             last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted))
             again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
-            say = folding(click.echo, columns(sys.stdout))
+            say = folding(print_line, columns(sys.stdout))
             for line in _farewell(client.conversation(last).get(), again, spawned=spawned):
                 say(paint.dim(line))
     ctx.exit(exit_code)
@@ -86,10 +87,11 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool)
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
-        session = ChatSession(client, name, paint, print, width=columns(sys.stdout))
+        session = ChatSession(client, name, paint, print_line, width=columns(sys.stdout))
         client.on_disconnect = session.disconnected
         now = await conversation.get()
-        session.say(f"{paint.bold(now.slug)} " + paint.dim(f"in {now.working_directory} · /help says what can be done"))
+        where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")
+        session.say(paint.text(paint.bold(now.slug), " ", where))
         if scripted:
             session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
         await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY))

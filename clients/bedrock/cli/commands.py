@@ -61,7 +61,7 @@ async def _help(session: ChatSession, _: str) -> None:
     rows = (*_KEYS, *((f"/{command.name} {command.argument}", command.about) for command in COMMANDS))
     column = max(len(what) for what, _ in rows) + 1
     for what, about in rows:
-        session.say(what.ljust(column) + about, indent=column)
+        session.say(session.paint.text(what.ljust(column), about), indent=column)
 
 
 async def _quit(session: ChatSession, _: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from bedrock.cli.text.output import print_text
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -21,4 +23,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     if found is not None:
-        click.echo(found(ctx.find_root().command, {}, "bedrock", "_BEDROCK_COMPLETE").source())
+        print_text(found(ctx.find_root().command, {}, "bedrock", "_BEDROCK_COMPLETE").source())

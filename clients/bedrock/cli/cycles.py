@@ -15,7 +15,8 @@ from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import CONVERSATION
 from bedrock.cli.paint import Paint, columns
-from bedrock.cli.tables import JSON_OPTION, print_json, print_table
+from bedrock.cli.tables import JSON_OPTION, print_messages, print_table
+from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.timeline import timeline_of
 from bedrock.cli.words import ending
 
@@ -51,12 +52,12 @@ def cycles(
     found = found[-limit:] if limit else found
     if events:
         for line in event_list(found):
-            click.echo(line)
+            print_json_line(line)
     elif output == "json":
-        print_json(found)
+        print_messages(found)
     elif timeline:
         for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
-            click.echo(line)
+            print_line(line)
     else:
         print_table(("run", "asked", "requests", "ended"), map(_row, found))
 
@@ -88,7 +89,7 @@ def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
         raise exits.Failure(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if skipped:
         what = "event was" if skipped == 1 else "events were"
-        click.echo(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
+        print_text(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
     cycles: list[v1.RequestCycle] = found
     return cycles
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 
 from bedrock import Client, Conversation, v1
@@ -11,6 +10,8 @@ from bedrock._requests import send
 from bedrock.answers import ANSWERED
 from bedrock.cli import exits, streams
 from bedrock.cli.paint import Paint
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.messages import Approval
 from bedrock.runs import question
@@ -25,9 +26,7 @@ This was the scripted demo model. To talk to a real one, set one of these and st
 At a terminal, the same command opens a chat."""
 
 
-def play(
-    client: Client, paint: Paint, write: Callable[[str], None], directory: str, model: str | None, *, again: str
-) -> int:
+def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
     """Say something, answer what is asked, print it all; returns the exit code. If that is broken off, the run is
     cancelled.
 
@@ -48,13 +47,13 @@ def play(
             if event.approval is not None:
                 with suppress(*ANSWERED):
                     _decide(conversation, event.approval, scripted, paint, write)
-    write("")
+    write(SafeText())
     if run.stop is None or run.stop.reason != "completed":
         write(paint.bad("The run did not complete."))
         return exits.FAILED
     write(paint.good(f"Completed. To read it again: {again.replace('{}', made.slug)}"))
     if scripted:
-        write(REAL_MODEL)
+        write(SafeText(REAL_MODEL))
     return exits.OK
 
 
@@ -64,9 +63,7 @@ def is_scripted(client: Client, conversation: v1.Conversation) -> bool:
     return conversation.model in demos
 
 
-def _decide(
-    conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Callable[[str], None]
-) -> None:
+def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
     """Answer for the person who is not there: yes where nothing can be changed by it, else no."""
     harmless = conversation.get().mode == v1.MODE_RESTRICTED or scripted
     if harmless and approval.tool != "request_mode_upgrade":

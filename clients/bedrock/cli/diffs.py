@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bedrock.cli.paint import Paint, harmless
+from bedrock.cli.paint import Paint
+from bedrock.cli.text.safe_text import SafeText
 
 #: Lines of a diff that are shown.
 DIFF_LINES = 40
@@ -12,19 +13,19 @@ DIFF_LINES = 40
 _HEAD = ("--- ", "+++ ")
 
 
-def diff_lines(diff: str, paint: Paint) -> Iterator[str]:
+def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
     """Yield the lines of a unified diff but for its head, which says only what is known; a long one is cut."""
     lines = diff.rstrip("\n").split("\n")
     body = lines[2:] if len(lines) > 1 and lines[0].startswith(_HEAD[0]) and lines[1].startswith(_HEAD[1]) else lines
     for line in body[:DIFF_LINES]:
-        yield changed_line(harmless(line).replace("\n", " "), paint)
+        yield changed_line(paint.clean(line).replace("\n", " "), paint)
     if len(body) > DIFF_LINES:
         yield paint.dim(f"… {len(body) - DIFF_LINES} more lines")
 
 
-def changed_line(line: str, paint: Paint, unmarked: Callable[[str], str] | None = None) -> str:
+def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | None = None) -> SafeText:
     """Colour one line by what its first character says of it; one that is as it was by `unmarked`, or dim."""
-    painters: dict[str, Callable[[str], str]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
+    painters: dict[str, Callable[[str], SafeText]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
     return painters.get(line[:1], unmarked or paint.dim)(line.expandtabs(4))
 
 

@@ -13,6 +13,7 @@ from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
+from bedrock.cli.text.output import print_text
 from bedrock.cli.words import counted
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
@@ -29,7 +30,7 @@ def approve(ctx: click.Context, name: str, call: str | None, always: bool, every
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
         conversation.approve(approval, always=always)
-        click.echo(f"approved {approval.tool} ({approval.id})")
+        print_text(f"approved {approval.tool} ({approval.id})")
 
 
 @click.command()
@@ -42,7 +43,7 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
     conversation = connect(ctx).conversation(name)
     (approval,) = _waiting(conversation, call, everything=False)
     conversation.deny(approval, note)
-    click.echo(f"denied {approval.tool} ({approval.id})")
+    print_text(f"denied {approval.tool} ({approval.id})")
 
 
 @click.command()
@@ -59,7 +60,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     conversation = connect(ctx).conversation(name)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
     if receipt.no_op:
-        click.echo("there is nothing to cancel")
+        print_text("there is nothing to cancel")
         _still_running(receipt.surviving_jobs, conversation)
         return
     stopped = [
@@ -68,9 +69,9 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
         *([counted(len(receipt.sub_agents), "sub-agent")] if receipt.sub_agents else []),
         *([counted(len(receipt.ended_jobs), "background job")] if receipt.ended_jobs else []),
     ]
-    click.echo("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
+    print_text("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
     for steer in receipt.returned_steers:
-        click.echo(f"not delivered: {one_line(Message(steer).text, 100)}")
+        print_text(f"not delivered: {one_line(Message(steer).text, 100)}")
     _still_running(receipt.surviving_jobs, conversation)
 
 
@@ -93,11 +94,11 @@ def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
     conversation = connect(ctx).conversation(name)
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
-    click.echo(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    print_text(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
     if ended := _calls_and_jobs(answer.stopped_tool_use_ids, answer.ended_jobs):
-        click.echo(f"ended: {ended}")
+        print_text(f"ended: {ended}")
     if left := _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs):
-        click.echo(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
+        print_text(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
 
 
 @click.command("continue")
@@ -107,7 +108,7 @@ def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
     """Go on in a new conversation when one is full. By default it begins with the summary of the full one."""
     successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
-    click.echo(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
+    print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
 
 
 @click.command()
@@ -120,7 +121,7 @@ def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -
     if slug is None and title is None:
         raise click.UsageError("name what to change: --slug, --title or both")
     now = connect(ctx).conversation(name).update(slug=slug, title=title)
-    click.echo(f"{now.slug}  {now.title}".rstrip())
+    print_text(f"{now.slug}  {now.title}".rstrip())
 
 
 @click.command()
@@ -134,7 +135,7 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
         now = conversation.unarchive() if undo else conversation.archive()
     except AgentBusy as error:
         raise exits.Failure(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
-    click.echo(f"{now.slug} is {'active' if undo else 'archived'}")
+    print_text(f"{now.slug} is {'active' if undo else 'archived'}")
 
 
 @click.command()
@@ -161,8 +162,8 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
         hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
         raise exits.Failure(f"{slug} is busy", hint) from error
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"deleted {slug}")
+        print_text(f"warning: {warning}", err=True)
+    print_text(f"deleted {slug}")
 
 
 def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
@@ -173,7 +174,7 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
     """Say which jobs go on, and how to end them."""
     if jobs:
         ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
-        click.echo(f"still running in the background: {', '.join(jobs)} ({ends})")
+        print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import shutil
 import stat
@@ -18,7 +17,8 @@ from bedrock._names import enum_name
 from bedrock._settings import data_directory
 from bedrock.cli import exits
 from bedrock.cli.flow import folding
-from bedrock.cli.paint import Paint, columns, harmless
+from bedrock.cli.paint import Paint, columns
+from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.words import counted
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 
@@ -49,15 +49,15 @@ def doctor(ctx: click.Context, output: str) -> None:
     """Check the server, the way to it, and this machine. Exit code 0 if nothing fails."""
     findings = list(_examine(ctx.find_root().obj))
     if output == "json":
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_json([asdict(finding) for finding in findings], indent=2)
     else:
         paint = Paint.for_stream(sys.stdout)
         marks = {"ok": paint.good("ok  "), "warn": paint.careful("warn"), "fail": paint.bad("fail")}
-        say = folding(click.echo, columns(sys.stdout))
+        say = folding(print_line, columns(sys.stdout))
         for finding in findings:
-            say(f"{marks[finding.level]}  {finding.subject}: {harmless(finding.text)}", indent=6)
+            say(paint.text(marks[finding.level], f"  {finding.subject}: {finding.text}"), indent=6)
             if finding.advice:
-                say(f"      → {harmless(finding.advice)}", indent=8)
+                say(paint.text(f"      → {finding.advice}"), indent=8)
     failed = [finding.subject for finding in findings if finding.level == "fail"]
     ctx.exit(exits.UNREACHABLE if "server" in failed else exits.FAILED if failed else exits.OK)
 

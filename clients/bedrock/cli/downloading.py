@@ -13,6 +13,7 @@ from bedrock.cli.connection import connect
 from bedrock.cli.files import write_file
 from bedrock.cli.names import NAME
 from bedrock.cli.pictures import SHOWN, kind, short
+from bedrock.cli.text.output import print_text
 
 
 @click.command()
@@ -44,7 +45,7 @@ def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: 
                 refused.append(str(file))
                 continue
             write_file(file, [data], force=True, follow_link=False)
-        click.echo(str(file))
+        print_text(str(file))
     if refused:
         raise exits.Failure(f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE)
 

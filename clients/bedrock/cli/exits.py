@@ -12,7 +12,8 @@ import click
 
 from bedrock.cli import streams
 from bedrock.cli.flow import folding
-from bedrock.cli.paint import columns, harmless
+from bedrock.cli.paint import Paint, columns
+from bedrock.cli.text.output import print_line
 from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
 
 OK = 0
@@ -72,8 +73,8 @@ class Failure(Exception):
 
 def tell(text: str) -> None:
     """Print something to standard error that is no answer: safe to print, and broken at words at a terminal."""
-    say = folding(partial(click.echo, err=True), columns(sys.stderr))
-    for line in harmless(text).split("\n"):
+    say = folding(partial(print_line, err=True), columns(sys.stderr))
+    for line in Paint.for_stream(sys.stderr).clean(text).lines():
         say(line)
 
 

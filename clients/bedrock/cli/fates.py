@@ -14,6 +14,7 @@ from typing import TypeAlias
 from bedrock import AsyncConversation, Conversation, Message, v1
 from bedrock._names import enum_name
 from bedrock.cli.paint import Paint, one_line
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import NOT_RUN, fate, interruption
 
 Fate: TypeAlias = v1.QueuedMessage | v1.RequestCycle
@@ -84,7 +85,7 @@ def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[M
     yield from others
 
 
-def fate_line(entry: Fate, paint: Paint) -> str:
+def fate_line(entry: Fate, paint: Paint) -> SafeText:
     """Say what became of a message that was not delivered, or that it waits, or how a run was cut short."""
     if isinstance(entry, v1.RequestCycle):
         return paint.careful(f"■ {interruption(entry.stop_detail)}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bedrock.cli.paint import Paint, Width, cells, fitting, harmless
+from bedrock.cli.paint import Paint, Width, cells, fitting
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 
 
 class Flow(Protocol):
@@ -15,15 +17,15 @@ class Flow(Protocol):
     """All that has arrived."""
 
     @property
-    def tail(self) -> list[str]:
+    def tail(self) -> list[SafeText]:
         """What is not complete yet, as lines."""
         ...
 
-    def feed(self, piece: str) -> list[str]:
+    def feed(self, piece: str) -> list[SafeText]:
         """Take a piece of text and return the lines that it completes."""
         ...
 
-    def finish(self, text: str | None = None) -> list[str]:
+    def finish(self, text: str | None = None) -> list[SafeText]:
         """Return the rest and begin anew.
 
         Args:
@@ -31,7 +33,7 @@ class Flow(Protocol):
         """
         ...
 
-    def drop(self) -> list[str]:
+    def drop(self) -> list[SafeText]:
         """Return the rest as it was written, since it does not count, and begin anew."""
         ...
 
@@ -39,18 +41,19 @@ class Flow(Protocol):
 class LineFlow:
     """A Flow that leaves text as it is and breaks it into lines."""
 
-    def __init__(self, width: Width | None = None) -> None:
-        """Break lines at blanks to keep them within `width`; only at line ends if None."""
+    def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
+        """Break lines at blanks to keep them within `width`; only at line ends if None. `clean` makes them safe."""
         self._width = width
+        self._clean = clean
         self._tail = ""
         self.text = ""
 
     @property
-    def tail(self) -> list[str]:
+    def tail(self) -> list[SafeText]:
         """The beginning of a line that is not complete."""
-        return _cleaned([self._tail]) if self._tail else []
+        return self._cleaned([self._tail]) if self._tail else []
 
-    def feed(self, piece: str) -> list[str]:
+    def feed(self, piece: str) -> list[SafeText]:
         """Take a piece of text and return the lines that it completes."""
         self.text += piece
         *complete, self._tail = (self._tail + piece).split("\n")
@@ -58,16 +61,16 @@ class LineFlow:
         for line in complete:
             lines.extend(self._wrap(line))
         *full, self._tail = self._wrap(self._tail)
-        return _cleaned([*lines, *full])
+        return self._cleaned([*lines, *full])
 
-    def flush(self) -> list[str]:
+    def flush(self) -> list[SafeText]:
         """Return the tail as a line, because something else is going to be printed. The text goes on."""
         tail, self._tail = self.tail, ""
         return tail
 
-    def finish(self, text: str | None = None) -> list[str]:
+    def finish(self, text: str | None = None) -> list[SafeText]:
         """Return the rest and begin anew; see Flow."""
-        lines: list[str] = []
+        lines: list[SafeText] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
                 lines = self.feed(text[len(self.text) :])
@@ -78,7 +81,7 @@ class LineFlow:
         self.text = ""
         return lines
 
-    def drop(self) -> list[str]:
+    def drop(self) -> list[SafeText]:
         """Return the rest, since it does not count, and begin anew."""
         return self.finish()
 
@@ -93,15 +96,14 @@ class LineFlow:
             line = line[at + 1 :] if at > 0 else line[full:]
         return [*lines, line]
 
-
-def _cleaned(lines: list[str]) -> list[str]:
-    return [part for line in lines for part in harmless(line.removesuffix("\r")).split("\n")]
+    def _cleaned(self, lines: list[str]) -> list[SafeText]:
+        return [part for line in lines for part in self._clean(line.removesuffix("\r")).lines()]
 
 
 def flow_of(paint: Paint, width: Width | None) -> Flow:
     """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
     if not paint.enabled or width is None:
-        return LineFlow(width)
+        return LineFlow(width, paint.clean)
     from bedrock.cli.markdown import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
 
     return MarkdownFlow(paint, width)
@@ -110,13 +112,13 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 class Say(Protocol):
     """Prints a line. Where it is too long and goes on, it is set in by `indent`, or like its text."""
 
-    def __call__(self, line: str, *, indent: int | None = None) -> None: ...
+    def __call__(self, line: SafeText, *, indent: int | None = None) -> None: ...
 
 
-def folding(write: Callable[[str], None], width: Width | None) -> Say:
+def folding(write: Write, width: Width | None) -> Say:
     """Return what prints a line so that it goes on, set in, where it is too long; as it is if `width` is None."""
 
-    def fold(line: str, *, indent: int | None = None) -> None:
+    def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):
             write(line)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -10,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime
 
-import click
-
 from bedrock import Client, v1
 from bedrock._names import enum_name
 from bedrock.cli.live import LiveBlock
-from bedrock.cli.paint import Paint, cells, cut, flat
+from bedrock.cli.paint import Paint, cells, cut
 from bedrock.cli.tables import as_plain
+from bedrock.cli.text.output import print_json, print_line
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.messages import moment
 
 #: Lines of a terminal that are not the table's.
@@ -28,13 +27,14 @@ def watch_list(client: Client, output: str) -> None:
     with closing(client.watch_conversations()) as entries:
         if output == "stream-json":
             for entry in entries:
-                click.echo(json.dumps(as_plain(entry)))
+                print_json(as_plain(entry))
         elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _draw(entries)
         else:
+            paint = Paint.for_stream(sys.stdout)
             for entry in entries:
-                if line := _line(entry):
-                    click.echo(line)
+                if line := _line(entry, paint):
+                    print_line(line)
 
 
 def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
@@ -49,14 +49,15 @@ def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
             block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
 
 
-def _line(entry: v1.WatchConversationsResponse) -> str:
+def _line(entry: v1.WatchConversationsResponse, paint: Paint) -> SafeText:
     if entry.HasField("conversation_deleted"):
-        return f"{entry.conversation_deleted}  deleted"
+        return paint.flat(entry.conversation_deleted) + "  deleted"
     if not entry.HasField("conversation_changed"):
-        return ""
+        return SafeText()
     changed = entry.conversation_changed
     state = "archived" if changed.HasField("archive_time") else _state(changed)
-    return f"{changed.slug}  {state}  {flat(changed.title)}".rstrip()
+    titled = ("  ", paint.flat(changed.title)) if changed.title else ()
+    return paint.text(paint.flat(changed.slug), "  ", state, *titled)
 
 
 def _state(conversation: v1.Conversation) -> str:
@@ -79,15 +80,15 @@ class Listing:
             if not changed.HasField("archive_time"):
                 self._active[changed.name] = changed
 
-    def lines(self, paint: Paint, width: int, height: int) -> list[str]:
+    def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
         """The table in so many columns and lines at most; the rest is counted."""
         latest = sorted(self._active.values(), key=_changed, reverse=True)
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]
         shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
-        rows = [("slug", "state", "mode", "context", "title"), *map(_cells, shown)]
+        rows = [("slug", "state", "mode", "context", "title"), *(_cells(each, paint) for each in shown)]
         widths = [max(cells(row[column]) for row in rows) for column in range(4)]
-        lines = [cut(_row(row, widths), width) for row in rows]
+        lines = [paint.clean(cut(_row(row, widths), width)) for row in rows]
         lines[0] = paint.dim(lines[0])
         if len(shown) < len(latest):
             lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
@@ -98,11 +99,12 @@ def _changed(conversation: v1.Conversation) -> datetime:
     return moment(conversation.update_time)
 
 
-def _cells(conversation: v1.Conversation) -> tuple[str, str, str, str, str]:
+def _cells(conversation: v1.Conversation, paint: Paint) -> tuple[str, str, str, str, str]:
     usage = conversation.context_usage
     share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
     title = conversation.title or conversation.working_directory
-    return conversation.slug, _state(conversation), enum_name(v1.Mode, conversation.mode), share, flat(title)
+    mode = enum_name(v1.Mode, conversation.mode)
+    return paint.flat(conversation.slug), _state(conversation), mode, share, paint.flat(title)
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

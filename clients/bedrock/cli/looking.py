@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from itertools import islice
@@ -17,7 +16,8 @@ from bedrock.cli.fates import fates_since
 from bedrock.cli.flow import folding
 from bedrock.cli.names import CONVERSATION, NAME
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns, one_line
-from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_json, print_table
+from bedrock.cli.tables import JSON_OPTION, ago, as_plain, print_messages, print_table
+from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.timeline import timeline_of
 from bedrock.cli.transcript import Transcript
 from bedrock.messages import Approval, moment
@@ -36,10 +36,10 @@ def list_(ctx: click.Context, archived: bool, parent: str | None, limit: int, ou
     """List conversations, the latest first."""
     found = list(islice(connect(ctx).conversations(archived=archived, parent=parent or ""), limit))
     if output == "json":
-        print_json(found)
+        print_messages(found)
         return
     if not found and sys.stdout.isatty():
-        click.echo("It has no sub-agents." if parent else "No conversations. Start one: `bedrock chat`.")
+        print_text("It has no sub-agents." if parent else "No conversations. Start one: `bedrock chat`.")
         return
     if parent:
         print_table(sub_agents.COLUMNS, sub_agents.rows(found))
@@ -83,32 +83,32 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
         told = as_plain(now)
         told["sub_agents"] = as_plain(sub_agents.in_order(agents))
         told["messages"] = [as_plain(message.proto) for message in messages]
-        click.echo(json.dumps(told, indent=2))
+        print_json(told, indent=2)
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
     _print_facts(now, paint)
     if agents:
-        say = folding(click.echo, columns(sys.stdout))
+        say = folding(print_line, columns(sys.stdout))
         say(paint.dim("sub-agents"))
         for line in sub_agents.lines(agents, paint):
             say(line, indent=len("  ✓ "))
-    transcript = Transcript(paint, click.echo, width=columns(sys.stdout))
+    transcript = Transcript(paint, print_line, width=columns(sys.stdout))
     transcript.history(messages, fates_since(conversation, messages))
     for pending in now.state.awaiting_approval.pending:
         transcript.ask(Approval.from_proto(pending), now.working_directory)
     if now.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL:
-        click.echo(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
+        print_text(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
 
 
 def _timeline(conversation: Conversation, now: v1.Conversation, limit: int, output: str) -> None:
     cycles = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
     if output == "json":
-        click.echo(json.dumps({**as_plain(now), "request_cycles": as_plain(cycles)}, indent=2))
+        print_json({**as_plain(now), "request_cycles": as_plain(cycles)}, indent=2)
         return
     paint = Paint.for_stream(sys.stdout)
     _print_facts(now, paint)
     for line in timeline_of(cycles, paint, columns(sys.stdout)):
-        click.echo(line)
+        print_line(line)
 
 
 @click.command()
@@ -118,7 +118,7 @@ def models(ctx: click.Context, output: str) -> None:
     """List the models that conversations can use."""
     found = connect(ctx).models()
     if output == "json":
-        print_json(found)
+        print_messages(found)
         return
     print_table(
         ("model", "provider", "usable window", "images", ""),
@@ -142,7 +142,7 @@ def tools(ctx: click.Context, output: str) -> None:
     """List the tools that agents can call."""
     found = connect(ctx).tools()
     if output == "json":
-        print_json(found)
+        print_messages(found)
         return
     print_table(
         ("tool", "modes", "writes", "what it does"),
@@ -163,9 +163,9 @@ def _state(state: v1.ConversationState) -> str:
 
 
 def _print_facts(conversation: v1.Conversation, paint: Paint) -> None:
-    say = folding(click.echo, columns(sys.stdout))
+    say = folding(print_line, columns(sys.stdout))
     for label, value in _facts(conversation):
-        say(f"{paint.dim(label.ljust(_LABEL))} {value}", indent=_LABEL + 1)
+        say(paint.text(paint.dim(label.ljust(_LABEL)), " ", value), indent=_LABEL + 1)
 
 
 def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:

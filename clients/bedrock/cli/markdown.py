@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from bedrock.cli import rendering
-from bedrock.cli.paint import Paint, Width, harmless
+from bedrock.cli.paint import Paint, Width
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 
 #: How many lines of code are looked at to colour the last of them: what was opened before them is forgotten.
 CONTEXT_LINES = 40
@@ -49,30 +50,30 @@ class MarkdownFlow:
     def _begin(self) -> None:
         self.text = ""
         self._partial = ""
-        self._block: list[str] = []
+        self._block: list[SafeText] = []
         self._fence: _Fence | None = None
         self._gap = False
         """Whether an empty line belongs before the next block."""
         self._in_list = False
         self._begun = False
-        self._drawn: tuple[tuple[int, int], list[str]] = ((0, 0), [])
+        self._drawn: tuple[tuple[int, int], list[SafeText]] = ((0, 0), [])
 
     @property
-    def tail(self) -> list[str]:
+    def tail(self) -> list[SafeText]:
         """The block that is not complete, as it looks now."""
         if self._drawn[0] != (now := (len(self.text), self._width())):
             self._drawn = (now, self._draw())
         return self._drawn[1]
 
-    def feed(self, piece: str) -> list[str]:
+    def feed(self, piece: str) -> list[SafeText]:
         """Take a piece of text and return the lines of the blocks that it completes."""
         self.text += piece
         *complete, self._partial = (self._partial + piece).split("\n")
         return [shown for line in complete for shown in self._take(line)]
 
-    def finish(self, text: str | None = None) -> list[str]:
+    def finish(self, text: str | None = None) -> list[SafeText]:
         """Return the rest and begin anew; see Flow."""
-        lines: list[str] = []
+        lines: list[SafeText] = []
         if text is not None and text != self.text:
             if not text.startswith(self.text):
                 self._begin()
@@ -83,24 +84,24 @@ class MarkdownFlow:
         self._begin()
         return lines
 
-    def drop(self) -> list[str]:
+    def drop(self) -> list[SafeText]:
         """Return the rest as it was written, since it does not count, and begin anew."""
         rest = [*self._block, *_clean(self._partial)] if self._partial else self._block
         self._begin()
         return rest
 
-    def _draw(self) -> list[str]:
+    def _draw(self) -> list[SafeText]:
         partial = _clean(self._partial) if self._partial else []
         if self._fence is not None:
-            return [f"{' ' * self._fence.indent}{CODE_INDENT}{line}" for line in partial]
+            return [self._paint.text(" " * self._fence.indent, CODE_INDENT, line) for line in partial]
         shown = self._render([*self._block, *partial])
-        return ["", *shown] if self._gap and shown else shown
+        return [SafeText(), *shown] if self._gap and shown else shown
 
-    def _take(self, line: str) -> list[str]:
+    def _take(self, line: str) -> list[SafeText]:
         """Take a complete line; returns the lines of what it completes."""
         return [shown for part in _clean(line) for shown in self._take_clean(part)]
 
-    def _take_clean(self, line: str) -> list[str]:
+    def _take_clean(self, line: SafeText) -> list[SafeText]:
         if self._fence is not None:
             return self._code(self._fence, line)
         if not line.strip():
@@ -134,28 +135,28 @@ class MarkdownFlow:
     def _is_indented_code(self, line: str) -> bool:
         return not self._in_list and not self._block and line.startswith(("    ", "\t"))
 
-    def _code(self, fence: _Fence, line: str) -> list[str]:
+    def _code(self, fence: _Fence, line: str) -> list[SafeText]:
         if fence.closed_by(line):
             self._fence = None
             return [rendering.frame(self._paint, " " * fence.indent, "")]
         fence.lines = [*fence.lines[1 - CONTEXT_LINES :], line[min(_indent(line), fence.indent) :]]
         shown = rendering.code_line(fence.lines, fence.language)
-        return [f"{' ' * fence.indent}{CODE_INDENT}{shown}" if shown else ""]
+        return [self._paint.text(" " * fence.indent, CODE_INDENT, shown) if shown else SafeText()]
 
-    def _end(self) -> list[str]:
+    def _end(self) -> list[SafeText]:
         """The block that was open, complete."""
         if self._fence is not None:
             return []
         block, self._block = self._block, []
         return self._spaced(self._render(block))
 
-    def _spaced(self, lines: list[str]) -> list[str]:
+    def _spaced(self, lines: list[SafeText]) -> list[SafeText]:
         if not lines:
             return []
         gap, self._gap, self._begun = self._gap, False, True
-        return ["", *lines] if gap else lines
+        return [SafeText(), *lines] if gap else lines
 
-    def _render(self, block: list[str]) -> list[str]:
+    def _render(self, block: list[SafeText]) -> list[SafeText]:
         if not block:
             return []
         indent = min(_indent(block[0]), self._width() // 3)
@@ -164,12 +165,15 @@ class MarkdownFlow:
         if _is_item(first) and (found := _ITEM.match(first)):
             bullet = found["mark"] if found["mark"][0].isdigit() else "•"
             first, mark, before = found["rest"] or "", f"{before}{bullet} ", f"{before}{' ' * (len(bullet) + 1)}"
-        lines = rendering.markdown("\n".join([first, *rest]), max(self._width() - len(before), 10)) or [""]
-        return [(f"{before if number else mark}{line}").rstrip() for number, line in enumerate(lines)]
+        lines = rendering.markdown("\n".join([first, *rest]), max(self._width() - len(before), 10)) or [SafeText()]
+        fronts = [mark, *[before] * (len(lines) - 1)]
+        return [
+            self._paint.text(front if line else front.rstrip(), line) for front, line in zip(fronts, lines, strict=True)
+        ]
 
 
-def _clean(line: str) -> list[str]:
-    return harmless(line.removesuffix("\r")).split("\n")
+def _clean(line: str) -> list[SafeText]:
+    return for_terminal(line.removesuffix("\r")).lines()
 
 
 def _is_item(line: str) -> bool:

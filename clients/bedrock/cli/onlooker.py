@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from bedrock import AsyncConversation, Event, v1
 from bedrock.cli.fates import Fate, fates_of_snapshot
 from bedrock.cli.paint import Paint, Width
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
 from bedrock.errors import BedrockError, NotFound
@@ -30,7 +32,7 @@ class Onlooker:
         self,
         agent: Callable[[str], AsyncConversation],
         paint: Paint,
-        write: Callable[[str], None],
+        write: Write,
         *,
         live: bool = True,
         width: Width | None = None,
@@ -67,11 +69,11 @@ class Onlooker:
         finally:
             await self._leave()
 
-    def status(self) -> str:
+    def status(self) -> SafeText:
         """The status line."""
         return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
 
-    def agent_lines(self) -> list[str]:
+    def agent_lines(self) -> list[SafeText]:
         """The tree of sub-agents; empty unless they are waited for."""
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 

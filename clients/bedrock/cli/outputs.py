@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bedrock.cli.diffs import diff_lines, extent
 from bedrock.cli.flow import LineFlow
-from bedrock.cli.paint import Paint, Width, harmless
+from bedrock.cli.paint import Paint, Width
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import for_people
 from bedrock.messages import ToolCall, ToolResult
 
@@ -17,12 +17,12 @@ OUTPUT_LINES = 12
 class ToolOutput:
     """Prints what the tools of one conversation print, one tool after the other."""
 
-    def __init__(self, paint: Paint, write: Callable[[str], None], width: Width | None) -> None:
+    def __init__(self, paint: Paint, write: Write, width: Width | None) -> None:
         """Prepare; long lines are broken to keep them within `width`, unless it is None."""
         self._paint = paint
         self._write = write
         self._width = None if width is None else lambda: max(width() - len("  │ "), 1)
-        self._flow = LineFlow(self._width)
+        self._flow = LineFlow(self._width, paint.clean)
         self._lines = 0
 
     def feed(self, piece: str) -> None:
@@ -35,13 +35,13 @@ class ToolOutput:
         diff = result.display.get("diff")
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
-                self._write(f"{self._paint.dim('  │')} {line}")
+                self._write(self._paint.text(self._paint.dim("  │"), " ", line))
         elif self._lines or self._flow.tail:
             self._rest(for_people(result))
         elif result.outcome != "denied":  # which was told, with the reason
-            self.whole(harmless(for_people(result)))
-        self._flow, self._lines = LineFlow(self._width), 0
-        tool = harmless(call.tool) if call else "tool"
+            self.whole(for_people(result))
+        self._flow, self._lines = LineFlow(self._width, self._paint.clean), 0
+        tool = call.tool if call else "tool"
         if result.outcome == "ok":
             changed = f", {extent(diff)}" if isinstance(diff, str) and diff else ""
             took = f", {result.seconds:.1f} s" if result.seconds else ""
@@ -51,7 +51,7 @@ class ToolOutput:
 
     def whole(self, text: str) -> None:
         """Print the beginning of a text that was not shown while it was written."""
-        lines = text.rstrip("\n").split("\n") if text else []
+        lines = self._paint.clean(text.rstrip("\n")).lines() if text else []
         for line in lines[:OUTPUT_LINES]:
             self._write(self._paint.dim(f"  │ {line}"))
         if len(lines) > OUTPUT_LINES:
@@ -63,9 +63,9 @@ class ToolOutput:
         for line in self._flow.finish():
             self._line(line)
         if not streamed:
-            self._write(self._paint.dim(f"  │ {harmless(last)}"))
+            self._write(self._paint.dim(f"  │ {last}"))
 
-    def _line(self, line: str) -> None:
+    def _line(self, line: SafeText) -> None:
         self._lines += 1
         if self._lines <= OUTPUT_LINES:
             self._write(self._paint.dim(f"  │ {line}"))

@@ -1,94 +1,95 @@
-"""Text for terminals: coloured where that is welcome, and never able to play tricks on the reader."""
+"""Text for people: safe for where it is printed, coloured where that is welcome, and as wide as fits."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, takewhile
-from typing import TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import click
+
+from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
 Width: TypeAlias = Callable[[], int]
 """How many columns a line may have, asked each time: a terminal can change its size. Any thread."""
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# What makes one emoji of several: terminals do not agree about how wide that is, and those beside each other are plain.
-_JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
-# Everything that moves the cursor, rings, hides or reorders: C0 and C1 controls, and what changes writing direction.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
 
 class Paint:
-    """Adds colours, or leaves text as it is."""
+    """Makes text fit for one stream: safe to print, and coloured if that is wanted.
 
-    def __init__(self, enabled: bool) -> None:
+    Parts that are `SafeText` already are taken as they are; every other `str` is cleaned.
+    """
+
+    def __init__(self, enabled: bool, *, terminal: bool = True) -> None:
+        """Prepare.
+
+        Args:
+            enabled: Whether to colour.
+            terminal: Whether the text goes to a terminal, which obeys more than a pipe does.
+        """
         self.enabled = enabled
+        self.clean = for_terminal if terminal else for_pipe
+        """Makes text safe for the stream."""
 
     @classmethod
     def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
         """Colour for a terminal, unless somebody wants it plain, or NO_COLOR or a dumb terminal says so."""
-        return cls(stream.isatty() and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb")
+        terminal = stream.isatty()
+        coloured = terminal and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        return cls(coloured, terminal=terminal)
 
-    def dim(self, text: str) -> str:
+    def text(self, *parts: str) -> SafeText:
+        """Join parts; those that are not safe yet are cleaned."""
+        return SafeText("".join(map(self.clean, parts)))
+
+    def flat(self, text: str) -> SafeText:
+        """A text on one line."""
+        return SafeText(" ".join(self.clean(text).split()))
+
+    def dim(self, text: str) -> SafeText:
         """What may be overlooked."""
         return self._style(text, dim=True)
 
-    def bold(self, text: str) -> str:
+    def bold(self, text: str) -> SafeText:
         """What should be noticed."""
         return self._style(text, bold=True)
 
-    def good(self, text: str) -> str:
+    def good(self, text: str) -> SafeText:
         """What went well."""
         return self._style(text, fg="green")
 
-    def bad(self, text: str) -> str:
+    def bad(self, text: str) -> SafeText:
         """What went wrong."""
         return self._style(text, fg="red")
 
-    def careful(self, text: str) -> str:
+    def careful(self, text: str) -> SafeText:
         """What needs a decision, or will be tried again."""
         return self._style(text, fg="yellow")
 
-    def name(self, text: str) -> str:
+    def name(self, text: str) -> SafeText:
         """What something is called."""
         return self._style(text, fg="cyan")
 
-    def _style(self, text: str, *, dim: bool | None = None, bold: bool | None = None, fg: str | None = None) -> str:
-        return click.style(text, dim=dim, bold=bold, fg=fg) if self.enabled and text else text
+    def _style(self, text: str, **style: Any) -> SafeText:
+        safe = self.clean(text)
+        return SafeText(click.style(safe, **style)) if self.enabled and safe else safe
 
 
-def harmless(text: str) -> str:
-    """Make text of a model or a tool safe to print: line breaks and tabs stay, colours go, other controls show. Emoji
-    that are joined are shown beside each other.
+def one_line(text: str, width: int) -> SafeText:
+    """For a terminal: the beginning of a text on one line of at most `width` columns, cut at a blank if that leaves
+    most of it.
     """
-    text = _JOINER.sub("", _COLOUR.sub("", text)).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROL.sub(_escape, text)
-
-
-def literal(text: str) -> str:
-    """Show every control character of what somebody is asked to allow; only line breaks and tabs stay."""
-    return _CONTROL.sub(_escape, text)
-
-
-def flat(text: str) -> str:
-    """A text on one line, safe to print."""
-    return " ".join(harmless(text).split())
-
-
-def one_line(text: str, width: int) -> str:
-    """The beginning of a text on one line of at most `width` columns, cut at a blank if that leaves most of it."""
-    line = flat(text)
+    line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
         return line
     begun = line[: fitting(line, width - 1)]
     blank = begun.rfind(" ") if line[len(begun) :][:1] != " " else -1
-    return (begun[:blank] if blank >= 2 * len(begun) // 3 else begun).rstrip() + "…"[:width]
+    return SafeText((begun[:blank] if blank >= 2 * len(begun) // 3 else begun).rstrip() + "…"[:width])
 
 
 def cut(text: str, width: int) -> str:
@@ -116,11 +117,6 @@ def _cells_of() -> Callable[[str], int]:
     from rich.cells import get_character_cell_size  # noqa: PLC0415 -- costs more than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found.group())
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def columns(stream: TextIO) -> Width | None:

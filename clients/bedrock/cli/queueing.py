@@ -13,7 +13,8 @@ from bedrock._names import enum_name
 from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
-from bedrock.cli.tables import JSON_OPTION, ago, print_json, print_table
+from bedrock.cli.tables import JSON_OPTION, ago, print_messages, print_table
+from bedrock.cli.text.output import print_text
 from bedrock.cli.words import fate
 from bedrock.messages import Message
 
@@ -29,10 +30,10 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
     entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
     found = list(islice(entries, limit))[::-1]
     if output == "json":
-        print_json(found)
+        print_messages(found)
         return
     if not found and sys.stdout.isatty():
-        click.echo("Nothing has waited yet." if everything else "Nothing waits.")
+        print_text("Nothing has waited yet." if everything else "Nothing waits.")
         return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     print_table(("message", "delivery", "sent", "fate", "text"), (_row(entry, now) for entry in found))
@@ -56,9 +57,9 @@ def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everythin
         waiting = [entry.message.name for entry in conversation.queue(newest_first=True)]
         chosen = waiting if everything else waiting[:1]
     if not chosen:
-        click.echo("nothing waits", err=True)
+        print_text("nothing waits", err=True)
     for each in chosen:
-        click.echo(f"withdrawn: {one_line(conversation.withdraw(each).text, 200)}")
+        print_text(f"withdrawn: {one_line(conversation.withdraw(each).text, 200)}")
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:

@@ -16,13 +16,20 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
-from bedrock.cli.paint import Paint, literal
+from bedrock.cli.paint import Paint
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 
 #: Columns of a horizontal rule, at most.
 RULE_WIDTH = 40
 
 _HTML_BLOCK = re.compile(r"(?m)^<")
 """Where a line would begin HTML of its own."""
+
+_JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
+_JOINT = "\U000e0001"
+"""Takes the place of what joins emoji while lines are measured: terminals do not agree about the width of joined emoji,
+and those beside each other are the widest.
+"""
 
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
 """What a line begins with before its text."""
@@ -74,19 +81,20 @@ class _Block(Markdown):
                 child.type = {"softbreak": "hardbreak", "html_inline": "text"}.get(child.type, child.type)
 
 
-def markdown(text: str, width: int) -> list[str]:
+def markdown(text: str, width: int) -> list[SafeText]:
     """Render one block to lines of at most `width` columns, with colours and nothing else that a terminal obeys.
 
     HTML is shown as it was written, and links with their targets.
     """
     console = _console()
-    lines = console.render_lines(_Block(text), console.options.update(width=width, height=None), pad=False)
+    block = _Block(_JOINER.sub(_JOINT, text))
+    lines = console.render_lines(block, console.options.update(width=width, height=None), pad=False)
     return _trimmed([_line(segments) for segments in lines])
 
 
-def code_line(lines: Sequence[str], language: str) -> str:
+def code_line(lines: Sequence[str], language: str) -> SafeText:
     """Colour the last of some lines of code, in the light of those before it."""
-    last = lines[-1].expandtabs(4)
+    last = for_terminal(lines[-1].expandtabs(4))
     syntax = _syntax(language)
     if syntax is None or not last.strip():
         return last
@@ -95,11 +103,11 @@ def code_line(lines: Sequence[str], language: str) -> str:
     return _line(shown.render(_console())) if shown.plain.rstrip() == last.rstrip() else last
 
 
-def folded(line: str, width: int, indent: int | None = None) -> list[str]:
+def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
     """Break a line, which may have colours, to lines of at most `width` columns; all but the first are set in by
     `indent`, or like the text of the first, and tool output keeps its bar.
     """
-    text = Text.from_ansi(line)
+    text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)
     if text.cell_len <= width:
         return [line]
@@ -115,9 +123,9 @@ def folded(line: str, width: int, indent: int | None = None) -> list[str]:
     return [_line((front + piece).render(console)) for front, piece in zip(fronts, pieces, strict=False)]
 
 
-def frame(paint: Paint, indent: str, language: str) -> str:
+def frame(paint: Paint, indent: str, language: str) -> SafeText:
     """What is above and below code: a short line, with the language if it is known."""
-    return indent + paint.dim(f"  ── {literal(language)}".rstrip() if language else "  ──")
+    return indent + paint.dim(f"  ── {language}".rstrip() if language else "  ──")
 
 
 @lru_cache(maxsize=16)
@@ -134,18 +142,18 @@ def _console() -> Console:
     )
 
 
-def _line(segments: Iterable[Segment]) -> str:
-    """Segments as text with colours. What an entity of HTML stood for is made harmless here."""
-    shown = ""
+def _line(segments: Iterable[Segment]) -> SafeText:
+    """Segments as text with colours. What an entity of HTML stood for is made safe here."""
+    parts: list[str] = []
     for text, style, _ in reversed([segment for segment in segments if not segment.control]):
-        clean = literal(text.replace("\n", ""))
-        clean = clean if shown else clean.rstrip()
-        if clean:
-            shown = (style.render(clean, color_system=ColorSystem.STANDARD) if style else clean) + shown
-    return shown
+        clean = for_terminal(text.replace("\n", "").replace(_JOINT, "\u200d"))
+        shown = clean if parts else clean.rstrip()
+        if shown:
+            parts.append(style.render(shown, color_system=ColorSystem.STANDARD) if style else shown)
+    return SafeText("".join(reversed(parts)))
 
 
-def _trimmed(lines: list[str]) -> list[str]:
+def _trimmed(lines: list[SafeText]) -> list[SafeText]:
     while lines and not lines[0]:
         lines = lines[1:]
     while lines and not lines[-1]:

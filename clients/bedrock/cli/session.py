@@ -13,6 +13,8 @@ from bedrock.cli.commands import run_command
 from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import Paint, Width, one_line
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
 from bedrock.errors import BedrockError
@@ -36,7 +38,7 @@ class ChatSession:
         client: AsyncClient,
         name: str,
         paint: Paint,
-        write: Callable[[str], None],
+        write: Write,
         *,
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
@@ -86,14 +88,14 @@ class ChatSession:
         """What is asked now."""
         return self.view.approvals[0] if self.view.approvals else None
 
-    def agent_lines(self) -> list[str]:
+    def agent_lines(self) -> list[SafeText]:
         """The tree of sub-agents; empty unless they are waited for."""
         return self._onlooker.agent_lines()
 
-    def status(self) -> str:
+    def status(self) -> SafeText:
         """The status line."""
         if self._disconnected:
-            return "connection lost, trying again…"
+            return SafeText("connection lost, trying again…")
         return self._onlooker.status()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:

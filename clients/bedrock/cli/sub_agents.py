@@ -8,6 +8,7 @@ from bedrock import v1
 from bedrock._names import enum_name
 from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.tables import lasted
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.view import tokens_of
 from bedrock.messages import moment
 
@@ -26,7 +27,7 @@ def rows(agents: Iterable[v1.Conversation]) -> Iterator[tuple[str, ...]]:
         yield (_id(agent), state, _took(agent), f"{tokens_of(agent.total_usage):,}", agent.title)
 
 
-def lines(agents: Sequence[v1.Conversation], paint: Paint) -> Iterator[str]:
+def lines(agents: Sequence[v1.Conversation], paint: Paint) -> Iterator[SafeText]:
     """What became of each, for people."""
     for agent in in_order(agents):
         figures = f"{_took(agent)} · {tokens_of(agent.total_usage):,} tokens"

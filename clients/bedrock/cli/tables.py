@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,7 +11,10 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from bedrock.cli.paint import Paint, cells, columns, cut, flat, harmless
+from bedrock.cli.paint import Paint, cells, columns, cut
+from bedrock.cli.text import output
+from bedrock.cli.text.output import print_line
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
@@ -28,25 +30,25 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     The first column is what other commands want to be told, and is never cut.
     """
-    room = columns(sys.stdout)
+    room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
         for row in rows:
-            click.echo("\t".join(harmless(cell).replace("\n", " ").replace("\t", " ") for cell in row))
+            print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
         return
     first, *rest = fitted([head, *rows], room())
-    click.echo(Paint.for_stream(sys.stdout).bold(first))
+    print_line(paint.bold(first))
     for line in rest:
-        click.echo(line)
+        print_line(line)
 
 
-def fitted(rows: Iterable[Sequence[str]], room: int) -> list[str]:
+def fitted(rows: Iterable[Sequence[str]], room: int) -> list[SafeText]:
     """Lay out rows in columns. Where they need more than `room`, the widest ones but the first give way, down to LEAST
     each; if that is not enough, lines are longer than `room`.
     """
-    flattened = [[flat(cell) for cell in row] for row in rows]
+    flattened = [[" ".join(for_terminal(cell).split()) for cell in row] for row in rows]
     first, *others = (max(map(cells, column)) for column in zip(*flattened, strict=True))
     widths = [first, *_narrowed(others, room - first - len(_GAP) * len(others))]
-    return [_GAP.join(map(_padded, row, widths)).rstrip() for row in flattened]
+    return [for_terminal(_GAP.join(map(_padded, row, widths)).rstrip()) for row in flattened]
 
 
 def _padded(cell: str, width: int) -> str:
@@ -63,9 +65,9 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
     return widths
 
 
-def print_json(value: Message | Sequence[Message]) -> None:
+def print_messages(value: Message | Sequence[Message]) -> None:
     """Print messages of the contract as JSON, with the field names of the contract."""
-    click.echo(json.dumps(as_plain(value), indent=2))
+    output.print_json(as_plain(value), indent=2)
 
 
 def as_plain(value: Message | Sequence[Message]) -> Any:

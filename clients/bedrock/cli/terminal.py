@@ -19,6 +19,7 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.paint import Paint
 from bedrock.cli.session import ChatSession
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import USER_MARK
 from bedrock.cli.typed import ChatCompleter
 
@@ -104,9 +105,10 @@ def _enter_text(session: ChatSession, typed: Buffer, text: str) -> None:
     session.enter(text)
 
 
-def _prompt(session: ChatSession, paint: Paint, room: int) -> str:
+def _prompt(session: ChatSession, paint: Paint, room: int) -> SafeText:
     """What stands above what is typed, and its mark; `room` is how many lines of an unfinished text are shown."""
-    above = "".join(f"{line}\n" for line in [*session.agent_lines(), *session.transcript.tail[-room:]])
+    lines = [*session.agent_lines(), *session.transcript.tail[-room:]]
+    above = paint.text(*(part for line in lines for part in (line, "\n")))
     if (asked := session.question) is not None:
         always = "" if asked.tool == "request_mode_upgrade" else " [a]lways "  # which is asked each time
         return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)

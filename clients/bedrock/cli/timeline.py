@@ -9,7 +9,8 @@ from textwrap import wrap
 
 from bedrock import v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import Paint, Width, flat, harmless, one_line
+from bedrock.cli.paint import Paint, Width, one_line
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import counted, ending
 from bedrock.messages import Message, moment
 
@@ -21,10 +22,10 @@ _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
 _LEAST = 20
 
 
-def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[str]:
+def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
     """Yield the lines of cycles that have both views, a blank one before each cycle. What is too long is cut."""
     for cycle in cycles:
-        yield ""
+        yield SafeText()
         yield from _Timeline(cycle, paint, width() if width else WIDTH).lines()
 
 
@@ -57,7 +58,7 @@ class _Timeline:
                 result = group.results.get(call.tool_use_id)
                 self._calls[call.tool_use_id] = kind, call, result
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[SafeText]:
         """Yield the head, what people said and what requests brought, in order, and the end."""
         yield self._head()
         shown: set[str] = set()
@@ -73,7 +74,7 @@ class _Timeline:
                 yield self._user(said)
         yield from self._end()
 
-    def _head(self) -> str:
+    def _head(self) -> SafeText:
         cycle = self._cycle
         began = moment(cycle.start_time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         parts = [cycle.name.rpartition("/")[2] or "run", began if cycle.HasField("start_time") else ""]
@@ -81,34 +82,35 @@ class _Timeline:
             parts.append("follow-up")
         return self._paint.bold(one_line(" ".join(filter(None, parts)), self._width))
 
-    def _user(self, said: v1.Message) -> str:
+    def _user(self, said: v1.Message) -> SafeText:
         steer = " (steer)" if said.delivery == v1.DELIVERY_STEER else ""
         text = Message(said).text or ("an image" if Message(said).images else "")
         shown = self._paint.name(one_line(text, self._text - len(steer)))
-        return f"{'   >':{_BEFORE_TEXT}}{shown}{self._paint.dim(steer)}"
+        return self._paint.text(f"{'   >':{_BEFORE_TEXT}}", shown, self._paint.dim(steer))
 
-    def _round(self, number: int, served: v1.InferenceRound) -> str:
+    def _round(self, number: int, served: v1.InferenceRound) -> SafeText:
         at = self._after_start(moment(served.output_time)) if served.HasField("output_time") else ""
         text = one_line(self._texts.get(served.output, ""), self._text)
-        return f"{number:>4} {self._paint.dim(f'{at:>9}')} {text or self._paint.dim('no text')}"
+        shown = text or self._paint.dim("no text")
+        return self._paint.text(f"{number:>4} ", self._paint.dim(f"{at:>9}"), " ", shown)
 
     def _after_start(self, then: datetime) -> str:
         start = self._cycle.start_time
         return f"+{_seconds((then - moment(start)).total_seconds())}" if self._cycle.HasField("start_time") else ""
 
-    def _tools(self, served: v1.InferenceRound) -> Iterator[str]:
+    def _tools(self, served: v1.InferenceRound) -> Iterator[SafeText]:
         calls = [self._calls[call] for call in served.tool_use_ids if call in self._calls]
         for kind, entries in groupby(calls, key=lambda entry: entry[0]):
             group = list(entries)
-            names = ", ".join(_counted([harmless(call.tool) for _, call, _ in group]))
+            names = ", ".join(_counted([call.tool for _, call, _ in group]))
             took = sum(result.duration.ToTimedelta().total_seconds() for _, _, result in group if result)
             notes = [_seconds(took)] if took else []
             notes += _counted([_outcome(result) for _, _, result in group if _outcome(result) != "ok"])
             tail = f"  {', '.join(notes)}" if notes else ""
             line = one_line(f"{kind}: {names}", max(8, self._width - _BEFORE_TOOLS - len(tail)))
-            yield f"{'- ':>{_BEFORE_TOOLS}}{line}{self._paint.dim(tail)}"
+            yield self._paint.text(f"{'- ':>{_BEFORE_TOOLS}}", line, self._paint.dim(tail))
 
-    def _end(self) -> Iterator[str]:
+    def _end(self) -> Iterator[SafeText]:
         cycle = self._cycle
         reason = enum_name(v1.StopReason, cycle.stop_reason)
         parts = [ending(cycle)]
@@ -117,8 +119,9 @@ class _Timeline:
         parts.append(counted(len(cycle.rounds), "request"))
         parts += _tokens(cycle)
         paint = {"completed": self._paint.good, "error": self._paint.bad}.get(reason, self._paint.careful)
-        for number, line in enumerate(wrap(flat(", ".join(parts)), self._text, max_lines=3, placeholder="…")):
-            yield f"{'' if number else '   =':{_BEFORE_TEXT}}{paint(line)}"
+        ended = self._paint.flat(", ".join(parts))
+        for number, line in enumerate(wrap(ended, self._text, max_lines=3, placeholder="…")):
+            yield self._paint.text(f"{'' if number else '   =':{_BEFORE_TEXT}}", paint(line))
 
 
 def _outcome(result: v1.ToolResult | None) -> str:

@@ -11,9 +11,11 @@ from bedrock.cli.calls import headline, telling
 from bedrock.cli.fates import Fate, fate_line, with_fates
 from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
-from bedrock.cli.paint import Paint, Width, harmless, one_line
+from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.pictures import described
 from bedrock.cli.questions import question_lines
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import MODES, interruption
 from bedrock.messages import Approval, ToolCall
 
@@ -32,15 +34,13 @@ class Transcript:
     What the agent says is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
     """
 
-    def __init__(
-        self, paint: Paint, write: Callable[[str], None], *, live: bool = False, width: Width | None = None
-    ) -> None:
+    def __init__(self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None) -> None:
         self._paint = paint
         self._say = write
         self._write = folding(write, width)
         self._live = live
         self._said = flow_of(paint, width)
-        self._thought = LineFlow(width)
+        self._thought = LineFlow(width, paint.clean)
         self._output = ToolOutput(paint, self._write, width)
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
@@ -49,7 +49,7 @@ class Transcript:
         self.agents = AgentTree()
 
     @property
-    def tail(self) -> list[str]:
+    def tail(self) -> list[SafeText]:
         """What is still being written, as lines."""
         return self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
 
@@ -81,8 +81,8 @@ class Transcript:
         """Print a stored message."""
         match message.role:
             case "user":
-                self._write("")
-                said = "\n".join((*filter(None, [harmless(message.text)]), *map(described, message.images)))
+                self._write(SafeText())
+                said = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
                 self._block(self._paint.bold(USER_MARK), said, self._paint.bold)
             case "agent":
                 self._agent(message)
@@ -94,7 +94,7 @@ class Transcript:
             case "system" if not message.proto.meta:
                 self._system(message)
             case "error":
-                self._block(self._paint.bad("✗ "), harmless(message.text), self._paint.bad)
+                self._block(self._paint.bad("✗ "), message.text, self._paint.bad)
             case _:
                 pass
 
@@ -110,15 +110,16 @@ class Transcript:
             self._say(line)
         for call in message.tool_calls:
             self._calls[call.id] = call
-            about = headline(call, harmless) if "patches" in call.input else telling(call, harmless)
-            first, *rest = about.split("\n")
-            self._write(f"{self._paint.name('● ' + harmless(call.tool))} {first}")
+            clean = self._paint.clean
+            about = headline(call, clean) if "patches" in call.input else telling(call, clean)
+            first, *rest = clean(about).lines()
+            self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
             for line in rest[: OUTPUT_LINES - 1]:
-                self._write(f"    {line}")
+                self._write("    " + line)
 
     def _system(self, message: Message) -> None:
         """What the server told the agent."""
-        text, kind = harmless(message.text), message.proto.system_kind
+        text, kind = message.text, message.proto.system_kind
         if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
             self._write(self._paint.dim("· what the sub-agents report"))
             self._output.whole(text)
@@ -137,7 +138,7 @@ class Transcript:
             self._write(self._paint.careful(f"■ {GO_ON}"))
 
     def _heading(self, text: str) -> None:
-        self._write("")
+        self._write(SafeText())
         self._write(self._paint.bold(f"── {text} ──"))
 
     def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
@@ -191,7 +192,7 @@ class Transcript:
             enum_name(v1.ApprovalDecision, changed.decision), "withdrawn"
         )
         paint = self._paint.good if decision == "approved" else self._paint.careful
-        note = f": {harmless(changed.note)}" if changed.note else ""
+        note = f": {changed.note}" if changed.note else ""
         self._write(paint(f"  {decision}{' ' + asked.tool if asked else ''}{note}"))
 
     def _show_queue_changed(self, event: Event) -> None:
@@ -233,8 +234,8 @@ class Transcript:
     def _show_deleted(self, event: Event) -> None:
         self._write(self._paint.careful("■ the conversation was deleted"))
 
-    def _block(self, mark: str, text: str, paint: Callable[[str], str]) -> None:
-        first, *rest = text.split("\n")
+    def _block(self, mark: SafeText, text: str, paint: Callable[[str], SafeText]) -> None:
+        first, *rest = self._paint.clean(text).lines()
         self._write(mark + paint(first))
         for line in rest:
-            self._write(f"  {paint(line)}")
+            self._write("  " + paint(line))

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from bedrock import Event, v1
 from bedrock._names import enum_name
-from bedrock.cli.paint import cells, harmless, one_line
+from bedrock.cli.paint import cells, one_line
+from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.words import counted
 from bedrock.messages import Approval, Message, moment
 
@@ -78,7 +79,7 @@ class ConversationView:
             case _:
                 pass
 
-    def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> str:
+    def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
         """The status line: state, what it waits for, queue, background jobs, context, mode, model.
 
         Args:
@@ -94,10 +95,11 @@ class ConversationView:
             parts.append(counted(self.jobs, "background job"))
         if self.window:
             parts.append(f"context {100 * self.used / self.window:.0f} %")
-        parts += [harmless(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
+        parts += [for_terminal(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
         while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
             parts.pop()
-        return one_line(" · ".join(parts), width) if width is not None else " · ".join(parts)
+        line = " · ".join(parts)
+        return one_line(line, width) if width is not None else for_terminal(line)
 
     def activity(self, now: float, wall: datetime) -> str:
         """What is going on, in a few words; the arguments are those of `status`."""
@@ -110,7 +112,7 @@ class ConversationView:
                 tools = state.tool_executing
                 count = tools.completed_count + 1 + tools.remaining_count
                 seconds = max(0.0, now - self._since)
-                return f"{harmless(tools.current.tool)} {tools.completed_count + 1}/{count} {seconds:.0f} s"
+                return f"{tools.current.tool} {tools.completed_count + 1}/{count} {seconds:.0f} s"
             case "awaiting_sub_agents":
                 return _agents(state.awaiting_sub_agents)
             case _:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from contextlib import aclosing
@@ -19,6 +18,7 @@ from bedrock.cli.names import CONVERSATION
 from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.tables import as_plain
+from bedrock.cli.text.output import print_json, print_line
 
 #: How often the seconds of the tree are counted, in seconds.
 TICK = 0.5
@@ -41,7 +41,7 @@ def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> Non
         watch_list(connect(ctx), output)
     elif output == "stream-json":
         for event in connect(ctx).conversation(name).events():
-            click.echo(json.dumps({"kind": event.kind, **as_plain(event.proto)}))
+            print_json({"kind": event.kind, **as_plain(event.proto)})
     else:
         asyncio.run(_watch(ctx.find_root().obj, name, plain))
 
@@ -52,7 +52,7 @@ async def _watch(address: str | None, name: str, plain: bool) -> None:
     block = LiveBlock(sys.stdout)
     async with AsyncClient(address) as client:
         paint = Paint.for_stream(sys.stdout, plain=plain)
-        onlooker = Onlooker(client.conversation, paint, block.write if live else click.echo, live=live, width=width)
+        onlooker = Onlooker(client.conversation, paint, block.write if live else print_line, live=live, width=width)
         ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
         conversation = client.conversation(resource_name("conversations", name))
         try:

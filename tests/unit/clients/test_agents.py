@@ -67,7 +67,7 @@ def tree_of(*events: v1.Event) -> AgentTree:
 
 
 def lines(tree: AgentTree, *, after: float = 0, width: int = 100) -> list[str]:
-    return tree.lines(PLAIN, now=after, wall=NOON + timedelta(seconds=after), width=width)
+    return [*tree.lines(PLAIN, now=after, wall=NOON + timedelta(seconds=after), width=width)]
 
 
 def test_the_tree_shows_what_each_does_for_how_long_and_what_it_has_used() -> None:

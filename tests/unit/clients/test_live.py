@@ -6,6 +6,7 @@ import io
 import re
 
 from bedrock.cli.live import LiveBlock
+from bedrock.cli.text.safe_text import SafeText
 
 
 def screen(written: str) -> list[str]:
@@ -27,22 +28,22 @@ def screen(written: str) -> list[str]:
 def test_lines_scroll_by_above_the_block() -> None:
     out = io.StringIO()
     block = LiveBlock(out)
-    block.write("one")
-    block.show(["a", "b"])
-    block.write("two")
+    block.write(SafeText("one"))
+    block.show([SafeText("a"), SafeText("b")])
+    block.write(SafeText("two"))
     assert screen(out.getvalue()) == ["one", "two", "a", "b"]
-    block.show(["a", "B", "c"])
-    block.write("three")
+    block.show([SafeText("a"), SafeText("B"), SafeText("c")])
+    block.write(SafeText("three"))
     assert screen(out.getvalue()) == ["one", "two", "three", "a", "B", "c"]
     block.show([])
-    block.write("four")
+    block.write(SafeText("four"))
     assert screen(out.getvalue()) == ["one", "two", "three", "four"]
 
 
 def test_nothing_is_drawn_anew_that_is_the_same() -> None:
     out = io.StringIO()
     block = LiveBlock(out)
-    block.show(["a"])
+    block.show([SafeText("a")])
     drawn = out.getvalue()
-    block.show(["a"])
+    block.show([SafeText("a")])
     assert out.getvalue() == drawn

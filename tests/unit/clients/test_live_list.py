@@ -27,7 +27,7 @@ def table(*entries: v1.WatchConversationsResponse, width: int = 100, height: int
     listing = Listing()
     for entry in entries:
         listing.take(entry)
-    return listing.lines(PLAIN, width, height)
+    return [*listing.lines(PLAIN, width, height)]
 
 
 def test_no_line_is_wider_than_the_terminal_whatever_it_makes_of_wide_characters() -> None:

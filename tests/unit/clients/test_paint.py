@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bedrock.cli.paint import cells, cut, fitting, harmless, one_line
+from bedrock.cli.paint import cells, cut, fitting, one_line
+from bedrock.cli.text.safe_text import for_terminal
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -16,20 +17,13 @@ def test_the_width_of_a_text_is_that_of_its_parts(text: str, width: int) -> None
     assert cells(text) == width
 
 
-def test_what_is_joined_is_shown_beside_each_other_where_it_is_emoji() -> None:
-    """So all terminals, and all that counts columns for them, agree about its width."""
-    assert harmless(FAMILY) == FAMILY.replace("\u200d", "")
-    assert harmless("❤\ufe0f\u200d\N{FIRE}") == "❤\ufe0f\N{FIRE}"
-    assert harmless("क्\u200dष") == "क्\u200dष"
-
-
 @given(TEXTS, some.integers(0, 40))
 def test_what_is_cut_fits_and_is_cut_only_where_it_must_be(text: str, width: int) -> None:
     assert cells(text[: fitting(text, width)]) <= width
     assert cells(cut(text, width)) <= width
     assert cells(one_line(text, width)) <= width
     assert cut(text, cells(text)) == text
-    assert one_line(text, cells(text)) == " ".join(harmless(text).split())
+    assert one_line(text, cells(text)) == " ".join(for_terminal(text).split())
 
 
 @pytest.mark.parametrize(

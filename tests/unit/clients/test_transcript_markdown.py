@@ -17,7 +17,8 @@ WIDTH = 40
 
 def rendered(*pieces: str) -> list[str]:
     flow = MarkdownFlow(Paint(True), lambda: WIDTH)
-    return [line for piece in pieces for line in flow.feed(piece)] + flow.finish("".join(pieces))
+    fed = [line for piece in pieces for line in flow.feed(piece)]
+    return [*fed, *flow.finish("".join(pieces))]
 
 
 def plain(*pieces: str) -> list[str]:

@@ -102,8 +102,8 @@ def test_what_is_too_long_is_set_in_where_it_goes_on() -> None:
     write = folding(lines.append, lambda: 20)
     paint = Paint(True)
     write(paint.dim("  │ output of a tool that goes on"))
-    write("● bash one two three four")
-    write("漢字" * 6)
+    write(paint.text("● bash one two three four"))
+    write(paint.text("漢字" * 6))
     assert all(line.startswith("\x1b[2m") for line in lines[:2])
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in lines] == [
         "  │ output of a tool",

@@ -1,0 +1,61 @@
+"""The one place where text meets a terminal: standard streams that clean what is not `SafeText`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, without_reordering
+
+
+class SafeStream:
+    """A text stream that lets `SafeText` through and cleans every other text, as of click, warnings and tracebacks.
+
+    Bytes written to its `buffer` are its caller's own affair: prompt_toolkit writes its control sequences there.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what is left of a text when it is safe; returns its length."""
+        if not isinstance(text, str):
+            raise TypeError(f"a text is written, not {type(text).__name__}")
+        self._stream.write(_made_safe(text, self._stream))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts, each made safe."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _made_safe(text: str, stream: TextIO) -> SafeText:
+    if not stream.isatty():
+        return for_pipe(text)
+    return without_reordering(for_terminal(text))
+
+
+def install() -> None:
+    """Make standard output and standard error safe, until the process ends."""
+    sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
+
+
+@contextmanager
+def safe_streams() -> Generator[None]:
+    """Make standard output and standard error safe within the block."""
+    before = sys.stdout, sys.stderr
+    install()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _safe(stream: TextIO) -> TextIO:
+    return stream if isinstance(stream, SafeStream) else cast(TextIO, SafeStream(stream))

@@ -1,0 +1,118 @@
+"""Untrusted text made safe to print.
+
+Whatever comes from a server, a model, a tool, a file system or a command line is a plain `str`. What may be printed as
+it is has the type `SafeText`, which only this module and the colours of `bedrock.cli.paint` make. Output functions take
+`SafeText`, so mypy refuses text that nobody has cleaned; the streams of `bedrock.cli.text.safe_streams` clean the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+#: Combining marks on one character that a terminal gets; no script needs as many, and more cover the lines around.
+MOST_COMBINING = 8
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# C0 without tab and line feed, DEL, C1, lone surrogates.
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
+# What changes the direction of writing, for people who read only the result, and other ends of lines than \n.
+_REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+# What takes no room at all, so that a word can hide it; not the joiners, which emoji and some scripts need.
+_INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_UNSAFE_AT_TERMINALS = re.compile(f"[{_CONTROL}{_REORDERING}]")
+_REORDERING_ONLY = re.compile(f"[{_REORDERING}]")
+_HIDDEN = re.compile(f"[{_CONTROL}{_REORDERING}{_INVISIBLE}]")
+_UNSAFE_IN_PIPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MANY_SYMBOLS = re.compile(rf"[^\w\s\x00-\x7f]{{{MOST_COMBINING + 1},}}")
+"""Where combining marks may be too many; most of what is found has none."""
+
+
+class SafeText(str):
+    """Text that is printed as it is: printable characters, tabs, line feeds, and the colours that we put in.
+
+    Made by the functions of this module and by `Paint`. An f-string of it is a plain `str` again, whose colours get
+    lost when it is cleaned: join parts with `Paint.text` instead.
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> SafeText:
+        """Append; what is not safe yet is cleaned."""
+        return SafeText(str.__add__(self, for_terminal(other)))
+
+    def __radd__(self, other: str) -> SafeText:
+        """Prepend; what is not safe yet is cleaned."""
+        return SafeText(str.__add__(for_terminal(other), self))
+
+    def lines(self) -> list[SafeText]:
+        """Split at line feeds, which are never within a colour."""
+        return [SafeText(line) for line in self.split("\n")]
+
+
+def for_terminal(text: str) -> SafeText:
+    """Make text safe for a terminal: it shows every character and obeys none.
+
+    Line feeds and tabs stay, colours are removed, carriage returns end lines, and every other control character, what
+    changes the direction of writing, and half of a surrogate pair become visible marks such as \\x1b or \\u202e.
+    """
+    if isinstance(text, SafeText):
+        return text
+    if text.isascii() and text.isprintable():
+        return SafeText(text)
+    text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = _MANY_SYMBOLS.sub(_thin_out, text)
+    return SafeText(_UNSAFE_AT_TERMINALS.sub(_mark, text))
+
+
+def for_pipe(text: str) -> SafeText:
+    """Make text safe for a file or a program: it loses the controls C0, DEL and C1 but for line feeds and tabs. Half of
+    a surrogate pair, which no encoding has, becomes a replacement character.
+    """
+    if isinstance(text, SafeText):
+        return text
+    return SafeText(_SURROGATE.sub("\ufffd", _UNSAFE_IN_PIPES.sub("", text)))
+
+
+def literal(text: str) -> SafeText:
+    """Show every character of what somebody is asked to allow: nothing is removed, and what is invisible is a mark.
+    Only line feeds and tabs stay.
+    """
+    return SafeText(_HIDDEN.sub(_mark, text))
+
+
+def json_text(line: str) -> SafeText:
+    """Escape what a line of JSON should have escaped; it means the same, since JSON has such characters in strings
+    only.
+    """
+    return SafeText(_HIDDEN.sub(_json_escape, line))
+
+
+def without_reordering(text: SafeText) -> SafeText:
+    """Mark what changes the direction of writing, in text that may have been made for a pipe."""
+    return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
+
+
+def _thin_out(found: re.Match[str]) -> str:
+    """Leave out what is more than MOST_COMBINING marks in a row, and show that something is missing."""
+    kept, row = "", 0
+    for character in found.group():
+        row = row + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if row <= MOST_COMBINING:
+            kept += character
+        elif row == MOST_COMBINING + 1:
+            kept += "…"
+    return kept
+
+
+def _mark(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
