@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from bedrock.local_server import NotPrivate
 from bedrock.cli.text.output import print_text
+from bedrock.local_server import NotPrivate
 
 from actors.ports import DataDirectoryBusy, StoreUnusable
 from server.cli import USAGE, fail
