@@ -17,7 +17,7 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import QueueChanged
-from actors.core.states import AwaitingToolApproval, ContextExhausted
+from actors.core.states import AwaitingContinuation, AwaitingToolApproval, ContextExhausted
 from actors.effect_executor import live_run
 from actors.machine import Machine
 from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken
@@ -33,7 +33,6 @@ from actors.requests import (
     EtagMismatch,
     Invalid,
     ModeSet,
-    NotExhausted,
     NotFound,
     Request,
     Resolve,
@@ -266,7 +265,7 @@ class Commands:
         if successor is not None:
             return successor
         if not isinstance(machine.state, ContextExhausted):
-            raise NotExhausted("the context is not used up: send a message instead")
+            raise Rejected(_why_not_continued(machine))
         return self._succeed(machine, request, machine.state.summary)
 
     def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:
@@ -310,6 +309,13 @@ class Commands:
         if record is None:
             raise NotFound("the conversation that this request_id created has been deleted")
         return record
+
+
+def _why_not_continued(machine: Machine) -> Reason:
+    if not machine.record.user_initiated:
+        return Reason.SUB_AGENT
+    summarising = isinstance(machine.state, AwaitingContinuation)
+    return Reason.CONTINUATION_IN_PROGRESS if summarising else Reason.NOT_EXHAUSTED
 
 
 def cancel_event(request: Cancel, at: int) -> UserCancel:

@@ -36,7 +36,7 @@ from actors.effect_executor import EffectExecutor, JobGone, Work
 from actors.journal import TreeReaped
 from actors.llm_runner import Outcome, TextWaiting
 from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
-from actors.requests import Cancel, Delete, EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+from actors.requests import Cancel, Delete, EtagMismatch, Expired, Invalid, NotFound
 from actors.road import Road, needs_rest
 from actors.runtime import Runtime
 from actors.sub_agents import AgentLeft, Birth, outcome_of
@@ -188,7 +188,7 @@ class ConversationActor(Actor):
                 self._delete_once_dead(asked)
             else:
                 asked.succeed(answer)
-        except (Rejected, NotFound, NotExhausted, Invalid, EtagMismatch) as refusal:
+        except (Rejected, NotFound, Invalid, EtagMismatch) as refusal:
             asked.fail(refusal)
         except SlugTaken:
             asked.fail(Rejected(Reason.SLUG_TAKEN))

@@ -39,10 +39,6 @@ class EtagMismatch(Exception):
     """The conversation's settings changed since they were read."""
 
 
-class NotExhausted(Exception):
-    """Only a conversation whose context is used up can be continued."""
-
-
 class Create(Struct, frozen=True):
     """Start a conversation."""
 

@@ -1,8 +1,12 @@
 """`python -m server` is `bedrock serve`."""
 
-from bedrock.cli.text import safe_streams
+from bedrock import _interrupts
 
-from server.cli import serve
+_interrupts.end_at_once()
+
+from bedrock.cli.text import safe_streams  # noqa: E402 -- Ctrl-C during an import ends in a line too
+
+from server.cli import serve  # noqa: E402
 
 safe_streams.install()
 serve(prog_name="python -m server")

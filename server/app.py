@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from bedrock._interrupts import end_at_once, ending_at_once
 from bedrock.local_server import TOKEN_FILE, NotPrivate
 
 from actors.event_hub import EventHub
@@ -158,7 +159,7 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
     program started ends with that program, however it ends. Raises CannotStart or ConfigError.
     """
-    with Deadline() as deadline, wire(config) as wired:
+    with Deadline() as deadline, ending_at_once(), wire(config) as wired:
         try:
             restored = wired.supervisor.start()
         except StoreError as error:
@@ -168,7 +169,10 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
         if restored:
             what = "conversation" if len(restored) == 1 else "conversations"
             log.info("brought %d %s to rest after a restart", len(restored), what)
-        asyncio.run(_serve(config, wired, announce, deadline, until_eof))
+        try:
+            asyncio.run(_serve(config, wired, announce, deadline, until_eof))
+        finally:
+            end_at_once()  # the loop has given SIGINT back to Python
     log.info("stopped")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import NotPrivate
 
@@ -36,13 +37,16 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     A server may use it meanwhile. The copy is that of one moment, and it is checked. Token, keys and settings are
     not in it.
     """
-    from actors.store.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
+    with ending_at_once():
+        from actors.store.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
 
     directory = _directory(data_dir, config)
     try:
         made = back_up(directory, file, replace=force)
     except (BackupFailed, StoreUnusable) as error:
         fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExists) else FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted: no backup was made", INTERRUPTED)
     print_text(f"backed up {_amount(made)} to {made.path}")
 
 
@@ -51,24 +55,33 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
 @_config
 @_data_dir
 @click.option("--force", is_flag=True, help="Also where there is a database; it is kept under another name.")
-def restore(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
+@click.option("--accept-damage", is_flag=True, help="Also a backup in which conversations are damaged; they are named.")
+def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
     """Make a backup the database of a stopped server.
 
-    What has happened since the backup is not in it. The next start brings all conversations to rest.
+    Every row of it is checked first. What has happened since the backup is not in it. The next start brings all
+    conversations to rest.
     """
-    from actors.store.backup import BackupFailed  # noqa: PLC0415 -- not for --help
-    from actors.store.backup import restore as put_back  # noqa: PLC0415
+    with ending_at_once():
+        from actors.store.backup import BackupFailed, DamagedBackup  # noqa: PLC0415 -- not for --help
+        from actors.store.backup import restore as put_back  # noqa: PLC0415
 
     directory = _directory(data_dir, config)
     try:
-        made = put_back(file, directory, replace=force)
+        made = put_back(file, directory, replace=force, accept_damage=accept_damage)
+    except DamagedBackup as error:
+        fail(f"nothing was restored: {error}; --accept-damage restores it as it is", FAILED)
     except (BackupFailed, StoreUnusable) as error:
         fail(f"nothing was restored: {error}", FAILED)
     except DataDirectoryBusy as error:
         fail(f"nothing was restored: {error}: stop the server first", FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted: nothing was restored", INTERRUPTED)
     print_text(f"restored {_amount(made)} to {made.path}")
     if made.kept:
         print_text(f"what was there is kept as {made.kept}")
+    for damage in made.damaged:
+        print_text(f"damaged: {damage}", err=True)
 
 
 def _directory(data_dir: str | None, config: Path | None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
 from server.config import LOG_LEVELS, SANDBOXES, Config, ConfigError, load
@@ -58,8 +59,9 @@ def _serve(config: Config, *, until_eof: bool) -> None:
     from server.tuning import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
 
     tune_process()
-    from server import logs  # noqa: PLC0415
-    from server.app import CannotStart, run  # noqa: PLC0415
+    with ending_at_once():
+        from server import logs  # noqa: PLC0415
+        from server.app import CannotStart, run  # noqa: PLC0415
 
     logs.set_up(config.log_level)
     try:

@@ -17,7 +17,7 @@ from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.ports import ImagesUnavailable, RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
-from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+from actors.requests import EtagMismatch, Expired, Invalid, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.STORE_UNAVAILABLE: _Code.UNAVAILABLE,
     Reason.SHUTTING_DOWN: _Code.UNAVAILABLE,
     Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
+    Reason.NOT_EXHAUSTED: _Code.FAILED_PRECONDITION,
 }
 
 FIELDS = {
@@ -176,7 +177,6 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     Stalled: _Code.ABORTED,
     Lost: _Code.UNAVAILABLE,
     EtagMismatch: _Code.ABORTED,
-    NotExhausted: _Code.FAILED_PRECONDITION,
     Expired: _Code.DEADLINE_EXCEEDED,
     Unanswered: _Code.DEADLINE_EXCEEDED,
     ImagesUnavailable: _Code.UNAVAILABLE,
@@ -186,7 +186,6 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
 
 _TEXTS: dict[type[BaseException], str] = {
     EtagMismatch: "the conversation has changed since it was read: read it again",
-    NotExhausted: "only a conversation whose context is used up can be continued",
     Expired: "the deadline passed before the call was carried out; nothing was changed",
     CancelledError: "cancelled",
 }

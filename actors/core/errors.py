@@ -75,6 +75,7 @@ class Reason(StrEnum):
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
     SHUTTING_DOWN = "SHUTTING_DOWN"
     PERMISSION_DENIED = "PERMISSION_DENIED"
+    NOT_EXHAUSTED = "NOT_EXHAUSTED"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -104,6 +105,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.STORE_UNAVAILABLE: "the store cannot take the change now: nothing was changed, try again",
     Reason.SHUTTING_DOWN: "the server is shutting down",
     Reason.PERMISSION_DENIED: "this token may not do that",
+    Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 
 

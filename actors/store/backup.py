@@ -6,23 +6,28 @@ leaves no half file under a name that somebody counts on; the next one takes wha
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import peewee
 from msgspec import Struct
 from peewee import SqliteDatabase
 
+from actors.store.checking import check_all
 from actors.store.data_directory import DataDirectory
-from actors.store.engine import BUSY_SECONDS, FILE, raw, schema_of, sqlite3
+from actors.store.engine import BUSY_SECONDS, FILE, raw, sqlite3
+from actors.store.partial_file import PART, BackupFailed, part_of
+from actors.store.schema_version import migrate, schema_of
 
-PART = ".part"
-"""Ends the name of what is not complete."""
+MAX_DAMAGED = 8
+"""Named by a restore, at most."""
+__all__ = ["BackupFailed", "Copied", "DamagedBackup", "TargetExists", "back_up", "restore"]
+
 PAGES = 1_024
 """Copied in one step; between two of them Ctrl-C is heard."""
 
@@ -30,12 +35,12 @@ _LIVE, _AT_REST = "mode=ro", "immutable=1"
 """How to open a file for reading: one that others may write, and one that nobody does."""
 
 
-class BackupFailed(Exception):
-    """A backup or a restore that was not made, and changed nothing; the text says why."""
-
-
 class TargetExists(BackupFailed):
     """The file that a backup was to be written to is there already."""
+
+
+class DamagedBackup(BackupFailed):
+    """Conversations in the backup are not what was written; the file as a whole can be read."""
 
 
 class Copied(Struct, frozen=True):
@@ -48,6 +53,8 @@ class Copied(Struct, frozen=True):
     """Bytes."""
     kept: Path | None = None
     """What a restore found in its place is called this now."""
+    damaged: tuple[str, ...] = ()
+    """What a restore put back although it is not what was written, and what is wrong with it."""
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
@@ -62,7 +69,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
         raise BackupFailed(f"there is no database in {directory}")
     if target.parent == directory.resolve():
         raise BackupFailed(f"{target} is in the data directory itself: choose another place")
-    with _told(f"{source} cannot be copied to {target}"), _part_of(target) as part:
+    with _told(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
         with _reading(source, _LIVE) as database:
             schema_of(database, source)
@@ -75,11 +82,13 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     return Copied(target, conversations, target.stat().st_size)
 
 
-def restore(backup: Path, directory: Path, *, replace: bool = False) -> Copied:
+def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
     """Put a copy of the file `backup` into the data directory as its database; makes the directory if it is missing.
 
-    With `replace` a database that is there stays beside it, under a name with the date. Raises BackupFailed;
-    StoreUnusable if the file is of a newer version; DataDirectoryBusy while a server holds the directory.
+    Every row of it is compared with its digest, and every log with its chain of hashes, first. With `replace` a
+    database that is there stays beside it, under a name with the date. Raises BackupFailed, also for a conversation
+    that is not what was written, unless that is accepted; StoreUnusable if the file is of a newer version;
+    DataDirectoryBusy while a server holds the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _told(f"{backup} cannot be restored to {directory}"):
@@ -87,14 +96,17 @@ def restore(backup: Path, directory: Path, *, replace: bool = False) -> Copied:
         there = target.exists()
         if there and not replace:
             raise BackupFailed(f"{directory} has a database: restore into another directory, or use --force to replace")
-        with _part_of(target) as part:
+        with part_of(target) as part:
             shutil.copyfile(backup, part)
             conversations = _checked(part, backup)
+            damaged = _damage(part)
+            if damaged and not accept_damage:
+                raise DamagedBackup(f"{backup} is damaged: {'; '.join(damaged)}")
             _sync(part)
             kept = _keep_aside(target) if there else None
             part.replace(target)
             _sync(directory)
-        return Copied(target, conversations, target.stat().st_size, kept)
+        return Copied(target, conversations, target.stat().st_size, kept, damaged)
 
 
 @contextmanager
@@ -130,39 +142,6 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 @contextmanager
-def _part_of(target: Path) -> Iterator[Path]:
-    """An empty file beside `target`, to be renamed to it when it is complete, and removed if that fails.
-
-    The lock on it goes with the process: what a killed one left is taken over. Raises BackupFailed while another
-    process writes it, OSError.
-    """
-    part = target.with_name(target.name + PART)
-    held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _lock(held, part)
-        try:
-            os.fchmod(held, 0o600)
-            os.ftruncate(held, 0)
-            yield part
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    finally:
-        os.close(held)
-
-
-def _lock(held: int, part: Path) -> None:
-    """Whoever had the lock before may have renamed the file: then it is not this name's any more."""
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(held), part.stat()):
-            return
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    raise BackupFailed(f"another process is writing {part}")
-
-
-@contextmanager
 def _reading(path: Path, how: str) -> Iterator[SqliteDatabase]:
     """A connection that cannot write; not even a checkpoint when it is closed as the last one."""
     address = f"{path.absolute().as_uri()}?{how}"
@@ -193,6 +172,18 @@ def _checked(path: Path, origin: Path) -> int:
         _schema(database, origin)
         (conversations,) = raw(database).execute("SELECT count(*) FROM conversations").fetchone()
     return int(conversations)
+
+
+def _damage(part: Path) -> tuple[str, ...]:
+    """What in a copy is not what was written, the first few in words; it is brought up to date first."""
+    database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
+    try:
+        migrate(database)
+        found = list(islice(check_all(raw(database)), MAX_DAMAGED + 1))
+    finally:
+        database.close()
+    told = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
+    return (*told, "and more") if len(found) > MAX_DAMAGED else tuple(told)
 
 
 def _schema(database: SqliteDatabase, origin: Path) -> None:

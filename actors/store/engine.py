@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import peewee
 from peewee import SqliteDatabase
-from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
 from actors.ports import StoreUnusable
 
@@ -26,13 +25,10 @@ __all__ = [
     "BUSY_SECONDS",
     "FILE",
     "INCREMENTAL",
-    "MIGRATIONS",
-    "migrate",
     "open_reader",
     "open_writer",
     "raw",
     "reader_of",
-    "schema_of",
     "sqlite3",
     "wal_reset_race",
 ]
@@ -41,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 FILE = "bedrock.db"
 """Name of the database inside the data directory."""
-MIGRATIONS = Path(__file__).with_name("migrations")
 INCREMENTAL = 2
 """The mode in which a database can give free pages back a few at a time. Chosen when the file is made."""
 WAL_PAGES = 8_192
@@ -140,27 +135,3 @@ def open_reader(path: Path) -> SqliteDatabase:
     )
     database.connect()
     return database
-
-
-def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """The latest migration that the database at `path` has had, empty if it is none of ours.
-
-    Raises StoreUnusable if it was written by a newer version, or what SQLite raises.
-    """
-    had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
-    unknown = [migration.name for migration in had if migration.path is None]
-    if unknown:
-        raise StoreUnusable(f"{path} was written by a newer version: it has {', '.join(unknown)}")
-    return had[-1].name if had else ""
-
-
-def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
-    """Bring the schema up to date, each migration in a transaction of its own.
-
-    Raises StoreUnusable if the file was written by a newer version, or is no database of ours.
-    """
-    try:
-        schema_of(database, Path(database.database), directory)
-        Runner(database, str(directory)).up()
-    except (sqlite3.Error, peewee.PeeweeException) as error:
-        raise StoreUnusable(f"{database.database} cannot be brought up to date: {error}") from error

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +32,19 @@ from actors.ports import (
     StoredEvent,
 )
 from actors.store import changes, listing, pruning, rows, schema
+from actors.store.checking import ALL, FATES, LOGGED, MESSAGES, RECORDS, RUNS, beginning, check, every_text
 from actors.store.data_directory import DataDirectory
-from actors.store.engine import FILE, INCREMENTAL, migrate, open_writer, raw, sqlite3
-from actors.store.journal import LOG, LogRow, events_of, journal_row
-from actors.store.outcomes import FATE, RUN, fate_of, run_of
-from actors.store.pruning import BEGINNING, Bounds, Place, behind, prunable
-from actors.store.readers import Readers
-from actors.store.verifying import StoredRows, violations
+from actors.store.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
+from actors.store.journal import LogRow, events_of, journal_row
+from actors.store.outcomes import fate_of, run_of
+from actors.store.pruning import Bounds, behind, prunable
+from actors.store.readers import Readers, read_again
+from actors.store.schema_version import migrate
 from actors.store.writer import Writer
 
 _log = logging.getLogger(__name__)
 
-_RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
-_LOAD = f"SELECT {_RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
-_ROW = f"SELECT {_RECORDS} FROM conversations WHERE id = ?"  # noqa: S608
-_PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id = ?"  # noqa: S608
-_MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
+_LOAD = f"SELECT {RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
 WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
@@ -56,15 +52,6 @@ WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
     ORDER BY first_revision DESC LIMIT 1), 0)
 ORDER BY first_revision LIMIT :limit
 """
-_LOG = f"SELECT {', '.join(LOG)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY first_revision, step LIMIT ?"  # noqa: S608
-_RUNS = f"SELECT {', '.join(RUN)} FROM runs WHERE conversation_id = ?"  # noqa: S608
-_FATES = f"SELECT {', '.join(FATE)} FROM fates WHERE conversation_id = ?"  # noqa: S608
-_OTHERS = (
-    f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_id = ?",  # noqa: S608
-    f"SELECT {', '.join(rows.ATTACHMENT)} FROM attachments WHERE conversation_id = ?",  # noqa: S608
-)
-MAX_FINDINGS = 100
-"""Of one conversation; where so much is wrong, more tells nothing new."""
 _AGED = """
 SELECT id FROM conversations WHERE id > :after AND created_at < :before AND last_seq > :keep AND :before > (
     SELECT at FROM log WHERE conversation_id = id ORDER BY first_revision, step LIMIT 1)
@@ -74,9 +61,6 @@ _ARCHIVED = """
 SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
 ORDER BY id LIMIT :limit
 """
-_PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"
-_ALL = -1
-"""SQLite's LIMIT for no limit."""
 
 
 class PeeweeStore:
@@ -102,12 +86,13 @@ class PeeweeStore:
     def delete(self, conversation_id: str) -> None:
         self._writer.write(changes.Deletion(conversation_id))
 
+    @read_again
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         with self._reading(at_one_moment=True) as connection:
-            begins = _beginning(connection, conversation_id)
+            begins = beginning(connection, conversation_id)
             last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
             bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
-            log = connection.execute(_LOG, (conversation_id, begins.step, pruning.ROWS + 1))
+            log = connection.execute(LOGGED, (conversation_id, begins.step, pruning.ROWS + 1))
             going = prunable(begins, map(LogRow._make, log), bounds)
         if going:
             self._writer.write(changes.Pruning(conversation_id, behind(going[-1]), was=begins))
@@ -128,18 +113,22 @@ class PeeweeStore:
 
     # --- conversations ----------------------------------------------------------------------------------------
 
+    @read_again
     def load(self, conversation_id: str) -> ConversationRecord | None:
         with self._reading() as connection:
             return self._load(connection, conversation_id)
 
+    @read_again
     def owner(self, conversation_id: str) -> str | None:
         table = schema.Conversation
         return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
+    @read_again
     def find_slug(self, slug: str) -> str | None:
         found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
         return next(iter(self._column(found)), None)
 
+    @read_again
     def list(
         self,
         *,
@@ -151,7 +140,7 @@ class PeeweeStore:
         skipped: Callable[[str], object] = lambda conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         found: list[ConversationRecord] = []
-        with self._readers.lend() as database, _every_text(raw(database), "surrogateescape"):
+        with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
             while (wanted := limit - len(found)) > 0:
                 page = list(listing.query(principal, archived, parent, before, wanted).execute(database))
                 found += self._readable(raw(database), page, skipped)
@@ -173,10 +162,12 @@ class PeeweeStore:
                 _log.error("conversation %s cannot be read and is left out: %s", conversation_id, type(error).__name__)
                 skipped(conversation_id)
 
+    @read_again
     def children(self, conversation_id: str) -> tuple[str, ...]:
         table = schema.Conversation
         return self._column(table.select(table.id).where(table.parent_conversation == conversation_id))
 
+    @read_again
     def unsettled(self) -> tuple[str, ...]:
         return self._column(schema.Conversation.select(schema.Conversation.id).where(SQL(schema.UNSETTLED)))
 
@@ -186,12 +177,14 @@ class PeeweeStore:
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
         return self._ids(_ARCHIVED, {"before": before, "after": after, "limit": limit})
 
+    @read_again
     def _ids(self, query: str, values: dict[str, int | str]) -> tuple[str, ...]:
         with self._reading() as connection:
             return tuple(id_ for (id_,) in connection.execute(query, values))
 
     # --- messages and events ----------------------------------------------------------------------------------
 
+    @read_again
     def messages(
         self,
         conversation_id: str,
@@ -201,13 +194,14 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        query = _between(_MESSAGES, "sequence_id", before, descending=descending)
+        query = _between(MESSAGES, "sequence_id", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(rows.message_of, connection.execute(query, (conversation_id, after, limit))))
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
-        return self.messages(conversation_id, before=through + 1, limit=_ALL)
+        return self.messages(conversation_id, before=through + 1, limit=ALL)
 
+    @read_again
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
         bounds = {"id": conversation_id, "next": after + 1, "limit": limit}
         with self._reading() as connection:
@@ -217,6 +211,7 @@ class PeeweeStore:
             raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
+    @read_again
     def stopped_runs(
         self,
         conversation_id: str,
@@ -226,10 +221,11 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        query = _between(_RUNS, "revision", before, descending=descending)
+        query = _between(RUNS, "revision", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(run_of, connection.execute(query, (conversation_id, after, limit))))
 
+    @read_again
     def settled_inputs(
         self,
         conversation_id: str,
@@ -239,12 +235,13 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        query = _between(_FATES, "revision", before, descending=descending)
+        query = _between(FATES, "revision", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(fate_of, connection.execute(query, (conversation_id, after, limit))))
 
+    @read_again
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        query = f"{_MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
+        query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
         with self._reading(at_one_moment=True) as connection:
             record = self._load(connection, conversation_id)
             if record is None:
@@ -252,28 +249,23 @@ class PeeweeStore:
             latest = connection.execute(query, (conversation_id, recent_messages)).fetchall()
             return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
 
+    @read_again
     def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
         with self._reading() as connection:
-            found = connection.execute(_LOG, (conversation_id, after_step, limit))
+            found = connection.execute(LOGGED, (conversation_id, after_step, limit))
             return tuple(journal_row(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         try:
-            with self._reading(at_one_moment=True) as connection, _every_text(connection):
-                conversation = connection.execute(_ROW, (conversation_id,)).fetchone()
-                if conversation is None:
-                    return ()
-                log = map(LogRow._make, connection.execute(_LOG, (conversation_id, 0, _ALL)))
-                messages = connection.execute(f"{_MESSAGES} ORDER BY sequence_id", (conversation_id,))
-                prompt = connection.execute(_PROMPT, (conversation_id,)).fetchone()
-                begins = _beginning(connection, conversation_id)
-                runs, fates = (connection.execute(query, (conversation_id,)) for query in (_RUNS, _FATES))
-                others = chain.from_iterable(connection.execute(query, (conversation_id,)) for query in _OTHERS)
-                stored = StoredRows(conversation, prompt, begins, log, messages, runs, fates, others)
-                return tuple(islice(violations(stored), MAX_FINDINGS))
+            return self._checked(conversation_id)
         except StoreDamaged:
             _log.exception("conversation %s cannot be verified", conversation_id)
             return ("the database file is damaged, so that not everything of the conversation can be read",)
+
+    @read_again
+    def _checked(self, conversation_id: str) -> tuple[str, ...]:
+        with self._reading(at_one_moment=True) as connection:
+            return check(connection, conversation_id)
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
@@ -283,12 +275,14 @@ class PeeweeStore:
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
         return self._command("principal", principal, request_id)
 
+    @read_again
     def _command(self, owner: str, value: str, request_id: str) -> CommandRecord | None:
         query = f"SELECT request_id, body_hash, answer, at FROM commands WHERE {owner} = ? AND request_id = ?"  # noqa: S608
         with self._reading() as connection:
             row = connection.execute(query, (value, request_id)).fetchone()
         return None if row is None else CommandRecord(row[0], row[1], row[2].encode(), row[3])
 
+    @read_again
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
         query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
         with self._reading() as connection:
@@ -335,22 +329,6 @@ class PeeweeStore:
         last = found[-1][0] if found else 0
         state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
         return msgspec.structs.replace(record, state=state)
-
-
-@contextmanager
-def _every_text(connection: sqlite3.Connection, errors: str = "replace") -> Iterator[None]:
-    """For the time of the block, texts that are no UTF-8 are read all the same, with replacements or surrogates."""
-    connection.text_factory = lambda raw: raw.decode(errors=errors)
-    try:
-        yield
-    finally:
-        connection.text_factory = str
-
-
-def _beginning(connection: sqlite3.Connection, conversation_id: str) -> Place:
-    """Where the log begins: behind what was pruned."""
-    row = connection.execute(_PRUNED, (conversation_id,)).fetchone()
-    return Place(*row) if row else BEGINNING
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import peewee
 from msgspec import DecodeError
 
 from actors.ports import StoreDamaged, StoreError, StoreUnavailable
 from actors.store.engine import open_reader, reader_of, sqlite3
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 READERS = 16
 """Connections at most; whoever finds none waits for a read to end."""
@@ -71,6 +79,23 @@ class Readers:
         for _ in range(READERS):
             self._places.acquire()
         self._places.release(READERS)
+
+
+def read_again(read: Callable[P, T]) -> Callable[P, T]:
+    """A read that is done once more, on another connection, before what it finds counts as damaged.
+
+    SQLite calls a page damaged that the disk failed to deliver; a disk often delivers it at the second try.
+    """
+
+    @wraps(read)
+    def reading(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*args, **named)
+        except StoreDamaged:
+            _log.warning("what was read is damaged; it is read once more")
+            return read(*args, **named)
+
+    return reading
 
 
 def _explained(error: BaseException) -> StoreError | None:

@@ -23,6 +23,7 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── ContinuationInProgress
     │   ├── ModeUnavailable
     │   ├── NotAwaitingApproval
+    │   ├── NotExhausted
     │   ├── NotSubAgent
     │   ├── SubAgent
     │   └── Terminal
@@ -83,6 +84,7 @@ __all__ = [
     "ModeUnavailable",
     "ModelUnavailable",
     "NotAwaitingApproval",
+    "NotExhausted",
     "NotFound",
     "NotSubAgent",
     "OutOfRange",
@@ -236,6 +238,12 @@ class ModeUnavailable(FailedPrecondition):
 
 class NotAwaitingApproval(FailedPrecondition):
     """The conversation waits for no approval."""
+
+
+class NotExhausted(FailedPrecondition):
+    """The context is not used up, so that there is nothing to continue."""
+
+    hint = "Send a message instead."
 
 
 class NotSubAgent(FailedPrecondition):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from bedrock._interrupts import INTERRUPTED
 from msgspec.structs import fields as struct_fields
 
 from actors.llm.catalog import Catalog
@@ -136,7 +137,7 @@ def test_the_example_of_providers_can_be_used(tmp_path: Path) -> None:
 
 def test_the_exit_codes_of_the_server_are_named() -> None:
     rows = table(section(OPERATIONS, "## Start and stop"))
-    assert [int(code) for code, _ in rows] == [0, cli.CANNOT_START, cli.USAGE]
+    assert [int(code) for code, _ in rows] == [0, cli.CANNOT_START, cli.USAGE, INTERRUPTED]
 
 
 # --- architecture -----------------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ distribution, by the entry point group "bedrock.commands".
 import os
 import sys
 
+from bedrock import _interrupts
 from bedrock.cli import streams
 
 
 def main() -> None:
     """Run the program with the arguments of the process. Always ends with SystemExit."""
+    _interrupts.end_at_once()
     # What gRPC logs about lost connections is said better by us.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     streams.prepare()
@@ -23,4 +25,7 @@ def main() -> None:
     from bedrock.cli.text import safe_streams  # noqa: PLC0415
 
     safe_streams.install()  # for good: a traceback is printed after everything else
-    bedrock.main(prog_name="bedrock")
+    try:
+        bedrock.main(prog_name="bedrock")
+    finally:
+        _interrupts.end_at_once()

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from bedrock import _interrupts
 from bedrock.cli import exits
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_streams import safe_streams
@@ -85,15 +86,20 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that does not exist is answered with those that are spelled alike."""
+        """Find the command; one that does not exist is answered with those that are spelled alike.
+
+        From then on Ctrl-C is the command's own matter.
+        """
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
         except click.UsageError as error:
             from difflib import get_close_matches  # noqa: PLC0415 -- loaded for a mistake only
 
             alike = get_close_matches(args[0], self.list_commands(ctx), n=2)
             hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
             raise click.UsageError(error.message + hint, ctx) from None
+        _interrupts.raise_again()
+        return found
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; whatever it prints, errors of click included, is made safe for where it goes."""

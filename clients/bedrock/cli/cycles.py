@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from bedrock import v1
+from bedrock._interrupts import ending_at_once
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import CONVERSATION
@@ -97,7 +98,8 @@ def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
 def _fold() -> Any:
     """What makes cycles of lines; it is the server's, and works without a server running."""
     for plugged in entry_points(group=GROUP, name="cycles"):
-        return plugged.load()
+        with ending_at_once():
+            return plugged.load()
     raise exits.Failure(
         "cycles of a file are made by the server's program, which is not installed here",
         "Install it from a checkout with `pip install .`; no server has to run.",

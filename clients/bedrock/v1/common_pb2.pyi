@@ -191,6 +191,12 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     Use a token that allows the call.
     """
+    REFUSAL_REASON_NOT_EXHAUSTED: _RefusalReason.ValueType  # 27
+    """FAILED_PRECONDITION. ContinueConversation was called, but the context of the
+    conversation is not used up.
+
+    Send a message instead, or call TriggerContinuation first.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which a well-formed call is refused.
@@ -212,8 +218,6 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
       `google.rpc.ResourceInfo` repeats the name. Correct the name.
     * ABORTED: The `etag` is outdated, or a watcher read nothing for too long. Read
       the conversation again, or resume the stream.
-    * FAILED_PRECONDITION: ContinueConversation was called for a conversation whose
-      context is not used up. Call TriggerContinuation first.
     * UNAUTHENTICATED: The call brought no token, or an unknown one. Send the
       metadata `authorization: Bearer <token>`.
     * DEADLINE_EXCEEDED: The deadline passed, or the server did not answer in time.
@@ -394,6 +398,12 @@ conversation that belongs to somebody else is answered with NOT_FOUND instead.
 Reserved: this version of the server has one token, which allows everything.
 
 Use a token that allows the call.
+"""
+REFUSAL_REASON_NOT_EXHAUSTED: RefusalReason.ValueType  # 27
+"""FAILED_PRECONDITION. ContinueConversation was called, but the context of the
+conversation is not used up.
+
+Send a message instead, or call TriggerContinuation first.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 

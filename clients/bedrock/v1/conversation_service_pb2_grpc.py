@@ -436,10 +436,11 @@ class ConversationServiceServicer(object):
         working directory, model, mode and settings. Nothing runs yet.
 
         A conversation has one successor at most: if it exists, it is returned, and
-        the fields of the request have no further effect. A conversation whose context
-        is not used up is FAILED_PRECONDITION, with CONTINUATION_IN_PROGRESS while the
-        summary is being written and SUB_AGENT for a sub-agent; call
-        TriggerContinuation first. Idempotent by `request_id`.
+        the fields of the request have no further effect. Refused with
+        NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
+        CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
+        written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
+        `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

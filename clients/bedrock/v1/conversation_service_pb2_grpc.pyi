@@ -217,10 +217,11 @@ class ConversationServiceStub:
     working directory, model, mode and settings. Nothing runs yet.
 
     A conversation has one successor at most: if it exists, it is returned, and
-    the fields of the request have no further effect. A conversation whose context
-    is not used up is FAILED_PRECONDITION, with CONTINUATION_IN_PROGRESS while the
-    summary is being written and SUB_AGENT for a sub-agent; call
-    TriggerContinuation first. Idempotent by `request_id`.
+    the fields of the request have no further effect. Refused with
+    NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
+    CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
+    written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
+    `request_id`.
     """
     SpawnSubAgents: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]
     """Starts sub-agents by hand, as a run of its own.
@@ -582,10 +583,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     working directory, model, mode and settings. Nothing runs yet.
 
     A conversation has one successor at most: if it exists, it is returned, and
-    the fields of the request have no further effect. A conversation whose context
-    is not used up is FAILED_PRECONDITION, with CONTINUATION_IN_PROGRESS while the
-    summary is being written and SUB_AGENT for a sub-agent; call
-    TriggerContinuation first. Idempotent by `request_id`.
+    the fields of the request have no further effect. Refused with
+    NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
+    CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
+    written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
+    `request_id`.
     """
     SpawnSubAgents: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]  # type: ignore[assignment]
     """Starts sub-agents by hand, as a run of its own.
@@ -1022,10 +1024,11 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         working directory, model, mode and settings. Nothing runs yet.
 
         A conversation has one successor at most: if it exists, it is returned, and
-        the fields of the request have no further effect. A conversation whose context
-        is not used up is FAILED_PRECONDITION, with CONTINUATION_IN_PROGRESS while the
-        summary is being written and SUB_AGENT for a sub-agent; call
-        TriggerContinuation first. Idempotent by `request_id`.
+        the fields of the request have no further effect. Refused with
+        NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
+        CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
+        written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
+        `request_id`.
         """
 
     @_abc_1.abstractmethod

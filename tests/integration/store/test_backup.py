@@ -17,9 +17,11 @@ import pytest
 
 from actors.ports import DataDirectoryBusy, StoreUnusable
 from actors.store import backup as module
-from actors.store.backup import BackupFailed, back_up, restore
+from actors.store.backup import DamagedBackup, back_up, restore
 from actors.store.engine import FILE, raw, sqlite3
+from actors.store.partial_file import BackupFailed, part_of
 from actors.store.peewee_store import PeeweeStore, open_store
+from actors.store.schema_version import MIGRATIONS, migrate
 from tests.integration.store.drafts import Draft
 
 SECONDS = 40.0
@@ -178,7 +180,7 @@ def test_a_name_that_is_taken_meanwhile_is_not_overwritten(
 
 
 def test_two_processes_do_not_write_the_same_copy(data: Path, tmp_path: Path) -> None:
-    with module._part_of(tmp_path / "copy.db") as part:
+    with part_of(tmp_path / "copy.db") as part:
         part.write_text("of the other one")
         with pytest.raises(BackupFailed, match=f"another process is writing {part}"):
             back_up(data, tmp_path / "copy.db")
@@ -271,6 +273,55 @@ def test_a_damaged_backup_is_refused_and_the_database_stays(data: Path, tmp_path
         restore(target, data, replace=True)
     assert (data / FILE).read_bytes() == before
     assert names(data) <= {FILE, f"{FILE}-wal", f"{FILE}-shm", "lock"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "UPDATE messages SET content = replace(content, 'message', 'massage') WHERE conversation_id = 'c1'",
+            "c1: message",
+        ),
+        ("UPDATE log SET at = at + 1 WHERE conversation_id = 'c0' AND step = 2", "c0: step 2 is not what was written"),
+        ("DELETE FROM log WHERE conversation_id = 'c1' AND step = 3", "c1: "),
+        ("UPDATE conversations SET title = 'other' WHERE id = 'c0'", "c0: the conversation's row"),
+    ],
+)
+def test_a_backup_whose_rows_are_not_what_was_written_is_restored_only_if_that_is_accepted(
+    copy: Path, tmp_path: Path, change: str, said: str
+) -> None:
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        assert connection.execute(change).rowcount > 0
+    with pytest.raises(DamagedBackup, match=f"is damaged: conversation {said}"):
+        restore(copy, tmp_path / "other")
+    assert FILE not in names(tmp_path / "other")
+    made = restore(copy, tmp_path / "other", accept_damage=True)
+    assert [said in damage for damage in made.damaged] == [True]
+    assert names(tmp_path / "other") == {FILE, "lock"}
+
+
+def test_a_remembered_call_that_is_not_what_was_written_is_damage_too(copy: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        connection.execute(
+            "INSERT INTO commands (principal, request_id, body_hash, answer, at, digest) "
+            "VALUES ('p', 'r', '', '', 1, 'x')"
+        )
+    with pytest.raises(DamagedBackup, match="remembered calls of CreateConversation"):
+        restore(copy, tmp_path / "other")
+
+
+def test_a_backup_of_an_older_version_is_brought_up_to_date_and_checked(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = back_up(data, tmp_path / "copy.db").path
+    later = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, later)
+    (later / "0999_later.py").write_text("def up(_, db):\n    db.execute_sql('CREATE TABLE moods (x)')\n")
+    monkeypatch.setattr(module, "migrate", lambda database: migrate(database, later))
+    restored = restore(copy, tmp_path / "other").path
+    assert names(tmp_path / "other") == {FILE, "lock"}
+    with closing(sqlite3.connect(restored)) as connection:
+        assert connection.execute("SELECT count(*) FROM moods").fetchone() == (0,)
 
 
 def test_what_an_interrupted_backup_left_is_no_backup(copy: Path, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import peewee
 import pytest
 from msgspec.structs import replace
 
@@ -27,7 +29,7 @@ from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnava
 from actors.store import writer
 from actors.store.engine import WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.readers import READERS
+from actors.store.readers import READERS, Readers
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 
@@ -654,3 +656,66 @@ def test_deletion_uses_indexes_in_every_table(store: PeeweeStore) -> None:
                 f"EXPLAIN QUERY PLAN SELECT 1 FROM {table} WHERE conversation_id = 'c1'"
             ).fetchall()
             assert plan[0][3].startswith("SEARCH"), table
+
+
+# --- a disk that fails to deliver a page, once ----------------------------------------------------------------
+
+
+class Failing:
+    """A connection of which so many reads fail as SQLite says it of a page that could not be read."""
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    def lend(self, lend: Callable[[Readers], Any]) -> Callable[[Readers], Any]:
+        @contextmanager
+        def lending(readers: Readers) -> Iterator[peewee.SqliteDatabase]:
+            with lend(readers) as database:
+                if self.left:
+                    self.left -= 1
+                    raise sqlite3.DatabaseError("database disk image is malformed")
+                yield database
+
+        return lending
+
+
+READS: list[Callable[[PeeweeStore], object]] = [
+    lambda store: store.load("c1"),
+    lambda store: store.owner("c1"),
+    lambda store: store.find_slug("c1"),
+    lambda store: store.children("c1"),
+    lambda store: store.unsettled(),
+    lambda store: store.aged(before=9_999, keep=0, limit=9),
+    lambda store: store.archived(before=9_999, limit=9),
+    lambda store: store.list(principal="local", archived=False, parent=None, before=None, limit=9),
+    lambda store: store.messages("c1", limit=9),
+    lambda store: store.history("c1", 9),
+    lambda store: store.events("c1", after=0, limit=9),
+    lambda store: store.stopped_runs("c1", limit=9),
+    lambda store: store.settled_inputs("c1", limit=9),
+    lambda store: store.snapshot("c1", 9),
+    lambda store: store.journal("c1", after_step=0, limit=9),
+    lambda store: store.verify("c1"),
+    lambda store: store.command("c1", "r"),
+    lambda store: store.create_command("local", "r"),
+    lambda store: store.attachment("c1", "a"),
+]
+
+
+def test_what_a_disk_fails_to_deliver_once_is_read_again_before_it_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = Draft("c1")
+    with closing(open_store(tmp_path)) as store:
+        store.commit(draft.create())
+        store.commit(draft.next())
+        wanted = [read(store) for read in READS]
+        disk = Failing(0)
+        monkeypatch.setattr(Readers, "lend", disk.lend(Readers.lend))
+        for read, want in zip(READS, wanted, strict=True):
+            disk.left = 1
+            assert read(store) == want
+            assert disk.left == 0
+        disk.left = 2
+        with pytest.raises(StoreDamaged):
+            store.load("c1")

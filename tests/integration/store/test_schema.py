@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,9 +19,10 @@ from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
 from actors.ports import ConversationRecord, StoreUnusable
 from actors.store import rows, schema
-from actors.store.engine import FILE, MIGRATIONS, migrate, open_writer, sqlite3
+from actors.store.engine import FILE, open_writer, sqlite3
 from actors.store.journal import LOG
 from actors.store.peewee_store import open_store
+from actors.store.schema_version import MIGRATIONS, migrate
 from tests.integration.store.drafts import Draft
 
 SEED = """
@@ -213,6 +216,7 @@ def test_a_later_migration_keeps_what_is_stored(tmp_path: Path) -> None:
     assert "mood" in columns(database.connection(), "conversations")  # type: ignore[no-untyped-call]
     database.close()
     database = open_writer(tmp_path / "data" / FILE)
+    database.execute_sql("ALTER TABLE conversations DROP COLUMN mood")  # type: ignore[no-untyped-call]
     database.execute_sql("DELETE FROM schema_migration WHERE name LIKE '%later'")  # type: ignore[no-untyped-call]
     database.close()
     store = open_store(tmp_path / "data")
@@ -259,3 +263,48 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreUnusable, match="cannot be brought up to date"):
         open_store(tmp_path / "data")
+
+
+# --- what was released stays as it is -------------------------------------------------------------------------
+
+FROZEN = {"0001_initial": "e1d2fdd6f9f7a96f3fcf961d47a7d22c18b0076033ca06c37ffa3f08e9722620"}
+"""SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
+
+
+def test_no_migration_that_was_released_is_edited() -> None:
+    found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in MIGRATIONS.glob("[0-9]*.py")}
+    assert found == FROZEN
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE messages ADD COLUMN mood TEXT", "the table messages has another definition"),
+        ("DROP TABLE fates", "the table fates is missing"),
+        ("DROP INDEX messages_sequence", "the index messages_sequence is missing"),
+        ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "it has a trigger t, which"),
+    ],
+)
+def test_a_database_whose_tables_are_others_is_refused_and_untouched(tmp_path: Path, change: str, said: str) -> None:
+    open_store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
+        connection.execute(change)
+        before = dump(connection)
+    with pytest.raises(StoreUnusable, match=f"is not as this version makes it: {said}"):
+        open_store(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        assert dump(connection) == before
+
+
+def dump(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall()
+    return [*found, *connection.execute("SELECT * FROM schema_migration")]
+
+
+def test_statistics_and_another_layout_are_no_difference(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
+        connection.execute("ANALYZE")
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute("UPDATE sqlite_schema SET sql = replace(sql, '    ', '  ')")
+    open_store(tmp_path).close()

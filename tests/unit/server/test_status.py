@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.ports import Fenced, RevisionTooOld, SlugTaken, StoreDamaged, StoreUnavailable, StoreUnusable
-from actors.requests import EtagMismatch, Expired, Invalid, NotExhausted, NotFound
+from actors.requests import EtagMismatch, Expired, Invalid, NotFound
 from server.status import (
     CODES,
     DOMAIN,
@@ -109,7 +109,6 @@ PLAIN = [
     (Unauthenticated(), "UNAUTHENTICATED"),
     (Stalled(), "ABORTED"),
     (EtagMismatch(), "ABORTED"),
-    (NotExhausted(), "FAILED_PRECONDITION"),
     (Expired(), "DEADLINE_EXCEEDED"),
     (Unanswered(), "DEADLINE_EXCEEDED"),
 ]
