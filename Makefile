@@ -56,6 +56,11 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 	lint-imports
 	cd protos && buf lint && buf format --exit-code --diff
 	@$(MAKE) --no-print-directory protos-drift
+	@PYTHONPATH=.:clients python -m tests.generate.client_sync --check
+
+.PHONY: client-sync
+client-sync: $(STAMP)  ## Write the blocking client, clients/bedrock/_sync, from the one for asyncio
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.client_sync
 
 .PHONY: core-readme
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md

@@ -20,12 +20,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bedrock.aio import AsyncClient
-    from bedrock.aio_conversation import AsyncConversation
-    from bedrock.aio_runs import AsyncRun
+    from bedrock._async.client import AsyncClient
+    from bedrock._async.conversation import AsyncConversation
+    from bedrock._async.run import AsyncRun
+    from bedrock._sync.ask import ask
+    from bedrock._sync.client import Client
+    from bedrock._sync.conversation import Conversation
+    from bedrock._sync.run import Run
     from bedrock.answers import Answer
-    from bedrock.client import Client, ask
-    from bedrock.conversation import Conversation
     from bedrock.errors import (
         AgentBusy,
         ApprovalNeeded,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     )
     from bedrock.events import Event, Stop
     from bedrock.messages import Approval, Message, SubAgentStatus, Task, ToolCall, ToolResult
-    from bedrock.runs import Run
     from bedrock.streams import AsyncStream, Stream
 
 __all__ = [
@@ -83,15 +84,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bedrock.aio": ("AsyncClient",),
-    "bedrock.aio_conversation": ("AsyncConversation",),
-    "bedrock.aio_runs": ("AsyncRun",),
+    "bedrock._async.client": ("AsyncClient",),
+    "bedrock._async.conversation": ("AsyncConversation",),
+    "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer",),
-    "bedrock.client": ("Client", "ask"),
-    "bedrock.conversation": ("Conversation",),
+    "bedrock._sync.ask": ("ask",),
+    "bedrock._sync.client": ("Client",),
+    "bedrock._sync.conversation": ("Conversation",),
     "bedrock.events": ("Event", "Stop"),
     "bedrock.messages": ("Approval", "Message", "SubAgentStatus", "Task", "ToolCall", "ToolResult"),
-    "bedrock.runs": ("Run",),
+    "bedrock._sync.run": ("Run",),
     "bedrock.streams": ("AsyncStream", "Stream"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,16 +11,22 @@ from bedrock.messages import Approval
 
 __all__ = ["Answer", "Approve", "AsyncApprove"]
 
-Approve = Literal["all"] | Callable[[Approval], bool]
+Decide = Callable[[Approval], bool]
+"""Says whether a tool call may run."""
+
+AsyncDecide = Callable[[Approval], bool | Awaitable[bool]]
+"""The same for asyncio."""
+
+Approve = Literal["all"] | Decide
 """Who answers when a tool call needs approval: "all" lets every one run; a function is asked, and says whether."""
 
-AsyncApprove = Literal["all"] | Callable[[Approval], bool | Awaitable[bool]]
+AsyncApprove = Literal["all"] | AsyncDecide
 """The same for asyncio, where the function may be asynchronous."""
 
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
 """What an answer to an approval raises if somebody else was faster."""
 
-Decide = TypeVar("Decide", bound=Callable[[Approval], Any])
+DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
 
 class Answer(str):
@@ -44,7 +50,18 @@ class Answer(str):
         return self.run.partition("/requestCycles/")[0]
 
 
-def decider(approve: Literal["all"] | Decide | None) -> Decide | Callable[[Approval], bool] | None:
+def checked(decision: object) -> bool:
+    """Return a decision about a tool call.
+
+    Raises:
+        TypeError: It is neither True nor False. What only counts as true, such as "no" or a coroutine, allows nothing.
+    """
+    if isinstance(decision, bool):
+        return decision
+    raise TypeError(f"the function that decides about tool calls returned {decision!r}, neither True nor False")
+
+
+def decider(approve: Literal["all"] | DecideT | None) -> DecideT | Decide | None:
     """Return the function that decides; None if nobody does.
 
     Raises:

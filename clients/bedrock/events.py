@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bedrock import v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.messages import Approval, Message, SubAgentStatus, moment
 
 __all__ = ["Event", "Stop"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 
 from bedrock import v1
-from bedrock._names import enum_name, resource_name
+from bedrock._shared.names import enum_name, resource_name
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct

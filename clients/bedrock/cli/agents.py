@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from bedrock import Event, SubAgentStatus, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.paint import Paint, cells, cut, one_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.view import ConversationView

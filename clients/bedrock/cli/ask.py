@@ -13,7 +13,7 @@ import click
 from google.protobuf import json_format
 
 from bedrock import Conversation, Event, Run, v1
-from bedrock._requests import image, send
+from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exits, streams
 from bedrock.cli.connection import connect
@@ -24,7 +24,6 @@ from bedrock.cli.progress import Progress
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.words import interruption
 from bedrock.errors import RunEnded
-from bedrock.runs import question
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def ask(
     conversation = open_conversation(client, **opening)
     run: Run | None = None
     try:
-        with question(client, send(conversation.name, text, images=pictures)) as run:
+        with conversation.question(text, images=pictures) as run:
             stream = output == "stream-json"
             outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
     except KeyboardInterrupt:

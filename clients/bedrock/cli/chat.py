@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from bedrock import AsyncClient, Client, v1
-from bedrock._settings import data_directory
+from bedrock._shared.settings import data_directory
 from bedrock.cli import demo, exits
 from bedrock.cli.flow import folding
 from bedrock.cli.opening import open_conversation, opening_options

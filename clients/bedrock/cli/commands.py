@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bedrock._requests import image
+from bedrock._shared.requests import image
 from bedrock.cli.paint import one_line
 from bedrock.cli.queueing import queue_lines
 

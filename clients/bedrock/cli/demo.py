@@ -6,7 +6,6 @@ import sys
 from contextlib import suppress
 
 from bedrock import Client, Conversation, v1
-from bedrock._requests import send
 from bedrock.answers import ANSWERED
 from bedrock.cli import exits, streams
 from bedrock.cli.paint import Paint
@@ -14,7 +13,6 @@ from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.messages import Approval
-from bedrock.runs import question
 
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 
@@ -38,7 +36,7 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     write(paint.bold(f"Bedrock plays one conversation, since there is no terminal to chat at: {made.slug}"))
     write(paint.dim(f"model {made.model.removeprefix('models/')} · in {made.working_directory}"))
     transcript = Transcript(paint, write)
-    with question(client, send(conversation.name, PROMPT)) as run:
+    with conversation.question(PROMPT) as run:
         for event in run:
             streams.ensure_read(sys.stdout)
             if event.approval is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from bedrock import Conversation, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli import exits
 from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME

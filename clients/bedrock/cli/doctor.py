@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 import click
 
 from bedrock import Client, v1
-from bedrock._names import enum_name
-from bedrock._settings import data_directory
+from bedrock._shared.names import enum_name
+from bedrock._shared.settings import data_directory
 from bedrock.cli import exits
 from bedrock.cli.flow import folding
 from bedrock.cli.paint import Paint, columns

@@ -12,7 +12,7 @@ from math import inf
 from typing import TypeAlias
 
 from bedrock import AsyncConversation, Conversation, Message, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import NOT_RUN, fate, interruption

@@ -10,7 +10,7 @@ from contextlib import closing
 from datetime import datetime
 
 from bedrock import Client, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.paint import Paint, cells, cut
 from bedrock.cli.tables import as_plain

@@ -9,7 +9,7 @@ from itertools import islice
 import click
 
 from bedrock import Conversation, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli import sub_agents
 from bedrock.cli.connection import connect
 from bedrock.cli.fates import fates_since

@@ -9,7 +9,7 @@ from itertools import islice
 import click
 
 from bedrock import AsyncConversation, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line

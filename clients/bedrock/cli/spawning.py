@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from bedrock import Client
-from bedrock._settings import DEFAULT_ADDRESS, data_directory, resolve
+from bedrock._shared.settings import DEFAULT_ADDRESS, data_directory, resolve
 from bedrock.cli import exits
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bedrock import v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.tables import lasted
 from bedrock.cli.text.safe_text import SafeText

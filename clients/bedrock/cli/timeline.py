@@ -8,7 +8,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from bedrock import v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import counted, ending

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bedrock import Event, Message, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.calls import headline, telling
 from bedrock.cli.fates import Fate, fate_line, with_fates

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bedrock import Event, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli.paint import cells, one_line
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.words import counted

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import click
 
 from bedrock import AsyncClient
-from bedrock._names import resource_name
+from bedrock._shared.names import resource_name
 from bedrock.cli.connection import connect
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.live_list import watch_list

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bedrock import ToolResult, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 
 #: Of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bedrock import Client, _backoff, v1
+from bedrock import Client, v1
+from bedrock._shared import backoff
+from bedrock._sync.transport import Transport
 from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import FakeBedrock, FakeServer
@@ -18,21 +20,23 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BEDROCK_ADDRESS", "BEDROCK_TOKEN", "BEDROCK_CA_FILE", "BEDROCK_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(_backoff, "FIRST_SECONDS", 0.005)
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.005)
 
 
 @pytest.fixture
 def ctrl_c_at_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is pressed once: when a message has been accepted, and before its sender hears of it."""
-    call, pressed = Client.call, iter([KeyboardInterrupt])
+    call, pressed = Transport.call, iter([KeyboardInterrupt])
 
-    def interrupted(client: Client, method: Callable[..., Message], request: Message) -> Message:
-        answer = call(client, method, request)
+    def interrupted(
+        transport: Transport, method: Callable[..., Message], request: Message, timeout: float | None = None
+    ) -> Message:
+        answer = call(transport, method, request, timeout)
         for error in pressed if isinstance(request, v1.SendMessageRequest) else ():
             raise error
         return answer
 
-    monkeypatch.setattr(Client, "call", interrupted)
+    monkeypatch.setattr(Transport, "call", interrupted)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import bedrock
 import grpc
 import pytest
 from bedrock import Answer, Approval, Client, v1
+from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, RunFailed, RunInterrupted
 from google.protobuf.message import Message
 
@@ -202,15 +203,15 @@ def test_the_run_of_somebody_else_survives_a_question_that_is_given_up(
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
     conversation = client.conversation("c1")
     conversation.send("Theirs")
-    call = client.call
+    call = Transport.call
     pressed = iter([KeyboardInterrupt])
 
-    def interrupted(method: Callable[..., Message], request: Message) -> Message:
+    def interrupted(transport: Transport, method: Callable[..., Message], request: Message) -> Message:
         for error in pressed:
             raise error
-        return call(method, request)
+        return call(transport, method, request)
 
-    monkeypatch.setattr(client, "call", interrupted)
+    monkeypatch.setattr(Transport, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         conversation.ask("Ours")
     assert not fake.asked(v1.CancelConversationRequest)

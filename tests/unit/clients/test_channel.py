@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from bedrock import Answer, AsyncClient, Client, v1
-from bedrock._reconnection import repeatable
+from bedrock._shared.reconnection import repeatable
 from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
 from click.testing import CliRunner

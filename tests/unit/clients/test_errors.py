@@ -6,7 +6,8 @@ import inspect
 
 import grpc
 import pytest
-from bedrock import Client, _status, errors, v1
+from bedrock import Client, errors, v1
+from bedrock._shared import status
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
@@ -113,7 +114,7 @@ def test_a_server_without_tls_says_that_tls_is_the_trouble(address: str) -> None
 
 def test_of_a_chain_of_causes_the_last_one_is_told() -> None:
     chain = "errors resolving nowhere:1: [field:hostname lookup error:lookup failed: Domain name not found]"
-    assert _status.cause_of(chain) == "Domain name not found"
+    assert status.cause_of(chain) == "Domain name not found"
 
 
 def test_reads_are_tried_again_and_writes_without_an_id_are_not(client: Client, fake: FakeBedrock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bedrock._settings import data_directory, resolve
+from bedrock._shared.settings import data_directory, resolve
 from bedrock.errors import Misconfigured
 
 

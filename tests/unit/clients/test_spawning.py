@@ -182,7 +182,7 @@ def test_a_stranger_at_the_default_address_is_not_our_server(
     monkeypatch.setattr(Client, "server_info", refuse)
     monkeypatch.delenv("BEDROCK_ADDRESS", raising=False)
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("bedrock._settings.DEFAULT_ADDRESS", address)
+    monkeypatch.setattr("bedrock._shared.settings.DEFAULT_ADDRESS", address)
     assert not server_answers(None)
     assert server_answers(address)
     (tmp_path / "address").write_text(address)

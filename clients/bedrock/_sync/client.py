@@ -1,38 +1,32 @@
-"""The blocking client: the way to a server and what can be done without naming a conversation."""
+# Generated from clients/bedrock/_async/client.py by `make client-sync`; edit that file.
+"""The way to a server, and what can be done without naming a conversation."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-import grpc
-
-from bedrock import _requests, v1
-from bedrock._channel import call_metadata, open_channel
-from bedrock._names import resource_name
-from bedrock._reconnection import Attempts, repeatable
-from bedrock._settings import resolve
-from bedrock._status import from_rpc
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.names import resource_name
+from bedrock._shared.settings import resolve
+from bedrock._sync.conversation import Conversation
+from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, Approve, decider
-from bedrock.conversation import Conversation
-from bedrock.errors import BedrockError, Unavailable
+from bedrock.errors import BedrockError
 from bedrock.streams import Stream
 
-if TYPE_CHECKING:
-    from bedrock._settings import Settings
-
-__all__ = ["Client", "ask"]
+__all__ = ["Client"]
 
 Response = TypeVar("Response")
-PageT = TypeVar("PageT", bound=_requests.Page)
+PageT = TypeVar("PageT", bound=requests.Page)
 
 
 class Client:
-    """A connection to a Bedrock server. May be used from several threads; close it when done.
+    """A connection to a Bedrock server. May be used from several threads. Close it when done.
 
     Example::
 
@@ -63,32 +57,39 @@ class Client:
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
             on_disconnect: Called with the error and the seconds until the next attempt whenever a stream of events was
-                cut and will be resumed, on the thread that iterates.
+                cut and will be resumed, where the stream is iterated.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, or a file cannot be read.
         """
-        self._settings: Settings = resolve(address, token, ca_file)
-        self._timeout = timeout
-        self.reconnect_for = reconnect_for
-        self.on_disconnect = on_disconnect
-        self._metadata = call_metadata(self._settings)
-        self._channel = open_channel(self._settings)
-        self._closed = threading.Event()
-        self.conversations_stub = v1.ConversationServiceStub(self._channel)
+        self._transport = Transport(
+            partial(resolve, address, token, ca_file),
+            timeout=timeout,
+            reconnect_for=reconnect_for,
+            on_disconnect=on_disconnect,
+        )
+        self.conversations_stub = self._transport.conversations
         """The stub of ConversationService, for calls that this class does not offer."""
-        self.catalog_stub = v1.CatalogServiceStub(self._channel)
+        self.catalog_stub = self._transport.catalog
         """The stub of CatalogService."""
 
     @property
     def address(self) -> str:
         """What is connected to."""
-        return self._settings.target
+        return self._transport.address
+
+    @property
+    def on_disconnect(self) -> Callable[[BedrockError, float], None] | None:
+        """What is called before each pause until a stream of events is resumed; may be set."""
+        return self._transport.on_disconnect
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: Callable[[BedrockError, float], None] | None) -> None:
+        self._transport.on_disconnect = callback
 
     def close(self) -> None:
         """Close the connection and end every stream of events that is still open. The runs go on."""
-        self._closed.set()
-        self._channel.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +131,7 @@ class Client:
             InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
             SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
         """
-        request = _requests.create(
+        request = requests.create(
             working_directory,
             model=model,
             slug=slug,
@@ -142,8 +143,8 @@ class Client:
             budget=budget,
             request_id=request_id,
         )
-        created = self.call(self.conversations_stub.CreateConversation, request).conversation
-        return Conversation(self, created.name)
+        response = self.call(self.conversations_stub.CreateConversation, request)
+        return Conversation(self._transport, response.conversation.name)
 
     def ask(
         self,
@@ -153,7 +154,7 @@ class Client:
         model: str | None = None,
         mode: str | None = None,
         approval_policy: str | None = None,
-        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         approve: Approve | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
@@ -170,13 +171,13 @@ class Client:
             RunFailed, RunInterrupted: As for `Run.answer`.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures, decide = _requests.pictures(images), decider(approve)
+        pictures, decide = requests.pictures(images), decider(approve)
         conversation = self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
         return conversation.ask(text, images=pictures, approve=decide)
 
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
-        return Conversation(self, resource_name("conversations", name))
+        return Conversation(self._transport, resource_name("conversations", name))
 
     def conversations(self, *, archived: bool = False, parent: str = "") -> Iterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first.
@@ -185,7 +186,7 @@ class Client:
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
         """
-        request = _requests.conversations(archived=archived, parent=parent)
+        request = requests.conversations(archived=archived, parent=parent)
         for page in self.pages(self.conversations_stub.ListConversations, request):
             yield from page.conversations
 
@@ -203,11 +204,13 @@ class Client:
 
     def models(self) -> list[v1.Model]:
         """Return the models that conversations can use now."""
-        return list(self.call(self.catalog_stub.ListModels, v1.ListModelsRequest()).models)
+        response = self.call(self.catalog_stub.ListModels, v1.ListModelsRequest())
+        return list(response.models)
 
     def tools(self) -> list[v1.Tool]:
         """Return the tools that agents can call."""
-        return list(self.call(self.catalog_stub.ListTools, v1.ListToolsRequest()).tools)
+        response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest())
+        return list(response.tools)
 
     def server_info(self) -> v1.GetServerInfoResponse:
         """Return the version of the server, what its sandbox can do, and its limits."""
@@ -217,81 +220,19 @@ class Client:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
         return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
 
-    def call(self, method: Callable[..., Response], request: Any) -> Response:
+    def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package.
 
         It is tried again if the server goes away meanwhile and that can do no harm.
         """
-        attempts, until = Attempts(last=not repeatable(request)), time.monotonic() + self._timeout
-        while True:
-            self._ensure_open()
-            try:
-                return method(request, timeout=max(0.0, until - time.monotonic()), metadata=self._metadata)
-            except grpc.RpcError as error:
-                failure = from_rpc(error, self.address)
-            self.pause(attempts.delay_after(failure))
+        return self._transport.call(method, request, timeout)
 
-    def pages(self, method: Callable[..., PageT], request: Any) -> Iterator[PageT]:
+    def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
         """Call a method that lists something, page after page to the last; the token in the request is moved on."""
-        while True:
-            page = self.call(method, request)
-            yield page
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+        return self._transport.pages(method, request, timeout)
 
-    def stream(self, method: Callable[..., Iterator[Response]], request: Any) -> Stream[Response]:
+    def stream(
+        self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
+    ) -> Stream[Response]:
         """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
-        return Stream(self._responses(method, request))
-
-    def _responses(self, method: Callable[..., Iterator[Response]], request: Any) -> Generator[Response]:
-        attempts = Attempts()
-        while True:
-            self._ensure_open()
-            call: Any = method(request, metadata=self._metadata)
-            try:
-                for response in call:
-                    attempts.last = True
-                    yield response
-                return
-            except grpc.RpcError as error:
-                failure = from_rpc(error, self.address)
-            finally:
-                call.cancel()
-            self.pause(attempts.delay_after(failure))
-
-    def pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the client is closed.
-
-        Raises:
-            Unavailable: The client is closed.
-        """
-        self._closed.wait(seconds)
-        self._ensure_open()
-
-    def _ensure_open(self) -> None:
-        if self._closed.is_set():
-            raise Unavailable("this client is closed")
-
-
-def ask(
-    text: str,
-    *,
-    working_directory: str | os.PathLike[str] | None = None,
-    model: str | None = None,
-    mode: str | None = None,
-    approval_policy: str | None = None,
-    images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
-    approve: Approve | None = None,
-) -> Answer:
-    """Ask the server that the environment names, or that of this machine; as `Client.ask` with a client of its own."""
-    with Client() as client:
-        return client.ask(
-            text,
-            working_directory=working_directory,
-            model=model,
-            mode=mode,
-            approval_policy=approval_policy,
-            images=images,
-            approve=approve,
-        )
+        return self._transport.stream(method, request, timeout)

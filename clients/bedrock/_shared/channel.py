@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 if TYPE_CHECKING:
-    from bedrock._settings import Settings
+    from bedrock._shared.settings import Settings
 
 #: No retries by gRPC, which gives up where an answer has begun and what was sent is large: see `Attempts`.
 _OPTIONS: list[tuple[str, str | int]] = [

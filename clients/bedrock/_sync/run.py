@@ -1,28 +1,27 @@
-"""Runs of a conversation, as the blocking client follows them."""
+# Generated from clients/bedrock/_async/run.py by `make client-sync`; edit that file.
+"""Runs of a conversation, as they are followed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
-from bedrock import _requests, v1
-from bedrock._cursor import EventCursor
-from bedrock._progress import RunProgress
-from bedrock._reconnection import Reconnection
-from bedrock.answers import ANSWERED, Answer, Approve, decider
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.reconnection import Reconnection
+from bedrock._sync.sending import Sending, Sent, decided
+from bedrock._sync.transport import Transport
+from bedrock.answers import ANSWERED, Answer, Approve, Decide, decider
 from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
 from bedrock.events import Event, Stop
-from bedrock.messages import Approval, Message
+from bedrock.messages import Approval
 from bedrock.streams import Stream
-
-if TYPE_CHECKING:
-    from bedrock.client import Client
 
 __all__ = ["Run"]
 
 
-class Run(Stream[Event]):
+class Run(Sending):
     """What one message does, from the moment it was accepted: an iterator of events that ends with the run.
 
     All events of the conversation are shown meanwhile, also those of a run that a follow-up waits for. Broken
@@ -30,19 +29,10 @@ class Run(Stream[Event]):
     however long it takes; answer it in the loop. Leaving the loop leaves the run alone.
     """
 
-    def __init__(
-        self, client: Client, conversation: str, response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse
-    ) -> None:
-        super().__init__(self._follow(EventCursor(conversation, response.revision)))
-        self.message = Message(response.message)
-        """The message as it was stored or queued."""
-        self.disposition = _requests.disposition(response)
-        """"direct", "steer_queued", "follow_up_queued", or "duplicate" if the call had been accepted before."""
-        self.sub_agents = _requests.sub_agents(response)
-        """The resource names of the sub-agents that `Conversation.spawn` started, in the order of the tasks."""
-        self._client = client
+    def __init__(self, transport: Transport, conversation: str, sending: Sent) -> None:
+        super().__init__(self._follow(), sending)
+        self._transport = transport
         self._conversation = conversation
-        self._progress = RunProgress(response.message.name, response.run)
 
     @property
     def name(self) -> str:
@@ -79,32 +69,34 @@ class Run(Stream[Event]):
             self._settle(decide)
         return self._progress.outcome()
 
-    def _settle(self, decide: Callable[[Approval], bool] | None) -> None:
+    def _settle(self, decide: Decide | None) -> None:
         """Decide the questions that were asked."""
         for approval in self._progress.questions():
             if self._waits(approval):
                 if decide is None or not self.name:
                     raise ApprovalNeeded(f"the agent asks whether {approval.tool} may run", approval)
-                self._resolve(approval, approved=decide(approval))
+                self._resolve(approval, approved=decided(decide(approval)))
             self._progress.settled(approval)
 
     def _resolve(self, approval: Approval, *, approved: bool) -> None:
-        request = _requests.resolve(self._conversation, approval, "approve" if approved else "deny", "")
+        request = requests.resolve(self._conversation, approval, "approve" if approved else "deny", "")
         with suppress(*ANSWERED):
-            self._client.call(self._client.conversations_stub.ResolveApproval, request)
+            self._transport.call(self._transport.conversations.ResolveApproval, request)
 
     def _waits(self, approval: Approval) -> bool:
         """Whether a question is still open: one answer may have settled others that were asked with it."""
         request = v1.GetConversationRequest(name=self._conversation)
-        now = self._client.call(self._client.conversations_stub.GetConversation, request).conversation
-        return any(pending.name == approval.name for pending in now.state.awaiting_approval.pending)
+        response = self._transport.call(self._transport.conversations.GetConversation, request)
+        return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
-    def _follow(self, cursor: EventCursor) -> Generator[Event]:
-        with Stream(follow(self._client, cursor, resuming=True)) as events:
+    def _follow(self) -> Generator[Event]:
+        self._sent()
+        cursor = EventCursor(self._conversation, self._revision)
+        with Stream(follow(self._transport, cursor, resuming=True)) as events:
             for event in events:
                 if event.kind == "snapshot":
-                    request = _requests.latest_cycles(cursor.name)
-                    page = self._client.call(self._client.conversations_stub.ListRequestCycles, request)
+                    request = requests.latest_cycles(cursor.name)
+                    page = self._transport.call(self._transport.conversations.ListRequestCycles, request)
                     self._progress.observe_gap(event.proto.snapshot, page.request_cycles)
                 self._progress.observe(event)
                 yield event
@@ -113,40 +105,45 @@ class Run(Stream[Event]):
 
 
 @contextmanager
-def question(client: Client, request: v1.SendMessageRequest) -> Generator[Run]:
+def question(transport: Transport, request: v1.SendMessageRequest) -> Generator[Run]:
     """Send a message, and cancel its run if the block, or already the sending, is broken off.
 
     Errors of this package leave the run alone: it has ended, or waits for an approval, or goes on without us.
     """
     run: Run | None = None
     try:
-        with _sent(client, request) as run:
+        run = send(transport, request)
+        with run:
             yield run
     except BedrockError:
         raise
     except BaseException:
         with suppress(BedrockError):
-            run = run or _sent(client, request)  # was perhaps accepted: under its id it names the same run again
-            client.call(client.conversations_stub.CancelConversation, _requests.give_up(request.name, run.name))
+            if run is None or not run.name:  # was perhaps accepted: under its id it names the same run again
+                run = send(transport, request)
+                run._sent()
+            cancel = requests.give_up(request.name, run.name)
+            transport.call(transport.conversations.CancelConversation, cancel)
         raise
 
 
-def _sent(client: Client, request: v1.SendMessageRequest) -> Run:
-    return Run(client, request.name, client.call(client.conversations_stub.SendMessage, request))
+def send(transport: Transport, request: v1.SendMessageRequest) -> Run:
+    """Send a message."""
+    return Run(transport, request.name, transport.call(transport.conversations.SendMessage, request))
 
 
-def follow(client: Client, cursor: EventCursor, *, resuming: bool = False) -> Generator[Event]:
+def follow(transport: Transport, cursor: EventCursor, *, resuming: bool = False) -> Generator[Event]:
     """Yield what the cursor has not shown, over as many streams as it takes.
 
     Args:
-        client: Whose connection to use.
+        transport: Makes the calls.
         cursor: Where to begin; it is moved on.
         resuming: Whether the server is known to be there, so that even the first stream may be tried again.
     """
-    reconnection = Reconnection(cursor, client.reconnect_for, resuming=resuming)
+    reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:
         try:
-            with client.stream(client.conversations_stub.Subscribe, cursor.request()) as responses:
+            with transport.stream(transport.conversations.Subscribe, cursor.request()) as responses:
                 for response in responses:
                     yield from reconnection.receive(response)
             if cursor.finished:
@@ -155,6 +152,6 @@ def follow(client: Client, cursor: EventCursor, *, resuming: bool = False) -> Ge
         except BedrockError as failure:
             error = failure
         if delay := reconnection.delay_after(error):
-            if client.on_disconnect is not None:
-                client.on_disconnect(error, delay)
-            client.pause(delay)
+            if transport.on_disconnect is not None:
+                transport.on_disconnect(error, delay)
+            transport.pause(delay)

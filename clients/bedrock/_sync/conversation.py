@@ -1,21 +1,21 @@
-"""A conversation, for the blocking client."""
+# Generated from clients/bedrock/_async/conversation.py by `make client-sync`; edit that file.
+"""A conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
-from bedrock import _requests, v1
-from bedrock._cursor import EventCursor
-from bedrock._names import enum_value
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.names import enum_value
+from bedrock._sync.run import Run, follow, question
+from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, Approve, decider
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
-from bedrock.runs import Run, follow, question
 from bedrock.streams import Stream
-
-if TYPE_CHECKING:
-    from bedrock.client import Client
 
 __all__ = ["Conversation"]
 
@@ -23,11 +23,11 @@ __all__ = ["Conversation"]
 class Conversation:
     """One conversation. Holds nothing but its name, so it never goes stale; every method is a call."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, transport: Transport, name: str) -> None:
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
-        self._client = client
-        self._stub = client.conversations_stub
+        self._transport = transport
+        self._stub = transport.conversations
 
     def __repr__(self) -> str:
         return f"Conversation({self.name!r})"
@@ -37,11 +37,11 @@ class Conversation:
         text: str,
         *,
         delivery: str | None = None,
-        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         expected_run: str = "",
         request_id: str | None = None,
     ) -> Run:
-        """Send a message, now, and return the run to iterate or to wait for.
+        """Send a message as a run to iterate or to wait for, which is sent now.
 
         Args:
             text: What to say.
@@ -56,23 +56,23 @@ class Conversation:
             AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state does not allow it.
             InvalidArgument: The text or an image cannot be taken.
         """
-        request = _requests.send(
+        request = requests.send(
             self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
         )
-        return Run(self._client, self.name, self._client.call(self._stub.SendMessage, request))
+        return Run(self._transport, self.name, self._transport.call(self._stub.SendMessage, request))
 
     def ask(
         self,
         text: str,
         *,
-        images: _requests.ImageSource | Sequence[_requests.ImageSource] = (),
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         approve: Approve | None = None,
         request_id: str | None = None,
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        A question stands for its run: if the wait is broken off, by Ctrl-C or by an error in `approve`, the run is
-        cancelled, also if the message is just being sent. A run that waits for an approval is left waiting for it.
+        If the wait is broken off, by Ctrl-C or by an error in `approve`, the run is cancelled, also if the
+        message is just being sent. A run that waits for an approval is left waiting for it.
 
         Args:
             text: What to say.
@@ -87,9 +87,19 @@ class Conversation:
             AgentBusy, InvalidArgument, …: As for `send`.
         """
         decide = decider(approve)
-        request = _requests.send(self.name, text, images=images, request_id=request_id)
-        with question(self._client, request) as run:
+        request = requests.send(self.name, text, images=images, request_id=request_id)
+        with question(self._transport, request) as run:
             return run.answer(approve=decide)
+
+    def question(
+        self, text: str, *, images: requests.ImageSource | Sequence[requests.ImageSource] = ()
+    ) -> AbstractContextManager[Run]:
+        """Send a message as a run that is cancelled if the ``with`` block is broken off, or already the sending.
+
+        Errors of this package leave the run alone: it has ended, or goes on without us. The arguments are those of
+        `send`, and it raises the same.
+        """
+        return question(self._transport, requests.send(self.name, text, images=images))
 
     def events(
         self,
@@ -118,18 +128,20 @@ class Conversation:
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return Stream(follow(self._client, cursor))
+        return Stream(follow(self._transport, cursor))
 
     def get(self) -> v1.Conversation:
         """Read the conversation."""
         request = v1.GetConversationRequest(name=self.name)
-        return self._client.call(self._stub.GetConversation, request).conversation
+        response = self._transport.call(self._stub.GetConversation, request)
+        return response.conversation
 
     def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> Iterator[Message]:
         """Iterate over the stored messages."""
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        for page in self._client.pages(self._stub.ListMessages, request):
-            yield from map(Message, page.messages)
+        for page in self._transport.pages(self._stub.ListMessages, request):
+            for message in page.messages:
+                yield Message(message)
 
     def cycles(self, *, view: str = "steps", newest_first: bool = False) -> Iterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
@@ -144,7 +156,7 @@ class Conversation:
             view=enum_value(v1.ListRequestCyclesRequest.View, view),
             descending=newest_first,
         )
-        for page in self._client.pages(self._stub.ListRequestCycles, request):
+        for page in self._transport.pages(self._stub.ListRequestCycles, request):
             yield from page.request_cycles
 
     def queue(self, *, include_settled: bool = False, newest_first: bool = False) -> Iterator[v1.QueuedMessage]:
@@ -155,7 +167,7 @@ class Conversation:
             newest_first: Begin with the one that was accepted last.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
-        for page in self._client.pages(self._stub.ListQueue, request):
+        for page in self._transport.pages(self._stub.ListQueue, request):
             yield from page.messages
 
     def withdraw(self, message: Message | str) -> Message:
@@ -165,7 +177,8 @@ class Conversation:
             UnknownOrDecided: It waits no more.
         """
         name = message if isinstance(message, str) else message.name
-        return Message(self._client.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name)).message)
+        response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name))
+        return Message(response.message)
 
     def cancel(
         self, *, run: str = "", discard_queued: bool = False, kill_jobs: bool = False, reason: str = ""
@@ -181,7 +194,7 @@ class Conversation:
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        return self._client.call(self._stub.CancelConversation, request)
+        return self._transport.call(self._stub.CancelConversation, request)
 
     def approve(self, approval: Approval | str, *, always: bool = False, note: str = "") -> v1.Conversation:
         """Let a tool call run, or the mode be widened.
@@ -194,13 +207,15 @@ class Conversation:
         Raises:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
         """
-        request = _requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
-        return self._client.call(self._stub.ResolveApproval, request).conversation
+        request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
+        response = self._transport.call(self._stub.ResolveApproval, request)
+        return response.conversation
 
     def deny(self, approval: Approval | str, note: str = "") -> v1.Conversation:
         """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
-        request = _requests.resolve(self.name, approval, "deny", note)
-        return self._client.call(self._stub.ResolveApproval, request).conversation
+        request = requests.resolve(self.name, approval, "deny", note)
+        response = self._transport.call(self._stub.ResolveApproval, request)
+        return response.conversation
 
     def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
@@ -213,7 +228,7 @@ class Conversation:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        return self._client.call(self._stub.SetMode, request)
+        return self._transport.call(self._stub.SetMode, request)
 
     def update(
         self,
@@ -234,7 +249,7 @@ class Conversation:
             Aborted: The `etag` is given and outdated.
             AgentBusy: The model cannot be changed during a run.
         """
-        request = _requests.update(
+        request = requests.update(
             self.name,
             slug=slug,
             title=title,
@@ -246,17 +261,20 @@ class Conversation:
             budget=budget,
             etag=etag,
         )
-        return self._client.call(self._stub.UpdateConversation, request).conversation
+        response = self._transport.call(self._stub.UpdateConversation, request)
+        return response.conversation
 
     def archive(self) -> v1.Conversation:
         """Take the conversation off the list of active ones."""
         request = v1.ArchiveConversationRequest(name=self.name)
-        return self._client.call(self._stub.ArchiveConversation, request).conversation
+        response = self._transport.call(self._stub.ArchiveConversation, request)
+        return response.conversation
 
     def unarchive(self) -> v1.Conversation:
         """Put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
-        return self._client.call(self._stub.UnarchiveConversation, request).conversation
+        response = self._transport.call(self._stub.UnarchiveConversation, request)
+        return response.conversation
 
     def delete(self, *, force: bool = False, missing_ok: bool = False) -> list[str]:
         """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
@@ -266,20 +284,22 @@ class Conversation:
             missing_ok: Succeed if it does not exist.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
-        return list(self._client.call(self._stub.DeleteConversation, request).warnings)
+        response = self._transport.call(self._stub.DeleteConversation, request)
+        return list(response.warnings)
 
     def trigger_continuation(self) -> v1.Conversation:
         """Have the summary written that a successor starts with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
-        return self._client.call(self._stub.TriggerContinuation, request).conversation
+        response = self._transport.call(self._stub.TriggerContinuation, request)
+        return response.conversation
 
     def continue_(self, *, include_summary: bool = True, request_id: str | None = None) -> Conversation:
         """Return the successor of a conversation whose context is used up; made by the first call."""
         request = v1.ContinueConversationRequest(
-            name=self.name, include_summary=include_summary, request_id=request_id or _requests.new_request_id()
+            name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
-        successor = self._client.call(self._stub.ContinueConversation, request).conversation
-        return Conversation(self._client, successor.name)
+        response = self._transport.call(self._stub.ContinueConversation, request)
+        return Conversation(self._transport, response.conversation.name)
 
     def spawn(self, tasks: Sequence[str | Task], *, request_id: str | None = None) -> Run:
         """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results.
@@ -294,29 +314,34 @@ class Conversation:
             InvalidArgument: A task cannot be taken; none was started. Also ModelUnavailable and
                 WorkingDirectoryInvalid.
         """
-        request = _requests.spawn(self.name, tasks, request_id)
-        return Run(self._client, self.name, self._client.call(self._stub.SpawnSubAgents, request))
+        request = requests.spawn(self.name, tasks, request_id)
+        return Run(self._transport, self.name, self._transport.call(self._stub.SpawnSubAgents, request))
 
     def sub_agents(self) -> Iterator[v1.Conversation]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
-        return self._client.conversations(parent=self.name)
+        request = requests.conversations(archived=False, parent=self.name)
+        for page in self._transport.pages(self._stub.ListConversations, request):
+            yield from page.conversations
 
     def verify(self) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
         request = v1.VerifyConversationRequest(name=self.name)
-        return list(self._client.call(self._stub.VerifyConversation, request).violations)
+        response = self._transport.call(self._stub.VerifyConversation, request)
+        return list(response.violations)
 
     def replay(self, until_revision: int = 0) -> Stream[v1.ReplayConversationResponse]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
-        return self._client.stream(self._stub.ReplayConversation, request)
+        return self._transport.stream(self._stub.ReplayConversation, request)
 
     def export(self) -> Iterator[str]:
         """Iterate over everything there is, as lines of JSON."""
         request = v1.ExportConversationRequest(name=self.name)
-        return (piece.line for piece in self._client.stream(self._stub.ExportConversation, request))
+        for piece in self._transport.stream(self._stub.ExportConversation, request):
+            yield piece.line
 
     def attachment(self, name: str) -> bytes:
         """Read an image as it was sent, by the name that a message holds."""
         request = v1.DownloadAttachmentRequest(name=name)
-        return b"".join(piece.data for piece in self._client.stream(self._stub.DownloadAttachment, request))
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request)
+        return b"".join([piece.data for piece in pieces])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bedrock import v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Stop

@@ -11,7 +11,7 @@ from typing import Protocol
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._names import enum_name, enum_value, resource_name
+from bedrock._shared.names import enum_name, enum_value, resource_name
 from bedrock.messages import Approval, Task
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]

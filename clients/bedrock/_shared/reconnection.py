@@ -7,9 +7,9 @@ import math
 from google.protobuf.message import Message
 
 from bedrock import v1
-from bedrock._backoff import Backoff
-from bedrock._cursor import EventCursor
-from bedrock._status import is_gap, may_resume
+from bedrock._shared.backoff import Backoff
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.status import is_gap, may_resume
 from bedrock.errors import BedrockError
 from bedrock.events import Event
 

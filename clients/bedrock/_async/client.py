@@ -1,0 +1,242 @@
+"""The way to a server, and what can be done without naming a conversation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from bedrock import v1
+from bedrock._async.conversation import AsyncConversation
+from bedrock._async.transport import AsyncTransport
+from bedrock._shared import requests
+from bedrock._shared.names import resource_name
+from bedrock._shared.settings import resolve
+from bedrock.answers import Answer, AsyncApprove, decider
+from bedrock.errors import BedrockError
+from bedrock.streams import AsyncStream
+
+__all__ = ["AsyncClient"]
+
+Response = TypeVar("Response")
+PageT = TypeVar("PageT", bound=requests.Page)
+
+
+class AsyncClient:
+    """A connection to a Bedrock server. Belongs to the event loop that runs when it is made. Close it when done.
+
+    Example::
+
+        async with AsyncClient() as client:
+            conversation = await client.create(working_directory=".")
+            async for event in conversation.send("What is in this directory?"):
+                if event.kind == "text_delta":
+                    print(event.text, end="")
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout: float = 30.0,
+        reconnect_for: float = 300.0,
+        on_disconnect: Callable[[BedrockError, float], None] | None = None,
+    ) -> None:
+        """Prepare the connection; it is made by the first call.
+
+        Args:
+            address: ``host:port`` or ``https://host:port``. If not given, BEDROCK_ADDRESS, then what a server on this
+                machine wrote into its data directory, then 127.0.0.1:7421.
+            token: The bearer token. If not given, BEDROCK_TOKEN, then, for a server on this machine, its token file.
+            ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
+            timeout: Seconds that one call may take. Streams of events have no such limit.
+            reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
+            on_disconnect: Called with the error and the seconds until the next attempt whenever a stream of events was
+                cut and will be resumed, where the stream is iterated.
+
+        Raises:
+            Misconfigured: The token would be sent in the clear to another machine, or a file cannot be read.
+        """
+        self._transport = AsyncTransport(
+            partial(resolve, address, token, ca_file),
+            timeout=timeout,
+            reconnect_for=reconnect_for,
+            on_disconnect=on_disconnect,
+        )
+        self.conversations_stub = self._transport.conversations
+        """The stub of ConversationService, for calls that this class does not offer."""
+        self.catalog_stub = self._transport.catalog
+        """The stub of CatalogService."""
+
+    @property
+    def address(self) -> str:
+        """What is connected to."""
+        return self._transport.address
+
+    @property
+    def on_disconnect(self) -> Callable[[BedrockError, float], None] | None:
+        """What is called before each pause until a stream of events is resumed; may be set."""
+        return self._transport.on_disconnect
+
+    @on_disconnect.setter
+    def on_disconnect(self, callback: Callable[[BedrockError, float], None] | None) -> None:
+        self._transport.on_disconnect = callback
+
+    async def close(self) -> None:
+        """Close the connection and end every stream of events that is still open. The runs go on."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create(
+        self,
+        working_directory: str | os.PathLike[str] | None = None,
+        *,
+        model: str | None = None,
+        slug: str = "",
+        title: str = "",
+        mode: str | None = None,
+        approval_policy: str | None = None,
+        follow_up_policy: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        budget: v1.Budget | None = None,
+        request_id: str | None = None,
+    ) -> AsyncConversation:
+        """Create a conversation. Nothing runs before a message is sent.
+
+        Args:
+            working_directory: A directory of the server's machine; the current one of this process if None.
+            model: The server's default if None.
+            slug: A readable handle; the server makes one up if empty.
+            title: A title for people.
+            mode: "restricted" or "unrestricted"; restricted where the server can keep it if None.
+            approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
+            follow_up_policy: "always" or "completed_only"; the server's default if None.
+            labels: Free for your use.
+            budget: What may be spent.
+            request_id: The id to use again if this call is repeated; made up if None.
+
+        Raises:
+            InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
+            SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
+        """
+        request = requests.create(
+            working_directory,
+            model=model,
+            slug=slug,
+            title=title,
+            mode=mode,
+            approval_policy=approval_policy,
+            follow_up_policy=follow_up_policy,
+            labels=labels,
+            budget=budget,
+            request_id=request_id,
+        )
+        response = await self.call(self.conversations_stub.CreateConversation, request)
+        return AsyncConversation(self._transport, response.conversation.name)
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        working_directory: str | os.PathLike[str] | None = None,
+        model: str | None = None,
+        mode: str | None = None,
+        approval_policy: str | None = None,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        approve: AsyncApprove | None = None,
+    ) -> Answer:
+        """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
+
+        The conversation is kept: ``await client.conversation(answer.conversation).ask("And …?")`` goes on in it.
+
+        Args:
+            text: What to say.
+            working_directory, model, mode, approval_policy: As for `create`.
+            images, approve: As for `AsyncConversation.ask`.
+
+        Raises:
+            ApprovalNeeded: An approval is asked and `approve` was not given.
+            RunFailed, RunInterrupted: As for `AsyncRun.answer`.
+            InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
+        """
+        pictures, decide = requests.pictures(images), decider(approve)
+        conversation = await self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
+        return await conversation.ask(text, images=pictures, approve=decide)
+
+    def conversation(self, name: str) -> AsyncConversation:
+        """Return a conversation by its slug, id or resource name. Nothing is called."""
+        return AsyncConversation(self._transport, resource_name("conversations", name))
+
+    async def conversations(self, *, archived: bool = False, parent: str = "") -> AsyncIterator[v1.Conversation]:
+        """Iterate over the conversations, the latest changed first.
+
+        Args:
+            archived: Show the archived ones instead.
+            parent: Show the sub-agents of this conversation instead.
+        """
+        request = requests.conversations(archived=archived, parent=parent)
+        async for page in self.pages(self.conversations_stub.ListConversations, request):
+            for conversation in page.conversations:
+                yield conversation
+
+    def watch_conversations(
+        self, *, changes_only: bool = False, include_sub_agents: bool = False
+    ) -> AsyncStream[v1.WatchConversationsResponse]:
+        """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
+
+        Args:
+            changes_only: Leave out what exists already.
+            include_sub_agents: Show sub-agents, too.
+        """
+        request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
+        return self.stream(self.conversations_stub.WatchConversations, request)
+
+    async def models(self) -> list[v1.Model]:
+        """Return the models that conversations can use now."""
+        response = await self.call(self.catalog_stub.ListModels, v1.ListModelsRequest())
+        return list(response.models)
+
+    async def tools(self) -> list[v1.Tool]:
+        """Return the tools that agents can call."""
+        response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest())
+        return list(response.tools)
+
+    async def server_info(self) -> v1.GetServerInfoResponse:
+        """Return the version of the server, what its sandbox can do, and its limits."""
+        return await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest())
+
+    async def browse(self, path: str = "") -> v1.BrowseDirectoryResponse:
+        """Return what a directory of the server's machine contains; the home directory of its user if empty."""
+        return await self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
+
+    async def call(
+        self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
+    ) -> Response:
+        """Make one call with a method of a stub, with token, time limit and the errors of this package.
+
+        It is tried again if the server goes away meanwhile and that can do no harm.
+        """
+        return await self._transport.call(method, request, timeout)
+
+    def pages(
+        self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
+    ) -> AsyncIterator[PageT]:
+        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        return self._transport.pages(method, request, timeout)
+
+    def stream(
+        self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
+    ) -> AsyncStream[Response]:
+        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
+        return self._transport.stream(method, request, timeout)

@@ -1,0 +1,351 @@
+"""A conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from bedrock import v1
+from bedrock._async.run import AsyncRun, follow, question
+from bedrock._async.transport import AsyncTransport
+from bedrock._shared import requests
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.names import enum_value
+from bedrock.answers import Answer, AsyncApprove, decider
+from bedrock.events import Event
+from bedrock.messages import Approval, Message, Task
+from bedrock.streams import AsyncStream
+
+__all__ = ["AsyncConversation"]
+
+
+class AsyncConversation:
+    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call."""
+
+    def __init__(self, transport: AsyncTransport, name: str) -> None:
+        self.name = name
+        """The resource name, ``conversations/{id or slug}``."""
+        self._transport = transport
+        self._stub = transport.conversations
+
+    def __repr__(self) -> str:
+        return f"AsyncConversation({self.name!r})"
+
+    def send(
+        self,
+        text: str,
+        *,
+        delivery: str | None = None,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        expected_run: str = "",
+        request_id: str | None = None,
+    ) -> AsyncRun:
+        """Send a message as a run to iterate or to wait for; it is sent when the run is awaited or iterated.
+
+        Args:
+            text: What to say.
+            delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run under way) or
+                "follow_up" (starts a run when this one has ended).
+            images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
+                WebP, which is told by the bytes.
+            expected_run: Refuse with RunOver unless this run is under way.
+            request_id: The id to use again if this call is repeated; made up if None. The message is stored once.
+
+        Raises:
+            AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state does not allow it.
+            InvalidArgument: The text or an image cannot be taken.
+        """
+        request = requests.send(
+            self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
+        )
+        return AsyncRun(self._transport, self.name, self._transport.call(self._stub.SendMessage, request))
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        approve: AsyncApprove | None = None,
+        request_id: str | None = None,
+    ) -> Answer:
+        """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
+
+        If the wait is broken off, by a cancelled task or by an error in `approve`, the run is cancelled, also if the
+        message is just being sent. A run that waits for an approval is left waiting for it.
+
+        Args:
+            text: What to say.
+            images: As for `send`.
+            approve: Who answers when the run asks for an approval: "all" to approve everything, or a function that
+                takes the `Approval` and returns True to approve and False to deny.
+            request_id: As for `send`. Asking again with it waits for the same run.
+
+        Raises:
+            ApprovalNeeded: An approval is asked and `approve` was not given.
+            RunFailed, RunInterrupted: As for `Run.answer`.
+            AgentBusy, InvalidArgument, …: As for `send`.
+        """
+        decide = decider(approve)
+        request = requests.send(self.name, text, images=images, request_id=request_id)
+        async with question(self._transport, request) as run:
+            return await run.answer(approve=decide)
+
+    def question(
+        self, text: str, *, images: requests.ImageSource | Sequence[requests.ImageSource] = ()
+    ) -> AbstractAsyncContextManager[AsyncRun]:
+        """Send a message as a run that is cancelled if the ``async with`` block is broken off, or already the sending.
+
+        Errors of this package leave the run alone: it has ended, or goes on without us. The arguments are those of
+        `send`, and it raises the same.
+        """
+        return question(self._transport, requests.send(self.name, text, images=images))
+
+    def events(
+        self,
+        after_revision: int | None = None,
+        *,
+        recent_messages: int | None = None,
+        omit_deltas: bool = False,
+        until_settled: bool = False,
+    ) -> AsyncStream[Event]:
+        """Follow the conversation across broken connections and restarts, each event once.
+
+        Begins with a snapshot or, if `after_revision` is given, with the events after it. Should the server no longer
+        keep what was missed during a long disconnection, another snapshot shows the present.
+
+        Args:
+            after_revision: The last revision seen; zero for everything there ever was.
+            recent_messages: How many messages the snapshot holds.
+            omit_deltas: Leave out text as it is being written.
+            until_settled: End when nothing happens by itself any more: at rest with nothing queued, or waiting for a
+                person.
+
+        Raises:
+            RevisionTooOld: The events after `after_revision` are no longer kept.
+            Unavailable: The server cannot be reached for longer than the client's `reconnect_for`.
+        """
+        cursor = EventCursor(
+            self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
+        )
+        return AsyncStream(follow(self._transport, cursor))
+
+    async def get(self) -> v1.Conversation:
+        """Read the conversation."""
+        request = v1.GetConversationRequest(name=self.name)
+        response = await self._transport.call(self._stub.GetConversation, request)
+        return response.conversation
+
+    async def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> AsyncIterator[Message]:
+        """Iterate over the stored messages."""
+        request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
+        async for page in self._transport.pages(self._stub.ListMessages, request):
+            for message in page.messages:
+                yield Message(message)
+
+    async def cycles(self, *, view: str = "steps", newest_first: bool = False) -> AsyncIterator[v1.RequestCycle]:
+        """Iterate over the request cycles: what was asked and all that was done for it.
+
+        Args:
+            view: "steps" (made for people), "rounds" (how the model was served), "full" (both), or "events" (what
+                they are made of).
+            newest_first: Begin with the latest.
+        """
+        request = v1.ListRequestCyclesRequest(
+            parent=self.name,
+            view=enum_value(v1.ListRequestCyclesRequest.View, view),
+            descending=newest_first,
+        )
+        async for page in self._transport.pages(self._stub.ListRequestCycles, request):
+            for cycle in page.request_cycles:
+                yield cycle
+
+    async def queue(
+        self, *, include_settled: bool = False, newest_first: bool = False
+    ) -> AsyncIterator[v1.QueuedMessage]:
+        """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
+
+        Args:
+            include_settled: Those first whose wait has ended, each with its fate.
+            newest_first: Begin with the one that was accepted last.
+        """
+        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
+        async for page in self._transport.pages(self._stub.ListQueue, request):
+            for message in page.messages:
+                yield message
+
+    async def withdraw(self, message: Message | str) -> Message:
+        """Take back a message that still waits.
+
+        Raises:
+            UnknownOrDecided: It waits no more.
+        """
+        name = message if isinstance(message, str) else message.name
+        response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name))
+        return Message(response.message)
+
+    async def cancel(
+        self, *, run: str = "", discard_queued: bool = False, kill_jobs: bool = False, reason: str = ""
+    ) -> v1.CancelConversationResponse:
+        """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
+
+        Args:
+            run: Stop only this run, so that a late cancel never hits the next one.
+            discard_queued: Drop queued follow-ups as well.
+            kill_jobs: End background jobs as well.
+            reason: Why, for the log.
+        """
+        request = v1.CancelConversationRequest(
+            name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
+        )
+        return await self._transport.call(self._stub.CancelConversation, request)
+
+    async def approve(self, approval: Approval | str, *, always: bool = False, note: str = "") -> v1.Conversation:
+        """Let a tool call run, or the mode be widened.
+
+        Args:
+            approval: The question, its name, or the id of its tool call.
+            always: Ask no more for this tool in this conversation.
+            note: A note for the record.
+
+        Raises:
+            NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
+        """
+        request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
+        response = await self._transport.call(self._stub.ResolveApproval, request)
+        return response.conversation
+
+    async def deny(self, approval: Approval | str, note: str = "") -> v1.Conversation:
+        """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
+        request = requests.resolve(self.name, approval, "deny", note)
+        response = await self._transport.call(self._stub.ResolveApproval, request)
+        return response.conversation
+
+    async def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
+        """Set what tools may do that start from now on: "restricted" or "unrestricted".
+
+        The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
+        way, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run goes on
+        without the call.
+
+        Raises:
+            ModeUnavailable: The server cannot restrict tools on its machine.
+        """
+        request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
+        return await self._transport.call(self._stub.SetMode, request)
+
+    async def update(
+        self,
+        *,
+        slug: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        approval_policy: str | None = None,
+        always_approved_tools: Sequence[str] | None = None,
+        follow_up_policy: str | None = None,
+        budget: v1.Budget | None = None,
+        etag: str = "",
+    ) -> v1.Conversation:
+        """Change what is not None.
+
+        Raises:
+            Aborted: The `etag` is given and outdated.
+            AgentBusy: The model cannot be changed during a run.
+        """
+        request = requests.update(
+            self.name,
+            slug=slug,
+            title=title,
+            model=model,
+            labels=labels,
+            approval_policy=approval_policy,
+            always_approved_tools=always_approved_tools,
+            follow_up_policy=follow_up_policy,
+            budget=budget,
+            etag=etag,
+        )
+        response = await self._transport.call(self._stub.UpdateConversation, request)
+        return response.conversation
+
+    async def archive(self) -> v1.Conversation:
+        """Take the conversation off the list of active ones."""
+        request = v1.ArchiveConversationRequest(name=self.name)
+        response = await self._transport.call(self._stub.ArchiveConversation, request)
+        return response.conversation
+
+    async def unarchive(self) -> v1.Conversation:
+        """Put the conversation back on the list of active ones."""
+        request = v1.UnarchiveConversationRequest(name=self.name)
+        response = await self._transport.call(self._stub.UnarchiveConversation, request)
+        return response.conversation
+
+    async def delete(self, *, force: bool = False, missing_ok: bool = False) -> list[str]:
+        """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
+
+        Args:
+            force: Cancel first what is under way.
+            missing_ok: Succeed if it does not exist.
+        """
+        request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
+        response = await self._transport.call(self._stub.DeleteConversation, request)
+        return list(response.warnings)
+
+    async def trigger_continuation(self) -> v1.Conversation:
+        """Have the summary written that a successor starts with, as if the context were full."""
+        request = v1.TriggerContinuationRequest(name=self.name)
+        response = await self._transport.call(self._stub.TriggerContinuation, request)
+        return response.conversation
+
+    async def continue_(self, *, include_summary: bool = True, request_id: str | None = None) -> AsyncConversation:
+        """Return the successor of a conversation whose context is used up; made by the first call."""
+        request = v1.ContinueConversationRequest(
+            name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
+        )
+        response = await self._transport.call(self._stub.ContinueConversation, request)
+        return AsyncConversation(self._transport, response.conversation.name)
+
+    def spawn(self, tasks: Sequence[str | Task], *, request_id: str | None = None) -> AsyncRun:
+        """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results.
+
+        Args:
+            tasks: One to ten, each just its text or a `Task` with limits of its own.
+            request_id: The id to use again if this call is repeated; made up if None.
+
+        Raises:
+            AgentBusy, Cancelling, Archived, …: The state does not allow it.
+            SubAgent: This conversation belongs to a sub-agent, and those have none themselves.
+            InvalidArgument: A task cannot be taken; none was started. Also ModelUnavailable and
+                WorkingDirectoryInvalid.
+        """
+        request = requests.spawn(self.name, tasks, request_id)
+        return AsyncRun(self._transport, self.name, self._transport.call(self._stub.SpawnSubAgents, request))
+
+    async def sub_agents(self) -> AsyncIterator[v1.Conversation]:
+        """Iterate over the conversations of the sub-agents, the latest changed first."""
+        request = requests.conversations(archived=False, parent=self.name)
+        async for page in self._transport.pages(self._stub.ListConversations, request):
+            for conversation in page.conversations:
+                yield conversation
+
+    async def verify(self) -> list[str]:
+        """Check the stored conversation and return what is wrong with it, as a rule nothing."""
+        request = v1.VerifyConversationRequest(name=self.name)
+        response = await self._transport.call(self._stub.VerifyConversation, request)
+        return list(response.violations)
+
+    def replay(self, until_revision: int = 0) -> AsyncStream[v1.ReplayConversationResponse]:
+        """Run the log through the state machine again; each step says how it differs from what was stored."""
+        request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
+        return self._transport.stream(self._stub.ReplayConversation, request)
+
+    async def export(self) -> AsyncIterator[str]:
+        """Iterate over everything there is, as lines of JSON."""
+        request = v1.ExportConversationRequest(name=self.name)
+        async for piece in self._transport.stream(self._stub.ExportConversation, request):
+            yield piece.line
+
+    async def attachment(self, name: str) -> bytes:
+        """Read an image as it was sent, by the name that a message holds."""
+        request = v1.DownloadAttachmentRequest(name=name)
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request)
+        return b"".join([piece.data async for piece in pieces])

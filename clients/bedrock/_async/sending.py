@@ -1,0 +1,59 @@
+"""When a message is sent: here as soon as its run is awaited or iterated. Written by hand, for blocking calls send at
+once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Generator
+from typing import Any, Self
+
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.progress import RunProgress
+from bedrock.answers import checked
+from bedrock.events import Event
+from bedrock.messages import Message
+from bedrock.streams import AsyncStream
+
+Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
+
+
+class AsyncSending(AsyncStream[Event]):
+    """The stream of a message's events, which begins by sending it. Await it to have the message accepted only."""
+
+    message: Message
+    """The message as it was stored or queued, once it was accepted."""
+    disposition: str
+    """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""
+    sub_agents: list[str]
+    """The resource names of the sub-agents that `AsyncConversation.spawn` started, in the order of the tasks."""
+
+    def __init__(self, events: AsyncGenerator[Event], sending: Awaitable[Sent]) -> None:
+        super().__init__(events)
+        self._sending: Awaitable[Sent] | None = sending
+        self._progress = RunProgress("", "")
+        self._revision = 0
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self._sent().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._sent()
+
+    async def _sent(self) -> Self:
+        """Send the message, if it was not sent before."""
+        if self._sending is not None:
+            sending, self._sending = self._sending, None
+            response = await sending
+            self.message = Message(response.message)
+            self.disposition = requests.disposition(response)
+            self.sub_agents = requests.sub_agents(response)
+            self._progress = RunProgress(response.message.name, response.run)
+            self._revision = response.revision
+        return self
+
+
+async def decided(decision: bool | Awaitable[bool]) -> bool:
+    """Return what a function decided that may be asynchronous."""
+    return checked(await decision if inspect.isawaitable(decision) else decision)

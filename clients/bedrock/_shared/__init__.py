@@ -1,0 +1,1 @@
+"""What both clients use: no I/O, and nothing that waits."""

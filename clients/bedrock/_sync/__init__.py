@@ -1,0 +1,1 @@
+"""The blocking client, generated from `bedrock._async` by `make client-sync`."""

@@ -1,0 +1,33 @@
+"""One question to the server that the environment names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from bedrock._shared import requests
+from bedrock._sync.client import Client
+from bedrock.answers import Answer, Approve
+
+
+def ask(
+    text: str,
+    *,
+    working_directory: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    mode: str | None = None,
+    approval_policy: str | None = None,
+    images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+    approve: Approve | None = None,
+) -> Answer:
+    """Ask the server that the environment names, or that of this machine; as `Client.ask` with a client of its own."""
+    with Client() as client:
+        return client.ask(
+            text,
+            working_directory=working_directory,
+            model=model,
+            mode=mode,
+            approval_policy=approval_policy,
+            images=images,
+            approve=approve,
+        )

@@ -1,0 +1,39 @@
+"""When a message is sent: here at once. Written by hand, for on an event loop it is sent later."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Self
+
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.progress import RunProgress
+from bedrock.answers import checked
+from bedrock.events import Event
+from bedrock.messages import Message
+from bedrock.streams import Stream
+
+Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
+
+
+class Sending(Stream[Event]):
+    """The stream of the events of a message that was sent."""
+
+    def __init__(self, events: Generator[Event], response: Sent) -> None:
+        super().__init__(events)
+        self.message = Message(response.message)
+        """The message as it was stored or queued."""
+        self.disposition = requests.disposition(response)
+        """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""
+        self.sub_agents = requests.sub_agents(response)
+        """The resource names of the sub-agents that `Conversation.spawn` started, in the order of the tasks."""
+        self._progress = RunProgress(response.message.name, response.run)
+        self._revision = response.revision
+
+    def _sent(self) -> Self:
+        return self
+
+
+def decided(decision: bool) -> bool:
+    """Return what a function decided."""
+    return checked(decision)

@@ -1,0 +1,126 @@
+"""How blocking calls are made. Written by hand: what waits and what is cancelled differs from an event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, TypeVar, cast
+
+import grpc
+
+from bedrock import v1
+from bedrock._shared.channel import open_channel
+from bedrock._shared.connection import Connection
+from bedrock._shared.reconnection import Attempts, repeatable
+from bedrock._shared.requests import Page
+from bedrock._shared.settings import Settings
+from bedrock._shared.status import from_rpc
+from bedrock.errors import BedrockError, Unavailable
+from bedrock.streams import Stream
+
+Response = TypeVar("Response")
+PageT = TypeVar("PageT", bound=Page)
+
+
+class Transport:
+    """Makes calls with token, time limit, further attempts and the errors of this package, from any thread."""
+
+    def __init__(
+        self,
+        find: Callable[[], Settings],
+        *,
+        timeout: float,
+        reconnect_for: float,
+        on_disconnect: Callable[[BedrockError, float], None] | None,
+    ) -> None:
+        """Find the server; the connection is made by the first call.
+
+        Args:
+            find: Decides which server to call, each time that it has to be reached; see `Connection`.
+            timeout: Seconds that one call may take, if it does not say.
+            reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
+            on_disconnect: Called before each pause until a stream of events is resumed.
+        """
+        self._connection = Connection(find, open_channel)
+        self._closed = threading.Event()
+        self.timeout = timeout
+        self.reconnect_for = reconnect_for
+        self.on_disconnect = on_disconnect
+        channel = cast(grpc.Channel, self._connection)
+        self.conversations = v1.ConversationServiceStub(channel)
+        self.catalog = v1.CatalogServiceStub(channel)
+
+    @property
+    def address(self) -> str:
+        """What is connected to."""
+        return self._connection.settings.target
+
+    def close(self) -> None:
+        """Close the connection and end every stream that is still open."""
+        self._closed.set()
+        for channel in self._connection.channels:
+            channel.close()
+
+    def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
+        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm."""
+        attempts = Attempts(last=not repeatable(request))
+        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            self._ensure_open()
+            try:
+                left = max(0.0, until - time.monotonic())
+                return method(request, timeout=left, metadata=self._connection.metadata)
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            self.pause(attempts.delay_after(failure))
+
+    def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
+        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        while True:
+            page = self.call(method, request, timeout)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def stream(
+        self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
+    ) -> Stream[Response]:
+        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call.
+
+        There is no time limit unless `timeout` sets one, to the whole stream.
+        """
+        return Stream(self._responses(method, request, timeout))
+
+    def _responses(
+        self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None
+    ) -> Generator[Response]:
+        attempts = Attempts()
+        while True:
+            self._ensure_open()
+            call: Any = method(request, timeout=timeout, metadata=self._connection.metadata)
+            try:
+                for response in call:
+                    attempts.last = True
+                    yield response
+                return
+            except grpc.RpcError as error:
+                failure = from_rpc(error, self.address)
+            finally:
+                call.cancel()
+            self.pause(attempts.delay_after(failure))
+
+    def pause(self, seconds: float) -> None:
+        """Wait before another attempt, but not longer than until the client is closed, and look where the server is.
+
+        Raises:
+            Unavailable: The client is closed.
+        """
+        self._closed.wait(seconds)
+        self._ensure_open()
+        self._connection.look_again()
+
+    def _ensure_open(self) -> None:
+        if self._closed.is_set():
+            raise Unavailable("this client is closed")
