@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from bedrock import Event, Message, v1
-from bedrock._names import enum_name
+from bedrock._shared.names import enum_name
 from bedrock.cli import live_list, looking, sub_agents
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.paint import Paint
