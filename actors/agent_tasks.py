@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors import settings
+from actors import model_choice, settings
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AgentTask
@@ -40,6 +40,7 @@ def planned(runtime: Runtime, wanted: tuple[AgentTask, ...], model: str, context
 
     Raises AgentsRefused, or what a tool raises.
     """
+    model_choice.learn(runtime, (task.model for task in wanted), context.cancel)
     return with_files(runtime, checked(runtime, wanted, context.working_directory, model), context)
 
 
@@ -153,7 +154,7 @@ def _checked(runtime: Runtime, index: int, task: AgentTask, directory: str, mode
     if len(task.read_first) > limits.files:
         raise AgentsRefused(index, "read_first", f"{limits.files} files at most")
     try:
-        settings.served(runtime, filled.model)
+        (settings.served if filled.model == model else settings.offered)(runtime, filled.model)
     except Rejected as refusal:
         raise AgentsRefused(index, "model", str(refusal), refusal.reason) from None
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pykka import ActorRef
 
+from actors import model_choice
 from actors.actor import tell
 from actors.admission import Admission
 from actors.asides import Asides
@@ -206,19 +207,15 @@ class EffectExecutor:
         return self.work.token
 
     def _request(self, effect: RequestLlm | RequestContinuation, record: ConversationRecord) -> None:
-        model = self._runtime.models.get(effect.model)
-        if model is None:
-            text = f"The model {effect.model!r} is not available on this server: choose another one."
-            self._refuse(effect, LlmFailure(ErrorKind.INVALID_REQUEST, text))
-            return
         if not self._admission.enter():
             text = f"{self._admission.limit} model requests are in flight on this server: send a message later."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
             return
         token = self._begin(record)
         history = self._history_of(record)
-        build = functools.partial(_model_request, self._runtime, history, record, model, effect, cancel=token)
-        self._llm = LlmRequest(effect.request_id, effect.attempt, model, build, token)
+        find = functools.partial(model_choice.find, self._runtime, effect.model, token)
+        build = functools.partial(_model_request, self._runtime, history, record, effect, cancel=token)
+        self._llm = LlmRequest(effect.request_id, effect.attempt, find, build, token)
         runner = LlmRunner(self._llm, self._owner, self._runtime.clock, self._admission.leave)
         try:
             runner.launch()
@@ -304,8 +301,8 @@ def _model_request(
     runtime: Runtime,
     history: StoredHistory,
     record: ConversationRecord,
-    model: Model,
     effect: RequestLlm | RequestContinuation,
+    model: Model,
     *,
     cancel: CancelToken,
 ) -> ModelRequest:

@@ -50,9 +50,10 @@ class LlmRequest:
 
     request_id: str
     attempt: int
-    model: Model
-    build: Callable[[], ModelRequest]
-    """Reads the history; called on the runner's thread. Raises StoreError or ImagesUnavailable."""
+    find: Callable[[], Model]
+    """Looks up the model, which may have to be asked for; called on the runner's thread. Raises ModelFailed."""
+    build: Callable[[Model], ModelRequest]
+    """Reads the history, likewise. Raises StoreError or ImagesUnavailable."""
     cancel: CancelToken
 
 
@@ -133,7 +134,8 @@ class LlmRunner(Actor):
         if request.cancel.cancelled:
             return self._aborted()
         try:
-            answer = request.model.respond(request.build(), self, request.cancel)
+            model = request.find()
+            answer = model.respond(request.build(model), self, request.cancel)
         except ModelAborted as aborted:
             return self._aborted(aborted.usage)
         except ModelFailed as failed:

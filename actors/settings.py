@@ -32,7 +32,7 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
     """
     cwd = _directory(runtime, request.working_directory)
     model = request.model or runtime.models.default
-    lean = served(runtime, model).info.lean
+    lean = offered(runtime, model).info.lean
     mode = _mode(runtime, request.mode)
     record = ConversationRecord(
         id=conversation_id,
@@ -151,7 +151,7 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
     if "model" in wanted:
         if isinstance(record.state, TERMINAL):
             raise Rejected(Reason.TERMINAL)
-        served(runtime, wanted["model"])
+        offered(runtime, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise Invalid("always_approved_tools", "tools can only be left out; approving one is the answer to a question")
     if wanted:
@@ -204,12 +204,19 @@ def _directory(runtime: Runtime, path: str) -> str:
         raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
 
 
+def offered(runtime: Runtime, name: str) -> Model:
+    """The model that somebody chooses. Raises Rejected unless it is known that somebody serves it; providers that have
+    to be asked were asked before (`actors.model_choice`)."""
+    if not runtime.models.offers(name):
+        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
+    return served(runtime, name)
+
+
 def served(runtime: Runtime, name: str) -> Model:
-    """The model; raises Rejected if nobody serves it."""
+    """The model that was chosen before; raises Rejected if nobody serves it any more."""
     model = runtime.models.get(name)
     if model is None:
-        offered = ", ".join(info.name for info in runtime.models.list())
-        raise Rejected(Reason.MODEL_UNAVAILABLE, f"the model {name!r} is not available; there are: {offered}")
+        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
     return model
 
 

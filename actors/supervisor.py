@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future, wait
 from typing import Any
 
+from actors import model_choice
 from actors.actor import Asked, tell
 from actors.admission import Admission
 from actors.agent_tasks import prepared
@@ -59,7 +60,7 @@ class Supervisor:
 
     def create(self, request: Create, *, deadline: float | None = None) -> Future[ConversationRecord]:
         """A new conversation."""
-        return self._put(self._runtime.ids.conversation(), Asked(request, deadline=deadline))
+        return self._accept(self._runtime.ids.conversation(), Asked(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]:
         """Ask a conversation; the future fails with what actors.requests and core.errors name.
@@ -68,11 +69,9 @@ class Supervisor:
         a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
         the cancel.
         """
-        if isinstance(request, Spawn) and any(task.read_first for task in request.tasks):
-            return self._put_with_files(conversation_id, Asked(request, deadline=deadline))
         if not isinstance(request, Cancel):
             urgent = isinstance(request, ChangeMode)
-            return self._put(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
+            return self._accept(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
         work = actor.under_way(request.run_id) if actor else None
@@ -139,28 +138,39 @@ class Supervisor:
             asked.fail(error)
         return asked.answer
 
-    def _put_with_files(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
-        """Read the files that the sub-agents are given, on a thread of its own, before the conversation is asked."""
+    def _accept(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
+        """Put a request, which is first prepared if that takes waiting for files or for providers."""
+        request = asked.request
+        with_files = isinstance(request, Spawn) and any(task.read_first for task in request.tasks)
+        if with_files or model_choice.undecided(self._runtime, request):
+            return self._prepare(conversation_id, asked, with_files=with_files)
+        return self._put(conversation_id, asked)
+
+    def _prepare(self, conversation_id: str, asked: Asked[Any], *, with_files: bool) -> Future[Any]:
+        """Ask providers for the models that a request names, and read the files that sub-agents are given, on a thread
+        of its own, before the conversation is asked."""
         cancel = CancelToken()
         if asked.deadline is not None:
             left = max(0.0, asked.deadline - self._runtime.clock.monotonic())
             self._runtime.timers.after(math.ceil(left * 1000), cancel.cancel)
 
-        def read() -> None:
+        def prepare() -> None:
             try:
-                asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
+                model_choice.learn_for(self._runtime, asked.request, cancel)
+                if with_files:
+                    asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
             except (Rejected, Invalid, NotFound) as refusal:
                 asked.fail(Expired() if cancel.cancelled else refusal)
             except StoreError:
                 asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
-                log.exception("the files for sub-agents of %s could not be read", conversation_id)
+                log.exception("a request to %s could not be prepared", conversation_id)
                 asked.fail(error)
             else:
                 self._put(conversation_id, asked)
 
         try:
-            threading.Thread(target=read, name="bedrock-read-first", daemon=True).start()
+            threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
         except RuntimeError as error:  # the machine has no thread left
             asked.fail(error)
         return asked.answer

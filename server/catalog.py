@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -10,7 +11,15 @@ from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
 from actors.core.context import Limits, Mode, ToolGroup
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelCatalog, ModelInfo, SandboxReport, Toolbox, ToolSpec
+from actors.ports import (
+    MAX_MODEL_RESPONSE_BYTES,
+    CancelToken,
+    ModelCatalog,
+    ModelInfo,
+    SandboxReport,
+    Toolbox,
+    ToolSpec,
+)
 from server import limits, names
 from server.browsing import Browser
 from server.reads import Reads
@@ -60,6 +69,8 @@ class CatalogService(v1.CatalogServiceServicer):
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
+        # Not on a thread for reads, of which there are few: a provider may take seconds.
+        await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)
         default = self._models.default
         ordered = sorted(infos, key=lambda info: info.name)

@@ -101,8 +101,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """What advice about a refused key calls it: e.g. "ANTHROPIC_API_KEY"."""
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
-    models: tuple[str, ...] = ("*",)
-    """Names that are served; one that ends with "*" stands for all that begin so."""
+    models: tuple[str, ...] = ()
+    """Names that are served; one that ends with "*" stands for all that begin so, "*" for every name. (): those that
+    its server lists, and those that are known to be of its protocol."""
     default_model: str = ""
     small_model: str = ""
     """Quick and cheap, for small requests beside conversations with this provider's models; "" or "none": none."""
@@ -210,6 +211,11 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
         """Where the server is asked for limits."""
         if self.loaded_path:
             return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
+        return self.list_url
+
+    @property
+    def list_url(self) -> str:
+        """Where the server lists its models, loaded or not."""
         # Anthropic gives pages of twenty.
         return self.url("/v1/models?limit=1000" if self.protocol == ANTHROPIC else "/models")
 
@@ -303,7 +309,7 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
     if token and not key:
         settings["auth"] = "bearer"
     if url:
-        settings |= {"base_url": url, "models": ["*"]}
+        settings |= {"base_url": url, "models": []}
     if env.get("ANTHROPIC_MODEL"):
         settings["default_model"] = env["ANTHROPIC_MODEL"]
     return provider_from_mapping("anthropic", settings, env)

@@ -167,7 +167,28 @@ class ModelCatalog(Protocol):
     def list(self) -> tuple[ModelInfo, ...]: ...
 
     def get(self, name: str) -> Model | None:
-        """The model, or None if it is not served; never a substitute (C43)."""
+        """The model of a conversation, or None if nobody is known to serve it; never a substitute. Never waits.
+
+        It may have been accepted before a restart: where only one provider can have served it, it is that one's.
+        """
+        ...
+
+    def offers(self, name: str) -> bool:
+        """Whether a conversation may begin with this model, as far as is known. Never waits."""
+        ...
+
+    def undecided(self, name: str) -> bool:
+        """Whether providers may know better than `offers`, so that `learn` should ask them first. Never waits."""
+        ...
+
+    def learn(self, name: str, cancel: CancelToken) -> None:
+        """Ask the providers that may serve this model which models they have; "": all that can be asked. Waits some
+        seconds for each of them at most; never raises."""
+        ...
+
+    def refusal(self, name: str) -> LlmFailure:
+        """Why nobody serves this model, with the names of those that are served; passing if a provider that may serve
+        it could not be asked."""
         ...
 
     def small(self, name: str) -> Model | None:

@@ -14,7 +14,7 @@ import re
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -129,7 +129,9 @@ class Part:
 class Twin:
     """The provider: a server on 127.0.0.1 for as long as the context is open."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, models: Sequence[str] = ()) -> None:
+        """`models`: what it lists; without any it has no list."""
+        self.models = tuple(models)
         self._server = ScriptedServer(self._serve, tls=tls)
         self._parts: dict[str, Part] = {}
         self._faults: list[str] = []
@@ -171,6 +173,9 @@ class Twin:
 
     def _serve(self, connection: Connection) -> None:
         received = connection.read_request()
+        if received.path.partition("?")[0].endswith("/models"):
+            connection.send(self._listing())
+            return
         try:
             check_anthropic(received.body)
         except Exception as fault:  # noqa: BLE001 -- whatever a request provokes counts against it
@@ -184,6 +189,12 @@ class Twin:
             play(exchange)
         except OSError:
             exchange.closed.set()
+
+    def _listing(self) -> bytes:
+        body = json.dumps({"data": [{"id": name, "object": "model"} for name in self.models]}).encode()
+        status = "200 OK" if self.models else "404 Not Found"
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        return head.encode() + body
 
     def _part_of(self, exchange: Exchange) -> Part | None:
         keys = KEY.findall("\n".join(exchange.texts))

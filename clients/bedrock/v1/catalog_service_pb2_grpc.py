@@ -66,8 +66,10 @@ class CatalogServiceServicer(object):
     def ListModels(self, request, context):
         """Lists the models that conversations can use now, ordered by name.
 
-        A model is listed if its provider is configured and serves it. The answer may
-        change between two calls as providers come and go.
+        A model is listed if its provider is configured and serves it: the settings
+        name it, or the provider's own server lists it. Servers are asked at most every
+        ten seconds, and a server that is down costs some seconds. The answer may change
+        between two calls as providers come and go.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,10 @@ class CatalogServiceStub:
     ListModels: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListModelsRequest, _catalog_service_pb2.ListModelsResponse]
     """Lists the models that conversations can use now, ordered by name.
 
-    A model is listed if its provider is configured and serves it. The answer may
-    change between two calls as providers come and go.
+    A model is listed if its provider is configured and serves it: the settings
+    name it, or the provider's own server lists it. Servers are asked at most every
+    ten seconds, and a server that is down costs some seconds. The answer may change
+    between two calls as providers come and go.
     """
     ListTools: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]
     """Lists the tools that agents can call, ordered by name.
@@ -69,8 +71,10 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     ListModels: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListModelsRequest, _catalog_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that conversations can use now, ordered by name.
 
-    A model is listed if its provider is configured and serves it. The answer may
-    change between two calls as providers come and go.
+    A model is listed if its provider is configured and serves it: the settings
+    name it, or the provider's own server lists it. Servers are asked at most every
+    ten seconds, and a server that is down costs some seconds. The answer may change
+    between two calls as providers come and go.
     """
     ListTools: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that agents can call, ordered by name.
@@ -103,8 +107,10 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_catalog_service_pb2.ListModelsResponse, _abc.Awaitable[_catalog_service_pb2.ListModelsResponse]]:
         """Lists the models that conversations can use now, ordered by name.
 
-        A model is listed if its provider is configured and serves it. The answer may
-        change between two calls as providers come and go.
+        A model is listed if its provider is configured and serves it: the settings
+        name it, or the provider's own server lists it. Servers are asked at most every
+        ten seconds, and a server that is down costs some seconds. The answer may change
+        between two calls as providers come and go.
         """
 
     @_abc_1.abstractmethod

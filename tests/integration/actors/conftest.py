@@ -116,6 +116,19 @@ class Catalog:
     def get(self, name: str) -> ScriptedModel | None:
         return self._model if name == "scripted" else None
 
+    def offers(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def undecided(self, name: str) -> bool:
+        return False
+
+    def learn(self, name: str, cancel: CancelToken) -> None:
+        pass
+
+    def refusal(self, name: str) -> LlmFailure:
+        there = ", ".join(info.name for info in self.list())
+        return LlmFailure(ErrorKind.INVALID_REQUEST, f"the model {name!r} is not available; there are: {there}")
+
     def small(self, name: str) -> Model | None:
         return self._small
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from actors.core.context import ToolGroup, ToolTraits
+from actors.core.errors import ErrorKind, LlmFailure
 from actors.event_hub import EventHub
 from actors.ports import (
     CancelToken,
@@ -65,6 +66,19 @@ class Models:
 
     def list(self) -> tuple[ModelInfo, ...]:
         return (self.info,)
+
+    def offers(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def undecided(self, name: str) -> bool:
+        return False
+
+    def learn(self, name: str, cancel: CancelToken) -> None:
+        pass
+
+    def refusal(self, name: str) -> LlmFailure:
+        there = ", ".join(info.name for info in self.list())
+        return LlmFailure(ErrorKind.INVALID_REQUEST, f"the model {name!r} is not available; there are: {there}")
 
     def small(self, name: str) -> None:
         return None

@@ -48,7 +48,7 @@ class Desk:
             return respond(sink, cancel)
 
         self.models.answer = answer
-        request = LlmRequest("r1", 1, self.models, build, self.cancel)
+        request = LlmRequest("r1", 1, lambda: self.models, lambda model: build(), self.cancel)
         runner = LlmRunner(request, self.inbox, self.runtime.clock, self.ended.release).launch()
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)

@@ -53,7 +53,7 @@ def test_no_environment_no_provider() -> None:
         ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t"}, {"auth": "", "api_key": Secret("k")}),
         (
             {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_MODEL": "m"},
-            {"base_url": "http://127.0.0.1:1", "models": ("*",), "default_model": "m", "api_key": Secret()},
+            {"base_url": "http://127.0.0.1:1", "models": (), "default_model": "m", "api_key": Secret()},
         ),
         (
             {"OPENAI_API_KEY": "k"},
@@ -63,7 +63,7 @@ def test_no_environment_no_provider() -> None:
             {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"},
             {
                 "protocol": "openai-chat",
-                "models": ("*",),
+                "models": (),
                 "default_model": "default",
                 "max_tokens_field": "max_tokens",
             },
