@@ -124,9 +124,10 @@ def reader_of(database: SqliteDatabase) -> Reader:
 
 
 def open_reader(path: Path) -> SqliteDatabase:
-    """Open a connection that cannot write and never checkpoints. Raises what SQLite raises."""
+    """Open a connection that cannot write, never checkpoints, and makes no file. Raises what SQLite raises."""
     database = SqliteDatabase(
-        str(path),
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
         factory=Reader,
         pragmas={"query_only": 1, "wal_autocheckpoint": 0},
         timeout=BUSY_SECONDS,

@@ -36,6 +36,7 @@ from actors.store.checking import ALL, FATES, LOGGED, MESSAGES, RECORDS, RUNS, b
 from actors.store.data_directory import DataDirectory
 from actors.store.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
 from actors.store.journal import LogRow, events_of, journal_row
+from actors.store.open_files import OpenFiles
 from actors.store.outcomes import fate_of, run_of
 from actors.store.pruning import Bounds, behind, prunable
 from actors.store.readers import Readers, read_again
@@ -67,15 +68,23 @@ class PeeweeStore:
     """`actors.ports.Store` on one SQLite file. Any thread. Open it with `open_store`."""
 
     def __init__(
-        self, directory: DataDirectory, database: SqliteDatabase, writer: Writer, readers: Readers, clock: Clock | None
+        self,
+        directory: DataDirectory,
+        database: SqliteDatabase,
+        writer: Writer,
+        readers: Readers,
+        *,
+        files: OpenFiles,
+        clock: Clock | None,
     ) -> None:
         self._database = database
+        self._files = files
         self._writer = writer
         self._readers = readers
         self._clock = clock
         self._close_once = threading.Lock()
         self._closing = ExitStack()
-        for close in (directory.close, database.close, readers.close, writer.close):
+        for close in (directory.close, self._close_database, readers.close, writer.close):
             self._closing.callback(close)
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -295,6 +304,12 @@ class PeeweeStore:
         with self._close_once:
             self._closing.close()
 
+    def _close_database(self) -> None:
+        """The last connection moves the write-ahead log into the database and removes it: by its path. It is left to
+        the end of the process where that path may lead to the log of another database."""
+        if self._files.database_is_there:
+            self._database.close()
+
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection; everything read from it `at_one_moment` if asked for."""
@@ -347,10 +362,13 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
     with ExitStack() as opened:
         directory = DataDirectory(path)
         opened.callback(directory.close)
+        directory.expect(path / FILE)
         database = open_writer(path / FILE)
         opened.callback(database.close)
         migrate(database)
-        writer = Writer(database, faults or NoFaults())
-        store = PeeweeStore(directory, database, writer, Readers(path / FILE), clock)
+        directory.mark()
+        files = OpenFiles(path / FILE)
+        writer = Writer(database, faults or NoFaults(), files, directory.look_after_lock_file)
+        store = PeeweeStore(directory, database, writer, Readers(path / FILE, files), files=files, clock=clock)
         opened.pop_all()
     return store

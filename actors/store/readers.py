@@ -15,6 +15,7 @@ from msgspec import DecodeError
 
 from actors.ports import StoreDamaged, StoreError, StoreUnavailable
 from actors.store.engine import open_reader, reader_of, sqlite3
+from actors.store.open_files import OpenFiles
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +29,9 @@ READERS = 16
 class Readers:
     """Lends connections to whatever thread asks; none belongs to a thread, so none outlives one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: OpenFiles) -> None:
         self._path = path
+        self._files = files
         self._places = threading.BoundedSemaphore(READERS)
         self._idle: list[peewee.SqliteDatabase] = []
         self._lock = threading.Lock()
@@ -57,9 +59,14 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed")
+            self._files.refuse_if_missing()
             if self._idle:
                 return self._idle.pop()
-        return open_reader(self._path)
+        database = open_reader(self._path)
+        if not self._files.database_is_there:
+            database.close()
+            raise StoreUnavailable("the database was removed or replaced")
+        return database
 
     def _give_back(self, database: peewee.SqliteDatabase) -> None:
         with self._lock:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 
 import peewee
 
 from actors.ports import Faults, StoreUnavailable
 from actors.store.changes import Change
 from actors.store.engine import BUSY_SECONDS, raw, sqlite3
+from actors.store.open_files import OpenFiles
 from actors.store.together import write_together
 
 _log = logging.getLogger(__name__)
@@ -28,6 +32,8 @@ CHECKPOINT_EVERY = 1_000
 """Changes between checkpoints."""
 WAL_PAGES = 32_768
 """A write-ahead log longer than this is cut, waiting for readers if need be."""
+WATCH_SECONDS = 1.0
+"""How often the open files are looked after while nothing is written."""
 CUT_SECONDS = 0.1
 """How long, since everybody who writes waits as well. The next checkpoint tries again."""
 
@@ -47,14 +53,24 @@ class _Ticket:
 class Writer:
     """Owns the writing connection from its start to its `close`."""
 
-    def __init__(self, database: peewee.SqliteDatabase, faults: Faults) -> None:
+    def __init__(
+        self,
+        database: peewee.SqliteDatabase,
+        faults: Faults,
+        files: OpenFiles | None = None,
+        every_second: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start. `files` is None for a database without any; `every_second` is called on the writer's thread."""
         self._database = database
+        self._files = files
+        self._every_second = every_second
         self._faults = faults
         self._arrived = threading.Condition()
         self._urgent: deque[_Ticket] = deque()
         self._normal: deque[_Ticket] = deque()
         self._closing = False
         self._since_checkpoint = 0
+        self._watched_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -85,6 +101,7 @@ class Writer:
             while batch := self._take():
                 self._serve(batch)
                 self._checkpoint_if_due(len(batch))
+                self._watch_if_due()
         except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         finally:
@@ -94,12 +111,35 @@ class Writer:
         """Wait for changes; an empty list if there will be none any more."""
         with self._arrived:
             while not (self._urgent or self._normal or self._closing):
-                self._arrived.wait()
+                self._arrived.wait(WATCH_SECONDS)
+                self._watch_if_due()
             batch: list[_Ticket] = []
             for queue in (self._urgent, self._normal):
                 while queue and len(batch) < MAX_TOGETHER:
                     batch.append(queue.popleft())
             return batch
+
+    def _watch_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._watched_at >= WATCH_SECONDS:
+            self._watched_at = now
+            self._every_second()
+            with suppress(StoreUnavailable):
+                self._check_files()
+
+    def _check_files(self) -> None:
+        """Raises StoreUnavailable if the database, or its write-ahead log, was removed or replaced.
+
+        What only a log without a name still holds is saved first.
+        """
+        if self._files is None:
+            return
+        try:
+            self._files.check()
+        except StoreUnavailable:
+            if self._files.database_is_there and not self._database.is_closed():
+                self._checkpoint()
+            raise
 
     def _abandon(self) -> None:
         with self._arrived:
@@ -126,6 +166,7 @@ class Writer:
 
     def _transact(self, batch: list[_Ticket]) -> None:
         self._faults.hit("store.before_begin")
+        self._check_files()
         connection = raw(self._database)
         connection.execute("BEGIN IMMEDIATE")
         admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
@@ -133,6 +174,7 @@ class Writer:
             self._write(admitted[change], connection)
         self._faults.hit("store.before_commit")
         connection.execute("COMMIT")
+        self._check_files()
         self._faults.hit("store.after_commit")
 
     def _admit(self, ticket: _Ticket) -> bool:
@@ -162,11 +204,16 @@ class Writer:
         except (sqlite3.Error, peewee.PeeweeException):
             _log.exception("the connection is given up; the next change opens another")
             self._database.close()
+            if self._files is not None:
+                self._files.forget_log()
 
     def _checkpoint_if_due(self, written: int) -> None:
         self._since_checkpoint += written
         if self._since_checkpoint < CHECKPOINT_EVERY or self._database.is_closed():
             return
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
         self._since_checkpoint = 0
         try:
             _checkpoint(raw(self._database))

@@ -412,6 +412,24 @@ def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
     )
 
 
+def test_a_database_that_is_removed_under_the_server_is_told_and_none_is_begun_in_its_place(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start()
+    stub, _ = server.conversation()
+    (server.data / "bedrock.db").unlink()
+    request = v1.CreateConversationRequest(working_directory="/tmp")
+    refusal = refused(lambda: stub.CreateConversation(request, metadata=server.metadata, timeout=SECONDS))
+    assert refusal.reason == "STORE_UNAVAILABLE"
+    code, logged = server.end()
+    assert code == 0
+    (critical,) = [line["message"] for line in logged if line["level"] == "critical"]
+    assert f"{server.data / 'bedrock.db'} was removed or replaced" in critical
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert "bedrock.db is missing now" in line
+
+
 def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[providers.local]\nprotocol = "telepathy"\nbase_url = "http://x"\napi_key = "sk-secret"\n')

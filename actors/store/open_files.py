@@ -1,0 +1,85 @@
+"""Whether the paths of the open database still lead to the files that are open.
+
+SQLite goes on with a file that was removed or replaced under it: it would acknowledge changes that nobody finds any
+more. So the inodes are compared: before and after every transaction, and every second without one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from actors.ports import StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+_WITHOUT_DATABASE = "if it does not come back, stop the server and restore a backup"
+_WITHOUT_LOG = "what was in it is moved into the database; restart the server"
+
+Inode: TypeAlias = "tuple[int, int]"
+"""Device and number."""
+
+
+def inode_of(descriptor: int) -> Inode:
+    """Of an open file. Raises OSError."""
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def inode_at(path: str | Path) -> Inode | None:
+    """Of the file at a path; None if none can be reached."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class OpenFiles:
+    """The files of an open database. `check` belongs to the writer's thread; the rest to any."""
+
+    def __init__(self, path: Path) -> None:
+        """Right after the database at `path` was opened, by the one who holds its directory."""
+        self._path = path
+        self._log_path = f"{path}-wal"
+        self._database = inode_at(path)
+        self._write_ahead_log = inode_at(self._log_path)
+        self.missing = ""
+        """The file that was removed or replaced, empty if all are there."""
+
+    @property
+    def database_is_there(self) -> bool:
+        """Whether the path leads to the database now."""
+        return self._database is not None and inode_at(self._path) == self._database
+
+    def check(self) -> None:
+        """Compare. Raises StoreUnavailable; says in the log when that begins and when it ends."""
+        was, self.missing = self.missing, self._find_missing()
+        if self.missing and not was:
+            _log.critical(
+                "%s was removed or replaced while the server uses it: nothing is read or written until it is back; %s",
+                self.missing,
+                _WITHOUT_DATABASE if self.missing == str(self._path) else _WITHOUT_LOG,
+            )
+        elif was and not self.missing:
+            _log.warning("%s is back: the store goes on", was)
+        self.refuse_if_missing()
+
+    def refuse_if_missing(self) -> None:
+        """Raises StoreUnavailable if the last comparison found a file missing."""
+        if self.missing:
+            raise StoreUnavailable(f"{self.missing} was removed or replaced")
+
+    def forget_log(self) -> None:
+        """The connection was given up: the next one may begin another write-ahead log."""
+        self._write_ahead_log = None
+
+    def _find_missing(self) -> str:
+        if not self.database_is_there:
+            return str(self._path)
+        log = inode_at(self._log_path)
+        if self._write_ahead_log is None:
+            self._write_ahead_log = log
+        return "" if log == self._write_ahead_log else self._log_path
