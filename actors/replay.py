@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Rules
 from actors.core.effects import NotifyClient, PersistMessage
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
@@ -27,7 +27,13 @@ SHOWN_CHARS = 300
 """Of what differs."""
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
-_CONTEXT = msgspec.json.Decoder(ConvContext)
+
+
+class _LoggedContext(ConvContext, frozen=True):
+    rules: Rules = Rules.FIRST
+
+
+_CONTEXT = msgspec.json.Decoder(_LoggedContext)
 _encode = msgspec.json.Encoder().encode
 
 

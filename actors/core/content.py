@@ -134,6 +134,7 @@ class SystemKind(StrEnum):
     SUMMARY = "summary"
     SUMMARY_FALLBACK = "summary_fallback"
     SUB_AGENT_RESULTS = "sub_agent_results"
+    INTERRUPTED = "interrupted"
 
 
 class Usage(Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
@@ -17,6 +17,15 @@ class Mode(StrEnum):
 def wider(mode: Mode, than: Mode) -> bool:
     """Whether `mode` gives tools more rights than the other one."""
     return mode is Mode.UNRESTRICTED and than is Mode.RESTRICTED
+
+
+class Rules(IntEnum):
+    """Editions of the machine's rules. A log names the edition that wrote it, and is replayed by that one."""
+
+    FIRST = 1
+    """Of logs that name none."""
+    INTERRUPTIONS = 2
+    """The agent is told of a run that was cut off; a budget is looked at before every attempt."""
 
 
 class ApprovalPolicy(StrEnum):
@@ -98,3 +107,4 @@ class ConvContext(Struct, frozen=True):
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""
+    rules: Rules = max(Rules)

@@ -207,6 +207,8 @@ def _result(result: ToolResult) -> str:
 
 def _system(message: Message) -> str:
     match message.kind:
+        case SystemKind.INTERRUPTED:
+            return "interrupted"
         case SystemKind.MODE_RESTRICTED:
             return "mode restricted"
         case SystemKind.MODE_UNRESTRICTED:

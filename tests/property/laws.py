@@ -144,6 +144,8 @@ class Laws:
         self.nudges = 0
         self.last_text = ""
         self.parent_told = 0
+        self.cut_off = False
+        """A run was cancelled or cut off by a restart, and the agent has not been told."""
 
     # --- one transition
 
@@ -212,6 +214,9 @@ class Laws:
                 self._answer(message, step)
             case MessageType.USER:
                 self._user_message(message)
+            case MessageType.SYSTEM if message.kind is SystemKind.INTERRUPTED:
+                check("C48 only what was cut off is told", self.cut_off and not message.run, message)
+                self.cut_off = False
             case MessageType.SYSTEM if message.kind is SystemKind.NUDGE:
                 self.nudges += 1
                 check("I41 nudges in a row", self.nudges <= step.context.limits.max_nudges, self.nudges)
@@ -254,6 +259,7 @@ class Laws:
         if self.sub_agent:
             check("I41 turns", self.requests <= step.context.limits.max_turns + 1, self.requests)
         check("I24 every call is answered", not self.chain_check.open_calls, effect)
+        check("C48 the model knows what was cut off", not self.cut_off, effect)
         check("C19 the request contains all that was said", effect.through_sequence == len(self.history), effect)
         self._announced(step.context)
         view = provider_view(self.history, effect.through_sequence)
@@ -304,6 +310,8 @@ class Laws:
                 check("I26 one run-stop per run", told.run not in self.stopped, told)
                 check("I26 a run has a root", told.run in self.roots, told)
                 self.stopped[told.run] = told
+                cut_off = told.reason == "interrupted" and told.detail in ("", "cancel_timeout", "restart")
+                self.cut_off = self.cut_off or (cut_off and not self.sub_agent)
             case ApprovalRequested():
                 check("C16 a question is asked once", told.call.id not in self.questions, told)
                 self.questions.add(told.call.id)

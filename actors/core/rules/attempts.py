@@ -18,6 +18,7 @@ from actors.core.notifications import Token
 from actors.core.result import TransitionResult, ignored
 from actors.core.rules.draft import Draft
 from actors.core.rules.endings import cancelled
+from actors.core.rules.interruptions import note_cancel
 from actors.core.rules.requests import abort_request
 from actors.core.rules.runs import return_steers
 from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmRequesting, Phase
@@ -64,6 +65,7 @@ def cancel_request(
         abort_request(draft, state)
         return cancelled(draft, event)
     return_steers(draft)
+    note_cancel(draft)
     draft.place_state()
     abort_request(draft, state)
     after = Cancelling(

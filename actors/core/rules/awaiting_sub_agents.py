@@ -38,6 +38,7 @@ from actors.core.rules.commands import queue_input, refusal
 from actors.core.rules.draft import Draft
 from actors.core.rules.endings import interrupted
 from actors.core.rules.fan_in import find_agent, report
+from actors.core.rules.interruptions import note_cancel
 from actors.core.rules.notices import set_mode
 from actors.core.rules.results import cancel_calls, interrupt_calls
 from actors.core.rules.runs import return_steers
@@ -88,6 +89,7 @@ def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -
     if state.tool_use_id:
         cancel_calls(draft, state.tool_use_id, state.remaining_tool_ids)
     return_steers(draft)
+    note_cancel(draft)
     draft.place_state()
     draft.act(CancelSubAgents(state.pending_ids))
     draft.act(StartTimer(context.limits.cancel_timeout_ms, draft.run))

@@ -21,7 +21,7 @@ from actors.core.result import TransitionResult
 from actors.core.rules.draft import Draft
 from actors.core.rules.fan_in import spawn
 from actors.core.rules.requests import begin_summary
-from actors.core.rules.runs import open_run
+from actors.core.rules.runs import begin_run
 from actors.core.states import AwaitingLlm, Error, Idle, LlmReason, QueuedInput, State
 
 Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent
@@ -43,7 +43,7 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     draft = Draft(state, context, event.at)
-    open_run(draft)
+    begin_run(draft)
     draft.say_user(event.message_id, event.text, event.images, "direct")
     return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
 
@@ -55,7 +55,7 @@ def spawn_by_hand(state: Idle | Error, context: ConvContext, event: SpawnSubAgen
     if not event.tasks:
         raise InvalidTransition("at least one task is needed")
     draft = Draft(state, context, event.at)
-    open_run(draft)
+    begin_run(draft)
     draft.say_user(event.message_id, "\n".join(task.task for task in event.tasks), (), "direct")
     return spawn(draft, event.tasks, *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
 

@@ -20,9 +20,10 @@ from actors.core.summary import run_id, summarize
 class Draft:
     """Collects what a transition decides; `finish` makes the verdict of it."""
 
-    __slots__ = ("_mark", "at", "context", "effects", "ledger")
+    __slots__ = ("_mark", "at", "before", "context", "effects", "ledger")
 
     def __init__(self, state: State, context: ConvContext, at: int) -> None:
+        self.before = state
         self.ledger: Ledger = state.ledger
         self.context = context
         self.at = at

@@ -11,8 +11,9 @@ from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult
 from actors.core.rules import texts
 from actors.core.rules.draft import Draft
+from actors.core.rules.interruptions import note_cancel, note_restart
 from actors.core.rules.runs import close_run
-from actors.core.states import AgentFailed, AgentSucceeded, Completed, ContextExhausted, Error, Failed, Idle
+from actors.core.states import AgentFailed, AgentSucceeded, Cancelling, Completed, ContextExhausted, Error, Failed, Idle
 
 
 def rest(
@@ -64,6 +65,7 @@ def cancelled(draft: Draft, cancel: UserCancel) -> TransitionResult:
     if draft.context.is_sub_agent:
         text = texts.sub_agent_cancelled(cancel.reason)
         return fail_sub_agent(draft, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
+    note_cancel(draft)
     return rest(draft, StopReason.INTERRUPTED, drop_queue=cancel.discard_queued)
 
 
@@ -72,6 +74,8 @@ def interrupted(draft: Draft) -> TransitionResult:
     if draft.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(draft, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
+    if not isinstance(draft.before, Cancelling):  # the cancel is what the agent is told of
+        note_restart(draft)
     return rest(draft, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
 

@@ -13,7 +13,8 @@ from actors.core.notifications import ModeChanged
 from actors.core.result import TransitionResult, ignored
 from actors.core.rules import texts
 from actors.core.rules.draft import Draft
-from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, Notice, State, ToolExecuting
+from actors.core.rules.waiting_notices import forget, put
+from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, State, ToolExecuting
 
 KINDS = {Mode.RESTRICTED: SystemKind.MODE_RESTRICTED, Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED}
 """The notice of each mode."""
@@ -31,7 +32,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
     if round_is_open(state):
         _queue(draft, event.mode)
     else:
-        _forget_waiting(draft)
+        forget(draft, KINDS.values())
         draft.say_system(KINDS[event.mode], texts.MODES[event.mode])
     draft.place_state()
     draft.notify(ModeChanged(event.mode))
@@ -54,15 +55,6 @@ def _check_available(context: ConvContext, mode: Mode) -> None:
         raise Rejected(Reason.MODE_UNAVAILABLE)
 
 
-def deliver_notices(draft: Draft) -> None:
-    """Waiting notices enter the history, before any request is built (I40)."""
-    notices = draft.ledger.pending_notices
-    if notices:
-        draft.ledger = replace(draft.ledger, pending_notices=())
-    for notice in notices:
-        draft.say_system(notice.kind, notice.text)
-
-
 def round_is_open(state: State) -> bool:
     """Whether a tool_use is unanswered, so that nothing may come between it and its result."""
     if isinstance(state, AwaitingSubAgents):
@@ -71,13 +63,5 @@ def round_is_open(state: State) -> bool:
 
 
 def _queue(draft: Draft, mode: Mode) -> None:
-    _forget_waiting(draft)
-    notice = Notice(KINDS[mode], texts.MODES[mode], draft.at)
-    draft.ledger = replace(draft.ledger, pending_notices=(*draft.ledger.pending_notices, notice))
-
-
-def _forget_waiting(draft: Draft) -> None:
     """A newer notice of the mode replaces the one that waits."""
-    kept = tuple(notice for notice in draft.ledger.pending_notices if notice.kind not in KINDS.values())
-    if len(kept) != len(draft.ledger.pending_notices):
-        draft.ledger = replace(draft.ledger, pending_notices=kept)
+    put(draft, KINDS[mode], texts.MODES[mode], KINDS.values())

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from actors.core import budget
 from actors.core.content import SystemKind
+from actors.core.context import Rules
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
@@ -14,8 +15,8 @@ from actors.core.result import TransitionResult
 from actors.core.rules import texts
 from actors.core.rules.draft import Draft
 from actors.core.rules.endings import fail_sub_agent, rest
-from actors.core.rules.notices import deliver_notices
 from actors.core.rules.runs import deliver_steers
+from actors.core.rules.waiting_notices import deliver
 from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 
 
@@ -28,7 +29,7 @@ def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) 
     if ledger.rounds >= limits.max_rounds and not draft.context.is_sub_agent:
         draft.say_system(SystemKind.ROUND_CAP, texts.round_cap(ledger.rounds))
         return rest(draft, StopReason.INTERRUPTED, "round_cap", *through)
-    deliver_notices(draft)
+    deliver(draft)
     if draft.context.is_sub_agent:
         _count_turn(draft)
     deliver_steers(draft)
@@ -42,7 +43,10 @@ def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) 
 
 
 def retry_request(draft: Draft, state: LlmRequesting) -> TransitionResult:
-    """The next attempt: the same request and model, over what has been said by now."""
+    """The next attempt: the same request and model, over what has been said by now, if the budget has room."""
+    spent = budget.spent(draft.context.budget, draft.ledger)
+    if spent and draft.context.rules >= Rules.INTERRUPTIONS:
+        return _stop_for_budget(draft, spent)
     deliver_steers(draft)
     seq = draft.ledger.seq
     draft.place_state()
@@ -52,7 +56,7 @@ def retry_request(draft: Draft, state: LlmRequesting) -> TransitionResult:
 
 def begin_summary(draft: Draft, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
     """The tool-less request that sums the conversation up (REQ-BED-020)."""
-    deliver_notices(draft)
+    deliver(draft)
     request_id = _next_request(draft)
     model, seq = draft.context.model_id, draft.ledger.seq
     draft.place_state()

@@ -8,6 +8,7 @@ from actors.core.content import Usage
 from actors.core.context import FollowUpPolicy
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.rules.draft import Draft
+from actors.core.rules.interruptions import deliver_interruption
 from actors.core.states import QueuedInput
 
 
@@ -15,6 +16,12 @@ def open_run(draft: Draft) -> None:
     """The next request cycle begins."""
     ledger = draft.ledger
     draft.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage())
+
+
+def begin_run(draft: Draft) -> None:
+    """The same, once the agent is told if the run before was cut off."""
+    deliver_interruption(draft)
+    open_run(draft)
 
 
 def close_run(
@@ -61,6 +68,7 @@ def deliver_steers(draft: Draft) -> None:
 
 def begin_follow_up(draft: Draft) -> None:
     """The oldest follow-up becomes the root of the next run."""
+    deliver_interruption(draft)
     _open_with(draft, draft.ledger.follows[0], Fate.DELIVERED)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from actors.core.context import Mode
 
 CANCELLED = "Cancelled by user"
@@ -36,6 +38,14 @@ STOPPED_FOR_MODE = {
     for mode in Mode
 }
 
+_NOT_RESUMED = "Do not take up again what was asked before this notice unless the user asks for it."
+RUN_CANCELLED = f"The user interrupted the run {{step}}. {_NOT_RESUMED}"
+RUN_CUT_OFF = f"The server was stopped and the run was cut off {{step}}. {_NOT_RESUMED}"
+BEFORE_ANSWERING = "before you answered"
+WHILE_ANSWERING = "while you were answering; what you had written of that answer is discarded and not shown here"
+WHILE_SUB_AGENTS_WORKED = "while sub-agents were at work"
+WHILE_SUMMING_UP = "while you were writing the summary of a full context"
+
 GRACE = (
     "The turn limit is reached: this is your last turn. Call submit_result with what you have, or submit_error; "
     "no other tool will run."
@@ -53,6 +63,21 @@ FALLBACK_SUMMARY = (
     "The context is used up and no summary could be written. The whole history stays readable here; "
     "continue in a new conversation and say what matters from this one."
 )
+
+
+def after_step(number: int) -> str:
+    """Where a run was cut off that had gone through so many answers."""
+    return f"after your answer {number} of it, before the next one"
+
+
+def while_asking(tools: Iterable[str]) -> str:
+    """Where a run was cut off that waited for a person."""
+    return f"while it waited for approval of {', '.join(tools)}; none of these calls was run"
+
+
+def while_running(tool: str) -> str:
+    """Where a run was cut off that had a tool running."""
+    return f"while {tool} was running"
 
 
 def denied(reason: str) -> str:

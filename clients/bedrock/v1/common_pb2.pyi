@@ -867,6 +867,10 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """The results of the sub-agents that SpawnSubAgents started."""
     SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: _SystemMessageKind.ValueType  # 10
     """The mode has changed to MODE_UNRESTRICTED. Names the mode and what it means."""
+    SYSTEM_MESSAGE_KIND_INTERRUPTED: _SystemMessageKind.ValueType  # 11
+    """The run before was cut off, by a cancel or because the server was stopped. Says
+    at which step. Stored before the first message of the next run.
+    """
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
@@ -893,6 +897,10 @@ SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS: SystemMessageKind.ValueType  # 9
 """The results of the sub-agents that SpawnSubAgents started."""
 SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: SystemMessageKind.ValueType  # 10
 """The mode has changed to MODE_UNRESTRICTED. Names the mode and what it means."""
+SYSTEM_MESSAGE_KIND_INTERRUPTED: SystemMessageKind.ValueType  # 11
+"""The run before was cut off, by a cancel or because the server was stopped. Says
+at which step. Stored before the first message of the next run.
+"""
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 
 class _Delivery:

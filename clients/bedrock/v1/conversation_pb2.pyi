@@ -705,8 +705,8 @@ class Message(_message.Message):
     error_kind: _common_pb2.ErrorKind.ValueType
     """Why the run failed. Unset unless the role is ROLE_ERROR."""
     meta: _builtins.bool
-    """Whether the server wrote the message only to keep the model going, for
-    example "Continue.". People need not be shown it.
+    """Whether the server wrote the message only for the model, for example
+    "Continue.", or that the run before was cut off. People need not be shown it.
     """
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentBlock]:

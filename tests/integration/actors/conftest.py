@@ -393,10 +393,11 @@ class Talk:
         assert differences(self.world.truth, record) == []
 
     def texts(self) -> list[str]:
-        """All plain text and tool output in the history."""
+        """All plain text and tool output in the history, but what only the model is told."""
         return [
             str(getattr(block, "text", "") or getattr(block, "output", ""))
             for message in self.world.truth.history(self.id, self.record.state.ledger.seq)
+            if not message.meta
             for block in message.content
         ]
 

@@ -73,6 +73,8 @@ def seen_by_model(exchange: Any) -> list[list[str]]:
             return "use"
         if not isinstance(block, Text):
             return "result"
+        if "The user interrupted" in block.text:
+            return "interrupted"
         return "notice" if "The mode is now" in block.text else block.text
 
     return [[word(block) for block in turn.content] for turn in exchange.request.turns]
@@ -222,7 +224,7 @@ def test_a_notice_survives_a_cancel(cell: World) -> None:
     assert notices(talk) == []
     talk.send("again")
     exchange = talk.exchange()
-    assert seen_by_model(exchange)[-1] == ["result", "again", "notice"]
+    assert seen_by_model(exchange)[-1] == ["result", "interrupted", "again", "notice"]
     exchange.say("done")
     talk.rest(Idle)
 
