@@ -67,6 +67,8 @@ def event_list(cycles: Iterable[v1.RequestCycle]) -> Iterator[str]:
     """Put the events of cycles into one list: a follow-up was accepted before the run ended that it waited for."""
     stop: str | None = None
     for cycle in cycles:
+        if not cycle.events:
+            continue
         root, *following = cycle.events
         if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP or stop is None:
             yield root
@@ -75,7 +77,7 @@ def event_list(cycles: Iterable[v1.RequestCycle]) -> Iterator[str]:
         else:
             yield stop
             yield root
-        stop = following.pop() if cycle.stop_reason else None
+        stop = following.pop() if cycle.stop_reason and following else None
         yield from following
     if stop is not None:
         yield stop

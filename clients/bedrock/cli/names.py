@@ -12,6 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from bedrock import Client
+from bedrock.cli.paint import one_line
+from bedrock.cli.text.safe_text import for_terminal
 from bedrock.errors import BedrockError
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def _complete(
     except queue.Empty:
         return []
     return [
-        CompletionItem(name, help=" ".join(about.split())[:60] or None)
+        CompletionItem(name, help=one_line(about, 60) or None)
         for name, about in found
-        if name.startswith(incomplete)
+        if name.startswith(incomplete) and name.isprintable() and for_terminal(name) == name
     ]

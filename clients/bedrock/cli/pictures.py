@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from bedrock import v1
 
 #: How much of an image's hash people are shown, and may give.
 SHOWN = 12
 
+# Both become parts of a file's name.
+_NO_NAME = re.compile(r"[^0-9A-Za-z]+")
+
 
 def short(image: v1.Image) -> str:
     """What people call an image: the beginning of the hash in its id."""
-    return image.attachment.rpartition("/")[2].rpartition("-")[2][:SHOWN]
+    return _NO_NAME.sub("", image.attachment.rpartition("/")[2].rpartition("-")[2])[:SHOWN]
 
 
 def kind(image: v1.Image) -> str:
     """Its format in a word, which is a file's ending too: "png", "jpeg", "gif" or "webp"."""
-    return image.media_type.rpartition("/")[2]
+    return _NO_NAME.sub("", image.media_type.rpartition("/")[2])
 
 
 def described(image: v1.Image) -> str:

@@ -15,6 +15,7 @@ from prompt_toolkit.history import FileHistory
 from bedrock.cli.commands import COMMANDS, MODES
 from bedrock.cli.paint import one_line
 from bedrock.cli.session import ChatSession
+from bedrock.cli.text.safe_text import for_terminal
 
 #: Bytes of the history that are kept, at least; twice as much is cut back to this.
 HISTORY_BYTES = 256 * 1024
@@ -95,9 +96,10 @@ class ChatCompleter(Completer):
             case "mode":
                 return [(mode, "") for mode in MODES]
             case "model":
-                return [(model, "") for model in self._session.models]
+                return [(model, "") for model in self._session.models if for_terminal(model) == model]
             case "withdraw":
                 waiting = self._session.view.queue
-                return [(message.name.rpartition("/")[2], one_line(message.text, 40)) for message in waiting]
+                named = ((message.name.rpartition("/")[2], message.text) for message in waiting)
+                return [(name, one_line(text, 40)) for name, text in named if for_terminal(name) == name]
             case _:
                 return []

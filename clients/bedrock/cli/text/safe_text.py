@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 #: Combining marks on one character that a terminal gets; no script needs as many, and more cover the lines around.
 MOST_COMBINING = 8
@@ -62,7 +63,7 @@ def for_terminal(text: str) -> SafeText:
     if text.isascii() and text.isprintable():
         return SafeText(text)
     text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    text = _MANY_SYMBOLS.sub(_thin_out, text)
+    text = _MANY_SYMBOLS.sub(_without_surplus, text)
     return SafeText(_UNSAFE_AT_TERMINALS.sub(_mark, text))
 
 
@@ -79,14 +80,14 @@ def literal(text: str) -> SafeText:
     """Show every character of what somebody is asked to allow: nothing is removed, and what is invisible is a mark.
     Only line feeds and tabs stay.
     """
-    return SafeText(_HIDDEN.sub(_mark, text))
+    return SafeText(_MANY_SYMBOLS.sub(_surplus_marked, _HIDDEN.sub(_mark, text)))
 
 
 def json_text(line: str) -> SafeText:
     """Escape what a line of JSON should have escaped; it means the same, since JSON has such characters in strings
     only.
     """
-    return SafeText(_HIDDEN.sub(_json_escape, line))
+    return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
 
 
 def without_reordering(text: SafeText) -> SafeText:
@@ -94,25 +95,44 @@ def without_reordering(text: SafeText) -> SafeText:
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
 
 
-def _thin_out(found: re.Match[str]) -> str:
-    """Leave out what is more than MOST_COMBINING marks in a row, and show that something is missing."""
-    kept, row = "", 0
+def _without_surplus(found: re.Match[str]) -> str:
+    """Leave out the surplus of combining marks, and show that something is missing."""
+    return "".join(
+        "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
+    )
+
+
+def _surplus_marked(found: re.Match[str]) -> str:
+    return "".join(_mark_of(each) if row > MOST_COMBINING else each for each, row in _rows(found))
+
+
+def _surplus_in_json(found: re.Match[str]) -> str:
+    return "".join(_json_escape_of(each) if row > MOST_COMBINING else each for each, row in _rows(found))
+
+
+def _rows(found: re.Match[str]) -> Iterator[tuple[str, int]]:
+    """Each character, and how many combining marks there are in a row up to it."""
+    row = 0
     for character in found.group():
         row = row + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        if row <= MOST_COMBINING:
-            kept += character
-        elif row == MOST_COMBINING + 1:
-            kept += "…"
-    return kept
+        yield character, row
 
 
 def _mark(found: re.Match[str]) -> str:
-    code = ord(found.group())
+    return _mark_of(found.group())
+
+
+def _mark_of(character: str) -> str:
+    code = ord(character)
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _json_escape(found: re.Match[str]) -> str:
-    units = found.group().encode("utf-16-be", "surrogatepass")
+    return _json_escape_of(found.group())
+
+
+def _json_escape_of(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
