@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy as copy
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from bedrock import v1
@@ -16,6 +16,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 
 #: One of each kind, in a text that has words for people to find.
 HOSTILE = (
@@ -115,10 +117,11 @@ def _values(field: FieldDescriptor) -> list[Any]:
     elif field.enum_type is not None:
         values = [value.number for value in field.enum_type.values]
     else:
-        values = {
+        scalars: dict[int, list[Any]] = {
             FieldDescriptor.CPPTYPE_STRING: [HOSTILE if field.type == FieldDescriptor.TYPE_STRING else b"\x1b[2J"],
             FieldDescriptor.CPPTYPE_BOOL: [False, True],
-        }.get(field.cpp_type, [1])
+        }
+        values = scalars.get(field.cpp_type, [1])
     return [[value] for value in values] if field.is_repeated else values
 
 
@@ -138,7 +141,7 @@ class HostileServer:
         self.sent: set[str] = set()
         """The full names of the strings that were sent."""
         self._server = grpc.server(ThreadPoolExecutor(32))
-        by_name: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+        by_name: dict[str, dict[str, Handler]] = {}
         for method in services():
             by_name.setdefault(method.containing_service.full_name, {})[method.name] = self._handler(method)
         for name, handlers in by_name.items():
@@ -149,7 +152,7 @@ class HostileServer:
     def stop(self) -> None:
         self._server.stop(None).wait()
 
-    def _handler(self, method: MethodDescriptor) -> grpc.RpcMethodHandler:
+    def _handler(self, method: MethodDescriptor) -> Handler:
         answers = hostile(method.output_type)
 
         def one(_: Message, context: grpc.ServicerContext) -> Message:
@@ -164,7 +167,7 @@ class HostileServer:
                 _refuse(context)
 
         decode = message_factory.GetMessageClass(method.input_type).FromString
-        make: Callable[..., grpc.RpcMethodHandler] = (
+        make: Callable[..., Handler] = (
             grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
         )
         behaviour: Callable[..., Any] = many if method.server_streaming else one
