@@ -72,7 +72,7 @@ COMMANDS = [
 ]
 
 #: How often a command is run, where what is answered is one of many.
-TURNS = {"show": 6, "approve": 6, "deny": 6, "ask": 2}
+TURNS = {("show", NAME): 6, ("approve", NAME): 6, ("deny", NAME): 6}
 #: What only calls answer that the program does not make.
 NOT_IN_THE_PROGRAM = re.compile(r"\.(BrowseDirectory|SpawnSubAgents|TriggerContinuation)Response\.|DirectoryEntry")
 
@@ -150,9 +150,10 @@ def test_nothing_that_a_server_says_is_obeyed(run: Run, server: HostileServer) -
         assert obeyed(refused) == set(), arguments
         server.refuses = False
         printed = ""
-        for server.turn in range(0, TURNS.get(arguments[0], 1) * 7, 7):
-            printed += "".join(run(*arguments))
-            assert obeyed(printed) == set(), arguments
+        for server.turn in range(0, TURNS.get(arguments, 1) * 7, 7):
+            out, err = run(*arguments)
+            assert obeyed(out + err) == set(), arguments
+            printed += out + err
         assert "evil" in printed, arguments
         piped, told = run(*arguments, stream=io.StringIO)
         assert {each for each in piped + told if unicodedata.category(each) == "Cc"} <= {"\n", "\t"}, arguments
