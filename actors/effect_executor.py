@@ -216,13 +216,20 @@ class EffectExecutor:
         find = functools.partial(model_choice.find, self._runtime, effect.model, token)
         build = functools.partial(_model_request, self._runtime, history, record, effect, cancel=token)
         self._llm = LlmRequest(effect.request_id, effect.attempt, find, build, token)
-        runner = LlmRunner(self._llm, self._owner, self._runtime.clock, self._admission.leave)
+        runner = LlmRunner(self._llm, self._owner, self._runtime.clock, functools.partial(self._llm_ended, record.id))
         try:
             runner.launch()
         except RuntimeError:  # the machine has no thread left
             self._admission.leave()
             text = "This server has no room for another request: send a message later."
             self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
+
+    def _llm_ended(self, conversation_id: str) -> None:
+        """A request is over (runner's thread), perhaps long after it was abandoned: then nobody else will tell that
+        nothing more of it is needed."""
+        self._admission.leave()
+        if not self._owner.is_alive():
+            self._runtime.models.forget(conversation_id)
 
     def _history_of(self, record: ConversationRecord) -> StoredHistory:
         if self._history is None:

@@ -119,6 +119,7 @@ class Supervisor:
                 del self._live[actor.conversation_id]
             self._changed.notify_all()
         if was_the_last:
+            self._runtime.models.forget(actor.conversation_id)
             self.sub_agents.left(actor.conversation_id)
 
     def rested(self) -> None:

@@ -113,6 +113,10 @@ class Catalog:
         chosen = server.provider.small_model if server else ""
         return self._model(chosen, server) if server and chosen else None
 
+    def forget(self, conversation_id: str) -> None:
+        """See ports.ModelCatalog."""
+        self._turns.forget(conversation_id)
+
     def _set(self, name: str) -> bool:
         """Whether nobody has to be asked about this name, since whoever wrote the settings knows."""
         return name == DEMO or (name in (self._default, self._small) and self.get(name) is not None)

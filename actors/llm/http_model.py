@@ -11,7 +11,7 @@ from actors.llm.discovery import Discovery
 from actors.llm.exchange import Exchange, Wire
 from actors.llm.limits import ModelLimits, Stated, needs_telling, resolved
 from actors.llm.rendering import TurnCache
-from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
+from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink, Purpose
 
 
 class HttpModel:
@@ -60,8 +60,13 @@ class HttpModel:
         return Asked(self._exchange.provider, info, limits, request)
 
     def _body(self, asked: Asked) -> bytes:
-        key = (self._exchange.provider.name, self._name, asked.info.images, asked.request.conversation_id)
-        turns = self._turns.rendered(key, asked.request.turns, lambda turn: self._wire.turn_of(turn, asked))
+        request = asked.request
+        if request.purpose is not Purpose.CONVERSATION:  # nothing of it is ever sent again
+            return self._wire.body_of(asked, [(turn.role, self._wire.turn_of(turn, asked)) for turn in request.turns])
+        form = (self._exchange.provider.name, self._name, asked.info.images)
+        turns = self._turns.rendered(
+            request.conversation_id, form, request.turns, lambda turn: self._wire.turn_of(turn, asked)
+        )
         return self._wire.body_of(asked, turns)
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:

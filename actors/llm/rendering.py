@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
@@ -122,38 +123,76 @@ def with_last(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes,
 class TurnCache:
     """Turns in a protocol's JSON, kept per conversation: a history only grows, so a request renders what is new.
 
-    Any thread. What was used longest ago goes when the whole is larger than `max_bytes`.
+    Any thread. A conversation's turns go when it is forgotten; those that were used longest ago go when all together
+    hold more than `max_bytes`: what was rendered, and the text that it was rendered from, which is kept to compare.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Any, list[tuple[Turn, bytes]]] = OrderedDict()
-        self._sizes: dict[Any, int] = {}
-        self._size = 0
+        self._kept: OrderedDict[str, _Rendered] = OrderedDict()
+        self._held = 0
 
-    def rendered(self, key: Any, turns: Sequence[Turn], render: Callable[[Turn], bytes]) -> list[tuple[str, bytes]]:
-        """Each turn's role and bytes. `key` names the conversation and whatever else `render` depends on."""
-        former = self._take(key)
-        now: list[tuple[Turn, bytes]] = []
+    @property
+    def held(self) -> int:
+        """Bytes of memory that are kept."""
+        return self._held
+
+    def rendered(
+        self, conversation_id: str, form: Hashable, turns: Sequence[Turn], render: Callable[[Turn], bytes]
+    ) -> list[tuple[str, bytes]]:
+        """Each turn's role and bytes. `form` is what `render` depends on beside the turn; one is kept at a time."""
+        former = self._take(conversation_id)
+        known = former.turns if former is not None and former.form == form else []
+        now: list[_Turn] = []
         for index, turn in enumerate(turns):
             # Blocks are the very same objects as long as the history is in memory, which comparing tuples sees first.
-            known = index < len(former) and former[index][0] == turn
-            now.append(former[index] if known else (turn, render(turn)))
-        self._put(key, now)
-        return [(turn.role, text) for turn, text in now]
+            if index < len(known) and known[index].source == turn:
+                now.append(known[index])
+            else:
+                text = render(turn)
+                now.append(_Turn(turn, text, sys.getsizeof(text) + _bytes_of(turn)))
+        self._put(conversation_id, _Rendered(form, now, sum(turn.held for turn in now)))
+        return [(turn.source.role, turn.text) for turn in now]
 
-    def _take(self, key: Any) -> list[tuple[Turn, bytes]]:
-        with self._lock:
-            self._size -= self._sizes.pop(key, 0)
-            return self._kept.pop(key, [])
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing of a conversation."""
+        self._take(conversation_id)
 
-    def _put(self, key: Any, turns: list[tuple[Turn, bytes]]) -> None:
-        size = sum(len(text) for _, text in turns)
+    def _take(self, conversation_id: str) -> _Rendered | None:
         with self._lock:
-            self._size += size - self._sizes.pop(key, 0)
-            self._kept.pop(key, None)
-            self._kept[key], self._sizes[key] = turns, size
-            while self._size > self._max:
-                oldest, _ = self._kept.popitem(last=False)
-                self._size -= self._sizes.pop(oldest)
+            kept = self._kept.pop(conversation_id, None)
+            self._held -= kept.held if kept is not None else 0
+            return kept
+
+    def _put(self, conversation_id: str, rendered: _Rendered) -> None:
+        with self._lock:
+            former = self._kept.pop(conversation_id, None)
+            self._kept[conversation_id] = rendered
+            self._held += rendered.held - (former.held if former is not None else 0)
+            while self._held > self._max:
+                _, oldest = self._kept.popitem(last=False)
+                self._held -= oldest.held
+
+
+class _Turn(NamedTuple):
+    source: Turn
+    text: bytes
+    held: int
+
+
+class _Rendered(NamedTuple):
+    form: Hashable
+    turns: list[_Turn]
+    held: int
+
+
+def _bytes_of(turn: Turn) -> int:
+    """What a turn takes in memory: its blocks and their texts."""
+    size = sys.getsizeof(turn.content)
+    for block in turn.content:
+        size += sys.getsizeof(block)
+        size += sum(
+            sys.getsizeof(value) for name in block.__struct_fields__ if isinstance(value := getattr(block, name), str)
+        )
+    return size

@@ -191,6 +191,10 @@ class ModelCatalog(Protocol):
         it could not be asked."""
         ...
 
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing in memory of what this conversation asked: it has gone to sleep, or was deleted. Never waits."""
+        ...
+
     def small(self, name: str) -> Model | None:
         """The model for small requests beside a conversation with the model `name`; None: none are to be made."""
         ...

@@ -109,6 +109,7 @@ class Catalog:
     def __init__(self, model: ScriptedModel, small: Model | None = None) -> None:
         self._model = model
         self._small = small
+        self.forgotten: list[str] = []
 
     def list(self) -> tuple[ModelInfo, ...]:
         return (self._model.info,)
@@ -121,6 +122,9 @@ class Catalog:
 
     def undecided(self, name: str) -> bool:
         return False
+
+    def forget(self, conversation_id: str) -> None:
+        self.forgotten.append(conversation_id)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
         pass

@@ -17,7 +17,7 @@ from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmRequesting, Phase
 from actors.llm_runner import Outcome
-from actors.ports import ToolOutput
+from actors.ports import ModelAnswer, ToolOutput
 from actors.requests import Cancel, Continue, Create, Delete, Invalid, NotFound, Resolve, Send, Trigger, Update
 
 World = Any
@@ -68,6 +68,50 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
     until_none(lambda: ours() - before)
     assert hasty.hub._channels == {}
     assert hasty.supervisor._admission._places._value == hasty.runtime.max_llm_requests
+
+
+def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(hasty: World, make_world: Any) -> None:
+    talk = hasty.create()
+    talk.send("hello")
+    answer(hasty)
+    talk.rest(Idle)
+    all_gone(hasty)
+    assert set(hasty.runtime.models.forgotten) == {talk.id}
+
+    awake = make_world(idle_seconds=3600.0)
+    talk = awake.create()
+    talk.send("hello")
+    answer(awake)
+    talk.rest(Idle)
+    assert awake.runtime.models.forgotten == []
+    talk.ask(Delete())
+    all_gone(awake)
+    assert set(awake.runtime.models.forgotten) == {talk.id}
+
+
+def test_a_request_that_outlives_its_conversation_leaves_nothing_behind(
+    hasty: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cancelled and nobody waited for it: what it rendered since is dropped when it ends."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stubborn(*_: object) -> ModelAnswer:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return ModelAnswer((Text("too late"),), end_turn=True)
+
+    monkeypatch.setattr(hasty.model, "respond", stubborn)
+    before = ours()
+    talk = hasty.create()
+    talk.send("hello")
+    assert begun.wait(PATIENCE)
+    talk.ask(Cancel())
+    talk.rest(Idle)
+    all_gone(hasty)
+    hasty.runtime.models.forgotten.clear()
+    go_on.set()
+    until_none(lambda: ours() - before)
+    assert hasty.runtime.models.forgotten == [talk.id]
 
 
 def answer(world: World) -> None:

@@ -62,6 +62,7 @@ class Models:
     info = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 90_000)
 
     def __init__(self) -> None:
+        self.forgotten: list[str] = []
         self.answer: Callable[[ModelRequest, ModelSink, CancelToken], ModelAnswer]
 
     def list(self) -> tuple[ModelInfo, ...]:
@@ -72,6 +73,9 @@ class Models:
 
     def undecided(self, name: str) -> bool:
         return False
+
+    def forget(self, conversation_id: str) -> None:
+        self.forgotten.append(conversation_id)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
         pass

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -430,20 +432,45 @@ def test_turns_are_rendered_once_and_forgotten_when_there_are_too_many() -> None
 
     def render(turn: Turn) -> bytes:
         rendered.append(turn)
-        return b"x" * 40
+        return b"x" * 4000
 
     turns = (user("a"), assistant("b"), user("c"))
-    cache = TurnCache(max_bytes=100)
+    cache = TurnCache(max_bytes=10_000)
     for length in (1, 3, 3):
-        assert cache.rendered("one", turns[:length], render) == [(turn.role, b"x" * 40) for turn in turns[:length]]
-    assert rendered == [*turns, *turns]  # 120 bytes are too many: they were not kept
+        assert cache.rendered("one", 0, turns[:length], render) == [(turn.role, b"x" * 4000) for turn in turns[:length]]
+    assert rendered == [*turns, *turns]  # 12,000 bytes are too many: they were not kept
     rendered.clear()
-    cache.rendered("two", turns[:1], render)
-    cache.rendered("two", turns[:2], render)
+    cache.rendered("two", 0, turns[:1], render)
+    cache.rendered("two", 0, turns[:2], render)
     assert rendered == [*turns[:2]]
-    cache.rendered("three", turns[:1], render)
-    cache.rendered("two", turns[:2], render)
+    cache.rendered("three", 0, turns[:1], render)
+    cache.rendered("two", 0, turns[:2], render)
     assert rendered == [*turns[:2], turns[0], *turns[:2]]
+    cache.rendered("two", 1, turns[:1], render)
+    assert rendered[-1] == turns[0], "in another form it is another text"
+
+
+def test_what_rendered_turns_hold_is_counted_and_given_back() -> None:
+    """Both the bytes that are sent and the text that they were made from, which is as long or four times as long."""
+    cache = TurnCache()
+    long = "€" * 100_000 + "\U0001f600"
+    turns = (user(long), assistant(ToolUse("t", "bash", "{}" + " " * 50_000)), user(ToolSuccess("t", "x" * 50_000)))
+    sent = [msgspec.json.encode(turn) for turn in turns]
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            copies = [msgspec.json.decode(turn, type=Turn) for turn in sent]
+            cache.rendered(f"c{number}", 0, copies, msgspec.json.encode)
+        del copies
+        really = tracemalloc.get_traced_memory()[0]
+        assert 0.75 * really < cache.held < 1.25 * really
+        for number in range(10):
+            cache.forget(f"c{number}")
+        cache.forget("unknown")
+        assert cache.held == 0
+        assert tracemalloc.get_traced_memory()[0] < 0.01 * really
+    finally:
+        tracemalloc.stop()
 
 
 # --- on the wire ------------------------------------------------------------------------------------------------
