@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from actors.ports import Attachment, CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreError
-from actors.store import rows, statements
+from actors.store import removal, rows, statements
 from actors.store.engine import sqlite3
 from actors.store.journal import check_shape, next_revision, seal
 from actors.store.outcomes import fate_values, run_values, settled_inputs, stopped_runs
@@ -59,6 +59,7 @@ class Part:
         self._expected_step = commit.expected_step
         self._next_revision = next_revision(commit)
         self._fixed = rows.fixed_values(record) if commit.create else None
+        self._parent = record.parent_conversation_id or ""
         self._prompt = record.system_prompt if commit.create else ""
         self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
 
@@ -95,11 +96,19 @@ class Part:
             connection.execute(statements.INSERT_COMMAND, self.command)
 
     def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
+        self._make_room(connection)
         log, log_hash = self.links("")
         connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self._slug, log_hash))
         if self._prompt:
             connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self._prompt))
         return log
+
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        """Remove what is left of a deleted conversation of the same id. Raises Fenced if its parent is deleted."""
+        if removal.is_hidden(connection, self.id):
+            removal.remove_all(connection, self.id)
+        if self._parent and removal.is_hidden(connection, self._parent):
+            raise Fenced(f"{self._parent} is gone")
 
     def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
         head = heads(connection, (self.id,)).get(self.id)
@@ -146,14 +155,16 @@ class Transition:
 
 
 class Deletion:
-    """A conversation and, by cascade, everything of it and of its sub-agents. Create commands stay."""
+    """A conversation and its sub-agents are hidden; they are removed later. Create commands stay."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
+        self.hidden: tuple[str, ...] = ()
+        """The ids of what it has hidden, once it is applied."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Nothing happens if it is gone."""
-        connection.execute(statements.DELETE_CONVERSATION, (self._id,))
+        self.hidden = removal.hide(connection, self._id)
 
 
 class Pruning:
@@ -187,10 +198,13 @@ class NewAttachment:
             conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width,
             attachment.height, at,
         )  # fmt: skip
+        self._id = conversation_id
         self._row = (*values, rows.digest_of(values))
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Raises Fenced if the conversation is gone."""
+        if removal.is_hidden(connection, self._id):
+            raise Fenced(f"{self._id} is gone")
         try:
             connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:

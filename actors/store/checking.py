@@ -12,6 +12,7 @@ from actors.store.journal import LOG, LogRow
 from actors.store.outcomes import FATE, RUN
 from actors.store.pruning import BEGINNING, Place
 from actors.store.rows import is_as_written
+from actors.store.schema import NOT_DELETED
 from actors.store.verifying import StoredRows, violations
 
 MAX_FINDINGS = 100
@@ -30,6 +31,7 @@ ALL = -1
 
 _ROW = f"SELECT {RECORDS} FROM conversations WHERE id = ?"  # noqa: S608
 _PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id = ?"  # noqa: S608
+_IDS = f"SELECT id FROM conversations WHERE {NOT_DELETED} ORDER BY id"  # noqa: S608
 _PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"
 _OTHERS = (
     f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_id = ?",  # noqa: S608
@@ -63,7 +65,7 @@ def check_all(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
     Raises what SQLite raises.
     """
     with every_text(connection):
-        ids = [str(id_) for (id_,) in connection.execute("SELECT id FROM conversations ORDER BY id")]
+        ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:
         for finding in check(connection, conversation_id)[:1]:
             yield f"conversation {conversation_id}", finding

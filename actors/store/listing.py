@@ -16,7 +16,7 @@ def query(principal: str, archived: bool, parent: str | None, before: tuple[int,
     wanted = (
         table.select(*columns, schema.Prompt.text)
         .join(schema.Prompt, JOIN.LEFT_OUTER)
-        .where(table.principal == principal, table.archived == archived)
+        .where(table.principal == principal, table.archived == archived, SQL(schema.NOT_DELETED))
         .order_by(table.updated_at.desc(), table.id.desc())
         .limit(limit)
     )

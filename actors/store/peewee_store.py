@@ -40,6 +40,7 @@ from actors.store.open_files import OpenFiles
 from actors.store.outcomes import fate_of, run_of
 from actors.store.pruning import Bounds, behind, prunable
 from actors.store.readers import Readers, read_again
+from actors.store.removal import Removal
 from actors.store.schema_version import migrate
 from actors.store.writer import Writer
 
@@ -53,15 +54,16 @@ WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
     ORDER BY first_revision DESC LIMIT 1), 0)
 ORDER BY first_revision LIMIT :limit
 """
-_AGED = """
-SELECT id FROM conversations WHERE id > :after AND created_at < :before AND last_seq > :keep AND :before > (
+_AGED = f"""
+SELECT id FROM conversations WHERE id > :after AND {schema.NOT_DELETED}
+AND created_at < :before AND last_seq > :keep AND :before > (
     SELECT at FROM log WHERE conversation_id = id ORDER BY first_revision, step LIMIT 1)
 ORDER BY id LIMIT :limit
-"""
-_ARCHIVED = """
+"""  # noqa: S608
+_ARCHIVED = f"""
 SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
-ORDER BY id LIMIT :limit
-"""
+AND {schema.NOT_DELETED} ORDER BY id LIMIT :limit
+"""  # noqa: S608
 
 
 class PeeweeStore:
@@ -75,10 +77,12 @@ class PeeweeStore:
         readers: Readers,
         *,
         files: OpenFiles,
+        removal: Removal,
         clock: Clock | None,
     ) -> None:
         self._database = database
         self._files = files
+        self._removal = removal
         self._writer = writer
         self._readers = readers
         self._clock = clock
@@ -91,13 +95,18 @@ class PeeweeStore:
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         self._writer.write(changes.Transition(parts), urgent=urgent)
+        self._removal.forget(part.record.id for part in parts if part.create)
 
     def delete(self, conversation_id: str) -> None:
-        self._writer.write(changes.Deletion(conversation_id))
+        deletion = changes.Deletion(conversation_id)
+        self._writer.write(deletion)
+        self._removal.add(deletion.hidden)
+        self._writer.tidy()
 
     @read_again
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         with self._reading(at_one_moment=True) as connection:
+            conversation_id = self._shown(conversation_id)
             begins = beginning(connection, conversation_id)
             last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
             bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
@@ -125,11 +134,11 @@ class PeeweeStore:
     @read_again
     def load(self, conversation_id: str) -> ConversationRecord | None:
         with self._reading() as connection:
-            return self._load(connection, conversation_id)
+            return self._load(connection, self._shown(conversation_id))
 
     @read_again
     def owner(self, conversation_id: str) -> str | None:
-        table = schema.Conversation
+        conversation_id, table = self._shown(conversation_id), schema.Conversation
         return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
     @read_again
@@ -174,11 +183,16 @@ class PeeweeStore:
     @read_again
     def children(self, conversation_id: str) -> tuple[str, ...]:
         table = schema.Conversation
-        return self._column(table.select(table.id).where(table.parent_conversation == conversation_id))
+        of_parent = table.parent_conversation == self._shown(conversation_id)
+        return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
 
     @read_again
     def unsettled(self) -> tuple[str, ...]:
-        return self._column(schema.Conversation.select(schema.Conversation.id).where(SQL(schema.UNSETTLED)))
+        return self._column(
+            schema.Conversation.select(schema.Conversation.id).where(
+                SQL(f"({schema.UNSETTLED}) AND {schema.NOT_DELETED}")
+            )
+        )
 
     def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
@@ -205,14 +219,14 @@ class PeeweeStore:
     ) -> tuple[Message, ...]:
         query = _between(MESSAGES, "sequence_id", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(rows.message_of, connection.execute(query, (conversation_id, after, limit))))
+            return tuple(map(rows.message_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         return self.messages(conversation_id, before=through + 1, limit=ALL)
 
     @read_again
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        bounds = {"id": conversation_id, "next": after + 1, "limit": limit}
+        bounds = {"id": self._shown(conversation_id), "next": after + 1, "limit": limit}
         with self._reading() as connection:
             found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
         if found and found[0].revision != after + 1:
@@ -232,7 +246,7 @@ class PeeweeStore:
     ) -> tuple[StoppedRun, ...]:
         query = _between(RUNS, "revision", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(run_of, connection.execute(query, (conversation_id, after, limit))))
+            return tuple(map(run_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
 
     @read_again
     def settled_inputs(
@@ -246,10 +260,11 @@ class PeeweeStore:
     ) -> tuple[SettledInput, ...]:
         query = _between(FATES, "revision", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(fate_of, connection.execute(query, (conversation_id, after, limit))))
+            return tuple(map(fate_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
 
     @read_again
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        conversation_id = self._shown(conversation_id)
         query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
         with self._reading(at_one_moment=True) as connection:
             record = self._load(connection, conversation_id)
@@ -261,7 +276,7 @@ class PeeweeStore:
     @read_again
     def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
         with self._reading() as connection:
-            found = connection.execute(LOGGED, (conversation_id, after_step, limit))
+            found = connection.execute(LOGGED, (self._shown(conversation_id), after_step, limit))
             return tuple(journal_row(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
@@ -274,12 +289,12 @@ class PeeweeStore:
     @read_again
     def _checked(self, conversation_id: str) -> tuple[str, ...]:
         with self._reading(at_one_moment=True) as connection:
-            return check(connection, conversation_id)
+            return check(connection, self._shown(conversation_id))
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        return self._command("conversation_id", conversation_id, request_id)
+        return self._command("conversation_id", self._shown(conversation_id), request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
         return self._command("principal", principal, request_id)
@@ -295,7 +310,7 @@ class PeeweeStore:
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
         query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
         with self._reading() as connection:
-            row = connection.execute(query, (conversation_id, attachment_id)).fetchone()
+            row = connection.execute(query, (self._shown(conversation_id), attachment_id)).fetchone()
         return None if row is None else Attachment(*row)
 
     # --- the rest ---------------------------------------------------------------------------------------------
@@ -309,6 +324,9 @@ class PeeweeStore:
         the end of the process where that path may lead to the log of another database."""
         if self._files.database_is_there:
             self._database.close()
+
+    def _shown(self, conversation_id: str) -> str:
+        return self._removal.unless_hidden(conversation_id)
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
@@ -368,7 +386,11 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         migrate(database)
         directory.mark()
         files = OpenFiles(path / FILE)
-        writer = Writer(database, faults or NoFaults(), files, directory.look_after_lock_file)
-        store = PeeweeStore(directory, database, writer, Readers(path / FILE, files), files=files, clock=clock)
+        removal, look = Removal(raw(database)), directory.look_after_lock_file
+        writer = Writer(database, faults or NoFaults(), files, every_second=look, tidy=removal.remove_slice)
+        readers = Readers(path / FILE, files)
+        store = PeeweeStore(directory, database, writer, readers, files=files, removal=removal, clock=clock)
         opened.pop_all()
+        if removal.pending:
+            writer.tidy()
     return store

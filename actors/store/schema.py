@@ -261,4 +261,18 @@ class Attachment(Model):
         primary_key = CompositeKey("conversation", "id")
 
 
-TABLES = (Conversation, Prompt, Message, Log, Run, Fate, Pruning, Command, Attachment)
+class Deletion(Model):
+    """A conversation that is deleted and not yet removed; sub-agents, which are deeper, are removed first."""
+
+    conversation = ForeignKeyField(
+        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+    )
+    depth = BigIntegerField()
+
+    class Meta:
+        table_name = "deletions"
+
+
+TABLES = (Conversation, Prompt, Message, Log, Run, Fate, Pruning, Command, Attachment, Deletion)
+NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
+"""Leaves out conversations that are deleted and not yet removed."""

@@ -36,7 +36,6 @@ UPDATE_CONVERSATION = (
     "WHERE id = ? AND step = ? AND epoch <= ?"
 )
 UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
-DELETE_CONVERSATION = "DELETE FROM conversations WHERE id = ?"
 MOVE_BEGINNING = """
 INSERT INTO prunings (conversation_id, step, revision, hash)
 SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id

@@ -32,6 +32,10 @@ CHECKPOINT_EVERY = 1_000
 """Changes between checkpoints."""
 WAL_PAGES = 32_768
 """A write-ahead log longer than this is cut, waiting for readers if need be."""
+TIDY_SECONDS = 0.25
+"""How often something is tidied up while changes never cease to arrive."""
+TIDY_AGAIN_SECONDS = 5.0
+"""After it failed."""
 WATCH_SECONDS = 1.0
 """How often the open files are looked after while nothing is written."""
 CUT_SECONDS = 0.1
@@ -58,12 +62,19 @@ class Writer:
         database: peewee.SqliteDatabase,
         faults: Faults,
         files: OpenFiles | None = None,
+        *,
         every_second: Callable[[], None] = lambda: None,
+        tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
     ) -> None:
-        """Start. `files` is None for a database without any; `every_second` is called on the writer's thread."""
+        """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and
+        `tidy`, in transactions of its own, while nothing else waits and it returns that there is more to do."""
         self._database = database
         self._files = files
         self._every_second = every_second
+        self._tidy_slice = tidy
+        self._tidying = False
+        self._tidied_at = 0.0
+        self._tidy_again_at = 0.0
         self._faults = faults
         self._arrived = threading.Condition()
         self._urgent: deque[_Ticket] = deque()
@@ -89,6 +100,12 @@ class Writer:
         if ticket.error is not None:
             raise ticket.error
 
+    def tidy(self) -> None:
+        """There is something to tidy up (any thread)."""
+        with self._arrived:
+            self._tidying = True
+            self._arrived.notify()
+
     def close(self) -> None:
         """Write what waits and end the thread; the connection stays open. Idempotent."""
         with self._arrived:
@@ -98,31 +115,54 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            while batch := self._take():
-                self._serve(batch)
-                self._checkpoint_if_due(len(batch))
+            while (batch := self._take()) is not None:
+                if batch:
+                    self._serve(batch)
+                tidied = self._tidy_if_due(idle=not batch)
+                self._checkpoint_if_due(len(batch) + tidied)
                 self._watch_if_due()
         except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         finally:
             self._abandon()
 
-    def _take(self) -> list[_Ticket]:
-        """Wait for changes; an empty list if there will be none any more."""
+    def _take(self) -> list[_Ticket] | None:
+        """Wait for changes; an empty list if there is time for something else, None if there will be none any more."""
         with self._arrived:
-            while not (self._urgent or self._normal or self._closing):
+            if not (self._urgent or self._normal or self._closing or self._tidying):
                 self._arrived.wait(WATCH_SECONDS)
-                self._watch_if_due()
+            if self._closing and not (self._urgent or self._normal):
+                return None
             batch: list[_Ticket] = []
             for queue in (self._urgent, self._normal):
                 while queue and len(batch) < MAX_TOGETHER:
                     batch.append(queue.popleft())
             return batch
 
+    def _tidy_if_due(self, *, idle: bool) -> bool:
+        """A slice while nothing waits, and one now and then where something always does; whether there was one."""
+        if not self._tidying or not (idle or time.monotonic() - self._tidied_at >= TIDY_SECONDS):
+            return False
+        try:
+            self._check_files()
+            connection = raw(self._database)
+            connection.execute("BEGIN IMMEDIATE")
+            self._tidying = self._tidy_slice(connection)
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 -- what it does is done again; nobody waits for it
+            _log.warning("what was deleted could not be removed yet: %s", error)
+            self._roll_back()
+            self._tidying = False
+            self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
+        self._tidied_at = time.monotonic()
+        return True
+
     def _watch_if_due(self) -> None:
         now = time.monotonic()
         if now - self._watched_at >= WATCH_SECONDS:
             self._watched_at = now
+            if 0 < self._tidy_again_at <= now:
+                self._tidying, self._tidy_again_at = True, 0.0
             self._every_second()
             with suppress(StoreUnavailable):
                 self._check_files()

@@ -58,7 +58,7 @@ CREATE TABLE messages (
 );
 """
 """The second seed's "Database Schema", verbatim."""
-OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts")
+OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions")
 
 
 @pytest.fixture
@@ -267,7 +267,10 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 
 # --- what was released stays as it is -------------------------------------------------------------------------
 
-FROZEN = {"0001_initial": "e1d2fdd6f9f7a96f3fcf961d47a7d22c18b0076033ca06c37ffa3f08e9722620"}
+FROZEN = {
+    "0001_initial": "e1d2fdd6f9f7a96f3fcf961d47a7d22c18b0076033ca06c37ffa3f08e9722620",
+    "0002_deletions": "6aeefface6120b254d9bfa45ea8ce4f89ed8c23e61179086ad30da398b5f289d",
+}
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 
 

@@ -806,6 +806,34 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
     assert store.history("c1", 99) == ()
 
 
+def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(store: Store) -> None:
+    draft, other = Draft("c1"), Draft("c2")
+    child = Draft("c1-a1", parent_conversation_id="c1", user_initiated=False)
+    store.commit(draft.create(), other.create())
+    store.commit(child.create())
+    store.commit(draft.next(messages=40), child.next(messages=40))
+    store.delete("c1")
+    for gone in ("c1", "c1-a1"):
+        assert (store.load(gone), store.owner(gone), store.snapshot(gone, 9), store.find_slug(gone)) == (None,) * 4
+        assert (*store.events(gone, after=0, limit=9), *store.journal(gone, after_step=0, limit=9)) == ()
+        assert store.verify(gone) == ()
+        assert store.prune_log(gone, 9) == 0
+        with pytest.raises(Fenced):
+            store.put_attachment(gone, Attachment("sha", "image/png", b"x", 1, 1))
+    for left in (draft.next(), child.next(), Draft("c1-a2", parent_conversation_id="c1").create()):
+        with pytest.raises(Fenced):
+            store.commit(left)
+    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    assert [record.id for record in listed] == ["c2"]
+    assert store.list(principal="local", archived=False, parent="c1", before=None, limit=9) == ()
+    assert store.unsettled() == ()
+    assert store.aged(before=99_999, keep=0, limit=9) == ("c2",)
+    store.commit(Draft("c3", slug="c1").create())
+    assert store.find_slug("c1") == "c3"
+    store.delete("c1")
+    assert store.load("c2") is not None
+
+
 # --- concurrency ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,185 @@
+"""What is deleted goes in slices, behind everybody who waits, and whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from actors.ports import StoreUnavailable
+from actors.store import removal
+from actors.store.backup import back_up, restore
+from actors.store.engine import FILE, raw, sqlite3
+from actors.store.peewee_store import PeeweeStore, open_store
+from actors.store.removal import Removal
+from actors.store.schema import TABLES
+from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.drafts import Draft
+
+CHILDREN = 5
+
+
+class Slices:
+    """Counts slices, or lets them fail."""
+
+    def __init__(self, real: object) -> None:
+        self.count = 0
+        self.failing = False
+        self._real = real
+
+    def __call__(self, removal: Removal, connection: sqlite3.Connection) -> bool:
+        if self.failing:
+            raise sqlite3.OperationalError("database or disk is full")
+        self.count += 1
+        return bool(self._real(removal, connection))  # type: ignore[operator]
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> Slices:
+    made = Slices(Removal.remove_slice)
+
+    def remove_slice(removal: Removal, connection: sqlite3.Connection) -> bool:
+        return made(removal, connection)
+
+    monkeypatch.setattr(Removal, "remove_slice", remove_slice)
+    monkeypatch.setattr(removal, "SLICE_SECONDS", 0.0)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path, slices: Slices, gate: Gate) -> Iterator[PeeweeStore]:
+    with closing(open_store(tmp_path / "data", gate)) as opened:
+        family(opened, "c1")
+        opened.commit(Draft("other").create())
+        yield opened
+
+
+def family(store: PeeweeStore, name: str) -> None:
+    draft = Draft(name)
+    store.commit(draft.create())
+    store.commit(draft.next(messages=50))
+    for number in range(CHILDREN):
+        child = Draft(f"{name}-{number}", parent_conversation_id=name, user_initiated=False)
+        store.commit(child.create())
+        store.commit(child.next(messages=50))
+
+
+def rows(data: Path) -> int:
+    """Of all tables, but for those of conversations that are not deleted."""
+    with closing(sqlite3.connect(data / FILE)) as connection:
+        tables = [table._meta.table_name for table in TABLES if table._meta.table_name != "conversations"]
+        counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+        return sum(counts)
+
+
+def wait_until_removed(store: PeeweeStore) -> None:
+    pause = threading.Event()
+    for _ in range(int(SECONDS * 200)):
+        if not store._removal.pending:
+            return
+        pause.wait(0.005)
+    raise AssertionError("it was never removed")
+
+
+def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
+    store: PeeweeStore, slices: Slices, tmp_path: Path
+) -> None:
+    store.delete("c1")
+    wait_until_removed(store)
+    assert slices.count > CHILDREN
+    assert rows(tmp_path / "data") == 1, "the log's row of the other one"
+    with store._reading() as connection:
+        assert connection.execute("SELECT id FROM conversations").fetchall() == [("other",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_whoever_writes_meanwhile_waits_for_no_more_than_a_slice(
+    store: PeeweeStore, gate: Gate, slices: Slices
+) -> None:
+    """A commit that arrives in the middle is the next thing that is done."""
+    seen: list[int] = []
+    arrived = threading.Event()
+    real = slices._real
+
+    def slice_(removal: Removal, connection: sqlite3.Connection) -> bool:
+        if slices.count == 3:
+            arrived.set()
+            while not store._writer._urgent:
+                pass
+        return bool(real(removal, connection))  # type: ignore[operator]
+
+    slices._real = slice_
+
+    def write() -> None:
+        assert arrived.wait(SECONDS)
+        store.commit(Draft("urgent").create(), urgent=True)
+        seen.append(slices.count)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    store.delete("c1")
+    writer.join(SECONDS)
+    assert seen
+    assert seen[0] <= 5
+    wait_until_removed(store)
+    assert slices.count > seen[0]
+
+
+def test_what_a_stop_leaves_goes_on_with_the_next_start(store: PeeweeStore, slices: Slices, tmp_path: Path) -> None:
+    slices.failing = True
+    store.delete("c1")
+    store.close()
+    assert rows(tmp_path / "data") > 50
+    slices.failing = False
+    with closing(open_store(tmp_path / "data")) as again:
+        assert again.load("c1") is None
+        assert again.history("c1", 99) == ()
+        assert again.unsettled() == ()
+        wait_until_removed(again)
+        assert rows(tmp_path / "data") == 1
+
+
+def test_what_is_deleted_is_in_no_restored_backup(store: PeeweeStore, slices: Slices, tmp_path: Path) -> None:
+    slices.failing = True
+    store.delete("c1")
+    copy = back_up(tmp_path / "data", tmp_path / "copy.db").path
+    slices.failing = False
+    restored = restore(copy, tmp_path / "restored")
+    assert restored.damaged == ()
+    with closing(open_store(tmp_path / "restored")) as again:
+        assert again.load("c1") is None
+        wait_until_removed(again)
+    assert rows(tmp_path / "restored") == 1
+
+
+def test_an_id_that_is_used_again_begins_with_nothing(store: PeeweeStore, slices: Slices) -> None:
+    slices.failing = True
+    store.delete("c1")
+    store.commit(Draft("c1").create())
+    assert store.history("c1", 99) == ()
+    assert store.load("c1") is not None
+    assert store.verify("c1") == ()
+
+
+def test_a_slice_that_fails_is_done_again_later(
+    store: PeeweeStore, slices: Slices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.store.writer.TIDY_AGAIN_SECONDS", 0.0)
+    slices.failing = True
+    store.delete("c1")
+    store.commit(Draft("c9").create())
+    assert store.load("c1") is None
+    slices.failing = False
+    wait_until_removed(store)
+
+
+def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> None:
+    gate.failing["store.before_commit"] = OSError("disk")
+    with pytest.raises(StoreUnavailable):
+        store.delete("c1")
+    assert store.load("c1") is not None
+    assert len(store.history("c1", 99)) == 50
+    assert raw(store._database).execute("SELECT count(*) FROM deletions").fetchone() == (0,)
