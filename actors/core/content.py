@@ -194,6 +194,24 @@ def text_of(content: tuple[Content, ...]) -> str:
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
+def distinct_calls(content: tuple[Content, ...], request_id: str) -> tuple[Content, ...]:
+    """The content with a new id for every call whose id is empty or was used before in it.
+
+    The adapters see to it too, and over the whole history; but a call that is taken for another one would run twice.
+    """
+    taken: set[str] = set()
+    blocks: list[Content] = []
+    for index, block in enumerate(content):
+        if isinstance(block, ToolUse):
+            identity, stem = block.id, f"{request_id}-{index}".replace(":", "-")
+            while not identity or identity in taken:
+                identity, stem = stem, f"{stem}-{index}"
+            taken.add(identity)
+            block = block if identity == block.id else ToolUse(identity, block.name, block.input)  # noqa: PLW2901
+        blocks.append(block)
+    return tuple(blocks)
+
+
 def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
     """The tool calls of a message in request order."""
     return tuple(block for block in content if isinstance(block, ToolUse))

@@ -165,7 +165,8 @@ def some_calls_of(context: ConvContext, tag: str, tape: Tape) -> tuple[ToolUse, 
     """Calls of offered tools, and of one that is not."""
     names = (*(traits.name for traits in context.tools), "unheard_of", "spawn_sub_agent")
     count = tape.pick((1, 2, 3, 2))
-    return tuple(ToolUse(f"t-{tag}-{index}", tape.pick(names), '{"x":1}') for index in range(count))
+    one_id = tape.one_in(8)  # a model that repeats itself, past an adapter that does not see it
+    return tuple(ToolUse(f"t-{tag}-{0 if one_id else index}", tape.pick(names), '{"x":1}') for index in range(count))
 
 
 def submissions(tag: str, tape: Tape) -> tuple[Content, ...]:

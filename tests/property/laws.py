@@ -10,6 +10,8 @@ import copy
 import re
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from actors.core.audit import Audit
 from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
 from actors.core.context import ConvContext, ToolTraits
@@ -153,6 +155,8 @@ class Laws:
         """Check one transition and remember what it did."""
         after, effects = step.new_state, step.effects
         check_transition(before, step.context, step.event, after, effects)
+        cancels = isinstance(step.event, UserCancel) and bool(effects) and before.ledger.live
+        self.cut_off = self.cut_off or (cancels and not self.sub_agent)
         for effect in effects:
             self._effect(effect, step)
             self._audit(effect)
@@ -230,8 +234,13 @@ class Laws:
 
     def _answer(self, message: Message, step: Step) -> None:
         event = step.event
-        whole = isinstance(event, LlmResponse) and (event.content, event.request_id, event.attempt)
-        check("I30 an answer is stored whole", whole == (message.content, message.request_id, message.attempt), event)
+        assert isinstance(event, LlmResponse), f"I30 only an answer is stored as one: {event}"
+        given = [call.id for call in tool_uses(event.content)]
+        stored = tuple(
+            replace(block, id=given.pop(0)) if isinstance(block, ToolUse) else block for block in message.content
+        )
+        whole = (event.content, event.request_id, event.attempt) == (stored, message.request_id, message.attempt)
+        check("I30 an answer is stored whole, but for ids that are used twice", whole, event)
         self.view_answered = True
         self.last_text = text_of(message.content).strip() or self.last_text
         if tool_uses(message.content):
@@ -310,8 +319,7 @@ class Laws:
                 check("I26 one run-stop per run", told.run not in self.stopped, told)
                 check("I26 a run has a root", told.run in self.roots, told)
                 self.stopped[told.run] = told
-                cut_off = told.reason == "interrupted" and told.detail in ("", "cancel_timeout", "restart")
-                self.cut_off = self.cut_off or (cut_off and not self.sub_agent)
+                self.cut_off = self.cut_off or (told.detail == "restart" and not self.sub_agent)
             case ApprovalRequested():
                 check("C16 a question is asked once", told.call.id not in self.questions, told)
                 self.questions.add(told.call.id)

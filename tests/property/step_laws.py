@@ -226,7 +226,7 @@ def _bounded(context: ConvContext, before: State, after: State, effects: tuple[E
     queued = len(ledger.steers) + len(ledger.follows)
     grown = queued > len(before.ledger.steers) + len(before.ledger.follows)
     check("C17 the queue is bounded", queued <= limits.max_queue or not grown, after)
-    if any(isinstance(effect, RequestLlm) and effect.attempt == 1 for effect in effects):
+    if any(isinstance(effect, RequestLlm) for effect in effects):
         check("C44 the round cap", context.is_sub_agent or ledger.rounds <= limits.max_rounds, after)
         run, whole = ledger.run_usage.context_tokens, (ledger.total_usage + ledger.aside_usage).context_tokens
         check("C44 the run's budget", not 0 < budget.run_tokens <= run, after)

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core import window
-from actors.core.content import MessageType, SystemKind, ToolUse, Usage, text_of, tool_uses
+from actors.core.content import MessageType, SystemKind, ToolUse, Usage, distinct_calls, text_of, tool_uses
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmResponse
 from actors.core.fsm import ContextState
@@ -41,6 +41,7 @@ class Answer(Struct, frozen=True):
 
 def judge(draft: Draft, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
     """Persist the answer and decide what follows from it."""
+    event = replace(event, content=distinct_calls(event.content, state.request_id))
     used = event.usage.context_tokens if event.usage else 0
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), window.full(used, draft.context))
     empty = not answer.calls and not answer.text

@@ -73,3 +73,24 @@ def test_what_a_sub_agent_used_counts_for_the_run_that_started_it_while_that_is_
     talk.text("done")
     talk.tell(UsageReported(talk.at(), Usage(input_tokens=10), aside=False, run="c:1"))
     assert talk.state.ledger.run_usage == Usage(input_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("budget", "ledger", "among", "part"),
+    [
+        (Budget(), used(9, 9, 9, 9), 3, Budget()),
+        (Budget(run_tokens=10), used(run=9), 1, Budget(conversation_tokens=1)),
+        (Budget(run_tokens=10), used(run=9), 2, Budget(conversation_tokens=1)),
+        (Budget(run_tokens=10), used(run=8), 2, Budget(conversation_tokens=1)),
+        (Budget(run_tokens=10), used(run=6), 2, Budget(conversation_tokens=2)),
+        (Budget(conversation_tokens=10), used(whole=5, aside=4), 10, Budget(conversation_tokens=1)),
+        (Budget(conversation_tokens=10, run_tokens=5), used(run=4), 1, Budget(conversation_tokens=1)),
+        (Budget(conversation_cost_micros=3), used(cost=1), 1, Budget(conversation_cost_micros=1)),
+        (Budget(conversation_cost_micros=3), used(cost=1), 2, Budget(conversation_cost_micros=1)),
+        (Budget(conversation_cost_micros=9), used(cost=1), 2, Budget(conversation_cost_micros=3)),
+    ],
+)
+def test_a_share_of_nearly_nothing_is_still_a_limit(budget: Budget, ledger: Ledger, among: int, part: Budget) -> None:
+    """A share of 0 would be no limit at all; one of 1 lets a sub-agent make one request."""
+    assert spent(budget, ledger) == ""
+    assert share(budget, ledger, among) == part

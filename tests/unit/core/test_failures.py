@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import MessageType, ToolError, ToolSuccess, ToolUse
-from actors.core.context import ConvContext
+from actors.core.content import MessageType, SystemKind, ToolError, ToolSuccess, ToolUse, Usage
+from actors.core.context import Budget, ConvContext
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -30,7 +30,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import ApprovalResolved, Decision, Retrying, RunStop, StopReason, StreamDiscarded
 from actors.core.states import Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
-from tests.machine.columns import Column, column, parent_columns, sub_agent_columns
+from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
 
@@ -44,6 +44,14 @@ def fail(talk: Talk, kind: ErrorKind, *, cause: str = "the cause", retry_after_m
 def retry(talk: Talk) -> None:
     assert isinstance(talk.state, LlmRequesting)
     talk.tell(RetryTimeout(talk.at(), talk.state.request_id, talk.state.attempt))
+
+
+def spend(talk: Talk, usage: Usage) -> None:
+    """The attempt fails, and has had its cost."""
+    state = talk.state
+    assert isinstance(state, LlmRequesting)
+    failure = LlmFailure(ErrorKind.NETWORK, "the cause")
+    talk.tell(LlmError(talk.at(), state.request_id, state.attempt, failure, None, usage))
 
 
 def asked(context: ConvContext = OPEN) -> Talk:
@@ -329,3 +337,37 @@ def _open_calls(where: Column) -> list[str]:
     calls = {"Approval": 2, "Approval(2)": 2, "ToolExec": 2, "ToolExec(last)": 1, "ToolExec(upgrade)": 1}
     calls |= {"ToolExec/backoff": 1, "AwaitSub": 2, "AwaitSub(last)": 1}
     return ["t1", "t2"][: calls.get(where.name, 0)]
+
+
+def test_a_budget_that_a_failed_attempt_has_spent_ends_the_run_instead_of_the_next_attempt() -> None:
+    talk = asked(replace(OPEN, budget=Budget(run_tokens=100)))
+    spend(talk, Usage(100))
+    assert isinstance(talk.state, LlmRequesting)
+
+    retry(talk)
+
+    assert talk.acts(RequestLlm) == []
+    assert isinstance(talk.state, Idle)
+    assert [(stop.reason, stop.detail) for stop in talk.notes(RunStop)] == [(StopReason.INTERRUPTED, "budget")]
+    assert [message.kind for message in messages(talk.last)] == [SystemKind.BUDGET]
+
+
+def test_a_budget_that_was_raised_during_the_wait_lets_the_next_attempt_begin() -> None:
+    talk = asked(replace(OPEN, budget=Budget(run_tokens=100)))
+    spend(talk, Usage(100))
+    talk.context = replace(talk.context, budget=Budget(run_tokens=101))
+
+    retry(talk)
+
+    assert len(talk.acts(RequestLlm)) == 1
+
+
+def test_a_sub_agent_whose_share_a_failed_attempt_has_spent_fails() -> None:
+    talk = Talk(replace(SUB_AGENT, budget=Budget(conversation_tokens=1)))
+    talk.start()
+    spend(talk, Usage(1))
+
+    retry(talk)
+
+    assert isinstance(talk.state, Failed)
+    assert talk.state.kind is ErrorKind.BUDGET

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import Reasoning, SystemKind, Text, ToolError, ToolOutcome, ToolSuccess, Usage
+from actors.core.content import Reasoning, SystemKind, Text, ToolError, ToolOutcome, ToolSuccess, Usage, tool_uses
 from actors.core.context import Budget, Limits
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, TriggerContinuation, UserCancel
+from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
 from actors.core.states import AwaitingContinuation, ContextExhausted, Idle, LlmRequesting, Phase
 from tests.machine.talk import OPEN, Talk, bash, messages
@@ -350,3 +351,20 @@ def test_a_late_answer_is_not_taken_for_the_next_question() -> None:
     assert talk.steps == ()
     assert isinstance(talk.state, LlmRequesting)
     assert talk.state.request_id == "c:r2"
+
+
+@pytest.mark.parametrize("ids", [("t1", "t1"), ("", ""), ("t1", "t1", "t1"), ("", "c-r1-0"), ("c-r1-1", "c-r1-1")])
+def test_calls_with_the_same_id_are_kept_apart_and_each_runs_once(ids: tuple[str, ...]) -> None:
+    talk = asked()
+    talk.answer(*(replace(bash(identity), input=str(number)) for number, identity in enumerate(ids)), end_turn=False)
+
+    (message,) = messages(talk.last)
+    stored = [call.id for call in tool_uses(message.content)]
+    assert len(set(stored)) == len(ids)
+    assert all(stored)
+    ran = []
+    for _ in ids:
+        ran += [(effect.tool_use_id, effect.input) for effect in talk.acts(ExecuteTool)]
+        talk.result(ToolSuccess(ran[-1][0], "ok"))
+    assert ran == [(identity, str(number)) for number, identity in enumerate(stored)]
+    assert violations(talk.messages) == ()
