@@ -321,11 +321,23 @@ class TooManyStreams(ResourceExhausted):
 class Unauthenticated(BedrockError):
     """The token is missing or not known to the server."""
 
-    hint = "Set BEDROCK_TOKEN, or read access to the file `token` in the data directory of the server."
+    hint = (
+        "Set BEDROCK_TOKEN to what the file `token` in the server's data directory holds. "
+        "Clients find it by themselves only if no address is given: it goes through the Unix socket of this machine."
+    )
 
 
 class Unavailable(BedrockError):
     """The server cannot be reached, or takes no work at the moment."""
+
+
+class ServerNotRunning(Unavailable):
+    """No server is running on this machine, and no other one was named."""
+
+    hint = (
+        "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`. "
+        "For a server elsewhere set BEDROCK_ADDRESS and BEDROCK_TOKEN."
+    )
 
 
 class ShuttingDown(Unavailable):

@@ -11,15 +11,14 @@
  * of their values. `event.event` is the kind of an event: the name of the field that is set.
  */
 import { randomUUID } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
-import { homedir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
+
+import { NoWay, settings } from './settings.js';
 
 const includeDirs = ['../../protos', '.'].map((folder) => fileURLToPath(new URL(folder, import.meta.url)));
 const contract = protoLoader.loadSync(
@@ -31,35 +30,73 @@ const CHANNEL = { 'grpc.keepalive_time_ms': 30_000, 'grpc.max_reconnect_backoff_
 
 /** A connection to a server. */
 export class Bedrock {
-  #stubs;
-  #metadata = new grpc.Metadata();
+  #find;
+  #found = {};
+  #lost = true; // whether the server may be somewhere else by now
+  #stubs = [];
+  #metadata;
 
   /**
    * What is not given comes from BEDROCK_ADDRESS, BEDROCK_TOKEN and BEDROCK_CA_FILE, or from the files of a server on
-   * this machine. An address with https:// means TLS. `timeout`: milliseconds for a call. `reconnectFor`: milliseconds
-   * until a stream that stays broken is given up. `onDisconnect(error, milliseconds)` is told before each pause.
+   * this machine, which are read again whenever a connection was lost. An address with https:// means TLS. `timeout`:
+   * milliseconds for a call. `reconnectFor`: milliseconds until a stream that stays broken is given up.
+   * `onDisconnect(error, milliseconds)` is told before each pause.
    */
   constructor({ address, token, caFile, timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {} } = {}) {
-    const found = settings(address, token, caFile);
-    if (found.token) this.#metadata.set('authorization', `Bearer ${found.token}`);
-    const credentials = found.tls ? grpc.credentials.createSsl(found.ca) : grpc.credentials.createInsecure();
-    this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, CHANNEL));
+    this.#find = () => settings(address, token, caFile);
     Object.assign(this, { timeout, reconnectFor, onDisconnect });
+    try {
+      this.#connect();
+    } catch (error) {
+      if (error.reason !== 'SERVER_NOT_RUNNING') throw BedrockError.from(error); // which the first call tells
+    }
   }
 
   close = () => this.#stubs.forEach((stub) => stub.close());
 
   /** Make a unary call of either service: `call('listModels', {})`. Throws BedrockError. */
-  call(method, request) {
-    const stub = this.#stubs.find((each) => method in each);
-    const answer = promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + this.timeout });
-    return answer.catch((error) => Promise.reject(BedrockError.from(error)));
+  async call(method, request) {
+    try {
+      const stub = this.#stub(method);
+      return await promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + this.timeout });
+    } catch (error) {
+      throw this.#failed(error);
+    }
   }
 
-  /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. */
+  /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. Throws BedrockError. */
   stream(method, request) {
-    const stream = this.#stubs[0][method](request, this.#metadata);
-    return stream.on('error', () => {}); // iterating throws it; after a cancel nobody listens any more
+    try {
+      const stream = this.#stub(method)[method](request, this.#metadata);
+      return stream.on('error', (error) => this.#failed(error)); // iterating throws it; after a cancel nobody listens
+    } catch (error) {
+      throw this.#failed(error);
+    }
+  }
+
+  #stub(method) {
+    if (this.#lost) this.#connect();
+    return this.#stubs.find((each) => method in each);
+  }
+
+  /** Look for the server; if it is where it was, gRPC connects again by itself. */
+  #connect() {
+    const found = this.#find();
+    this.#metadata = new grpc.Metadata();
+    if (found.token) this.#metadata.set('authorization', `Bearer ${found.token}`);
+    this.#lost = false;
+    if (found.target === this.#found.target) return;
+    this.close();
+    const credentials = found.tls ? grpc.credentials.createSsl(found.ca) : grpc.credentials.createInsecure();
+    this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, CHANNEL));
+    this.#found = found;
+  }
+
+  /** The error for what a call or a stream ended with. */
+  #failed(error) {
+    const failure = BedrockError.from(error);
+    this.#lost ||= ['UNAVAILABLE', 'UNAUTHENTICATED'].includes(failure.code);
+    return failure;
   }
 
   /** Create a conversation; the fields are those of CreateConversationRequest. */
@@ -106,9 +143,10 @@ class Conversation {
   async *events(afterRevision) {
     let cursor = new Cursor(this.name, afterRevision);
     for (let failures = 0, since; ; failures += 1) {
-      const stream = this.client.stream('subscribe', cursor.request());
       let failure = new BedrockError('the server ended the stream', { code: 'UNAVAILABLE' });
+      let stream;
       try {
+        stream = this.client.stream('subscribe', cursor.request());
         for await (const { events } of stream) {
           failures = 0;
           for (const event of events) yield* cursor.take(event);
@@ -116,7 +154,7 @@ class Conversation {
       } catch (error) {
         failure = BedrockError.from(error);
       } finally {
-        stream.cancel();
+        stream?.cancel();
       }
       if (cursor.deleted) return;
       since = failures ? since : Date.now();
@@ -220,7 +258,8 @@ export class BedrockError extends Error {
   }
 
   static from(error) {
-    if (!error.metadata) return error; // none of gRPC's
+    if (error instanceof NoWay) return new BedrockError(error.message, error);
+    if (!error.metadata || error instanceof BedrockError) return error; // none of gRPC's
     const [packed] = error.metadata.get('grpc-status-details-bin');
     const facts = { code: grpc.status[error.code], fields: {} };
     for (const any of packed ? contract['google.rpc.Status'].deserialize(packed).details : []) {
@@ -231,20 +270,4 @@ export class BedrockError extends Error {
     }
     return new BedrockError(error.details, facts);
   }
-}
-
-/** Where to connect and with what, as in every client of Bedrock: arguments, environment, files of a local server. */
-function settings(address, token, caFile) {
-  const { env } = process;
-  const data = env.BEDROCK_DATA_DIR || join(env.XDG_STATE_HOME || join(homedir(), '.local', 'state'), 'bedrock');
-  const read = (name) => (existsSync(join(data, name)) ? readFileSync(join(data, name), 'utf8').trim() : '');
-  address ||= env.BEDROCK_ADDRESS || read('address') || '127.0.0.1';
-  const [, scheme, host] = /^(?:(https?):\/\/)?(.*?)\/?$/.exec(address);
-  const target = host.replace(/^\[.*\]/, '').includes(':') ? host : `${host}:7421`;
-  const local = /^(unix|unix-abstract|localhost|127(\.\d+){3}|\[::1\]):/.test(target);
-  token ??= env.BEDROCK_TOKEN ?? (local ? read('token') : '');
-  const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;
-  if (token && !local && !scheme) throw new BedrockError(clear, { reason: 'MISCONFIGURED' });
-  const ca = caFile || env.BEDROCK_CA_FILE;
-  return { target, token, tls: scheme === 'https', ca: ca ? readFileSync(ca) : null };
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,6 +39,29 @@ def start_server() -> Iterator[Servers]:
     servers = Servers()
     yield servers
     servers.close()
+
+
+@pytest.fixture
+def restart_elsewhere(twin: Twin) -> Iterator[Callable[[Path], ServerProcess]]:
+    """Starts the server of a folder, each time with another port and another path of its socket; kills the last one.
+
+    The path of its data directory holds a blank, so that the socket is in the runtime directory.
+    """
+    servers, last = Servers(), list[ServerProcess]()
+    with ExitStack() as opened:
+        opened.callback(servers.close)
+
+        def start(folder: Path) -> ServerProcess:
+            if last:
+                last[-1].kill()
+            runtime = opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-"))
+            home = folder / "with a blank"
+            home.mkdir(exist_ok=True)
+            last.append(servers(home, XDG_RUNTIME_DIR=runtime, **provider(twin.url)))
+            assert len({server.socket for server in last}) == len(last)
+            return last[-1]
+
+        yield start
 
 
 @pytest.fixture(scope="module")

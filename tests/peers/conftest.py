@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import client, start_server, twin, watch
+from tests.e2e.conftest import client, restart_elsewhere, start_server, twin, watch
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin
 from tests.peers import installed
 
-__all__ = ["client", "start_server", "twin", "watch"]
+__all__ = ["client", "restart_elsewhere", "start_server", "twin", "watch"]
 
 collect_ignore_glob = [] if os.environ.get("BEDROCK_PEERS") else ["test_*"]
 

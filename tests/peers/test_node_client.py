@@ -31,7 +31,9 @@ def start(node: Node, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as opened:
 
         def chat(server: ServerProcess, *arguments: str, address: str = "") -> NodeChat:
-            environment = {"BEDROCK_DATA_DIR": str(server.data)} | ({"BEDROCK_ADDRESS": address} if address else {})
+            environment = {"BEDROCK_DATA_DIR": str(server.data)}
+            if address:
+                environment |= {"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": server.token}
             made = NodeChat(node, tmp_path, environment, *arguments)
             opened.callback(made.close)
             return made
@@ -172,16 +174,15 @@ def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
     assert_told_once(chat.events, f"Hello, {WORLD} and all.")
 
 
-def test_a_server_that_dies_in_the_middle_of_an_answer_is_told_and_the_chat_goes_on(
-    start_server: Servers, twin: Twin, start: Start, tmp_path: Path
+def test_a_server_that_comes_back_somewhere_else_is_found_and_the_chat_goes_on(
+    restart_elsewhere: Callable[[Path], ServerProcess], twin: Twin, start: Start, tmp_path: Path
 ) -> None:
-    first = start_server(tmp_path, **provider(twin.url))
+    first = restart_elsewhere(tmp_path)
     part = twin.part(stalls, says("Here I am again."))
     chat = start(first)
     chat.type(f"Hi. {part.key}")
     chat.said.until("word ")
-    first.kill()
-    start_server(tmp_path, listen=first.address, **provider(twin.url))
+    restart_elsewhere(tmp_path)
     chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped: restart\]")
     chat.type("Are you there?")
     chat.noted.until(r"\[done\]")

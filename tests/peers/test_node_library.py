@@ -223,3 +223,50 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_pat
     sent = ("127.0.0.1:1", "localhost", "unix:/run/b", "https://bedrock.example.com", "http://bedrock.example.com")
     told = run_script(node, tmp_path, body, ADDRESSES=" ".join(refused + sent))
     assert ["in the clear" in text for text in told] == [True] * len(refused) + [False] * len(sent)
+
+
+def test_a_server_of_this_machine_is_believed_only_where_nobody_else_could_have_written(
+    node: Node, server: ServerProcess, tmp_path: Path
+) -> None:
+    """No server, a directory that others may enter, an address of TCP, a file in place of the socket."""
+    body = """
+        const attempt = async () => (await new Bedrock().call('listModels', {})) && '';
+        console.log(JSON.stringify(await attempt().catch(({ reason, message }) => [reason, message])));
+        process.exit();
+    """
+
+    def told(data: Path) -> Any:
+        return run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(data))
+
+    assert told(tmp_path / "missing")[0] == "SERVER_NOT_RUNNING"
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    assert told(data)[0] == "SERVER_NOT_RUNNING"
+    for name in ("token", "address"):
+        (data / name).write_bytes((server.data / name).read_bytes())
+    assert told(data) == ""
+    data.chmod(0o755)
+    assert "others may enter" in told(data)[1]
+    data.chmod(0o700)
+    (data / "address").write_text(server.address)
+    assert "names no Unix socket" in told(data)[1]
+    (data / "file").touch()
+    (data / "address").write_text(f"unix:{data}/file")
+    assert "is no socket" in told(data)[1]
+    (data / "address").write_text(f"unix:{data}/gone")
+    assert told(data)[0] == "SERVER_NOT_RUNNING"
+
+
+def test_the_token_of_this_machine_goes_to_no_port(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    body = """
+        const bedrock = new Bedrock();
+        console.log(JSON.stringify(await bedrock.call('listModels', {}).then(() => '', ({ reason }) => reason)));
+        process.exit();
+    """
+
+    def told(**environment: str) -> Any:
+        return run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data), **environment)
+
+    assert told(BEDROCK_ADDRESS=server.address) == "UNAUTHENTICATED"
+    assert told(BEDROCK_ADDRESS=server.address, BEDROCK_TOKEN=server.token) == ""
+    assert told(BEDROCK_ADDRESS=server.socket) == ""

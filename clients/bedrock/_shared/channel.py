@@ -28,16 +28,24 @@ _OPTIONS: list[tuple[str, str | int]] = [
 
 def open_channel(settings: Settings) -> grpc.Channel:
     """Open a channel for blocking calls. It connects with the first call."""
-    if settings.tls:
-        return grpc.secure_channel(settings.target, grpc.ssl_channel_credentials(settings.ca), options=_OPTIONS)
+    if credentials := _credentials(settings):
+        return grpc.secure_channel(settings.target, credentials, options=_OPTIONS)
     return grpc.insecure_channel(settings.target, options=_OPTIONS)
 
 
 def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
     """Open a channel for the running event loop. It connects with the first call."""
-    if settings.tls:
-        return grpc.aio.secure_channel(settings.target, grpc.ssl_channel_credentials(settings.ca), options=_OPTIONS)
+    if credentials := _credentials(settings):
+        return grpc.aio.secure_channel(settings.target, credentials, options=_OPTIONS)
     return grpc.aio.insecure_channel(settings.target, options=_OPTIONS)
+
+
+def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:
+    if settings.tls:
+        return grpc.ssl_channel_credentials(settings.ca)
+    if settings.target.startswith("unix:"):  # refuses to connect to anything else
+        return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
+    return None
 
 
 def call_metadata(settings: Settings) -> tuple[tuple[str, str], ...]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bedrock.errors import Misconfigured
+from bedrock.errors import Misconfigured, ServerNotRunning
+from bedrock.local_server import ADDRESS_FILE, TOKEN_FILE, NotPrivate, check_private, check_socket, data_directory
 
-DEFAULT_ADDRESS = "127.0.0.1:7421"
+DEFAULT_PORT = 7421
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,6 @@ class Settings:
     """The certificates to trust, as PEM; those of the system if None."""
 
 
-def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which a local server keeps its files."""
-    if chosen := environ.get("BEDROCK_DATA_DIR"):
-        return Path(chosen).expanduser()
-    state = environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "bedrock"
-
-
 def resolve(
     address: str | None = None,
     token: str | None = None,
@@ -42,35 +35,78 @@ def resolve(
 ) -> Settings:
     """Decide what to connect to, and how.
 
-    The address comes from the argument, BEDROCK_ADDRESS, the file `address` that a local server writes, or is
-    127.0.0.1:7421. The token comes from the argument, BEDROCK_TOKEN or, for a server on this machine, its file
-    `token`. An address that begins with `https://` is connected to with TLS; `http://` says that it is not, which is
-    needed to send a token to another machine in the clear.
+    The address comes from the argument or from BEDROCK_ADDRESS; without them it is the Unix socket that a server on
+    this machine names in its data directory. The token comes from the argument or from BEDROCK_TOKEN; without them it
+    is the one in the data directory, which goes through a Unix socket only, and only if nobody but this user can
+    listen there. An address that begins with `https://` is connected to with TLS; `http://` says that it is not, which
+    is needed to send a token to another machine in the clear.
 
     Raises:
+        ServerNotRunning: No address was given and no server is running on this machine.
         Misconfigured: The address has a port that is none, a token would be sent in the clear to another machine or
-            cannot be sent at all, or a file cannot be read.
+            cannot be sent at all, a file cannot be read, or others may have written what is in the data directory.
     """
     data = data_directory(environ)
-    found = address or environ.get("BEDROCK_ADDRESS") or _read(data / "address") or DEFAULT_ADDRESS
-    scheme, target = _split(found)
-    local = _is_local(target)
+    given = address or environ.get("BEDROCK_ADDRESS")
+    scheme, target = _split(given) if given else ("", _local_server(data))
     token = token if token is not None else environ.get("BEDROCK_TOKEN")
     if token is None:
-        token = _read(data / "token") if local else ""
-    elif token and not local and not scheme:
-        raise Misconfigured(
+        token = _local_token(data) if _is_private_socket(target) else ""
+    elif token and not _is_local(target) and not scheme:
+        raise _misconfigured(
             f"the token would be sent in the clear to {target}; write https://{target}, "
-            f"or http://{target} if the way there is protected otherwise",
-            reason="MISCONFIGURED",
+            f"or http://{target} if the way there is protected otherwise"
         )
     if not (token.isascii() and token.isprintable()):
-        raise Misconfigured(
-            "the token has characters that no token has: line breaks, perhaps, or letters of another alphabet",
-            reason="MISCONFIGURED",
-        )
+        raise _misconfigured("the token has characters that no token has: line breaks, or letters beyond ASCII")
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
     return Settings(target, token, tls=scheme == "https", ca=_read_certificates(ca_file) if ca_file else None)
+
+
+def _local_server(data: Path) -> str:
+    """Return the target of the server that has this data directory, once it has been made sure that it is ours."""
+    try:
+        check_private(data)
+        target = _read(data / ADDRESS_FILE)
+        if target.startswith("unix:/"):
+            check_socket(Path(target.removeprefix("unix:")))
+            return target
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise _misconfigured(f"{error.filename} cannot be used: {error.strerror}") from None
+    except NotPrivate as error:
+        raise _misconfigured(f"the files of a server on this machine cannot be believed: {error}") from None
+    else:
+        if target:
+            raise _misconfigured(f"{data / ADDRESS_FILE} names no Unix socket, but {target}: it is of another version")
+    raise ServerNotRunning(
+        f"no Bedrock server is running on this machine (data {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
+    )
+
+
+def _local_token(data: Path) -> str:
+    """Return the token of the server on this machine, empty if there is none."""
+    try:
+        check_private(data)
+        return _read(data / TOKEN_FILE)
+    except NotPrivate as error:
+        raise _misconfigured(f"the token of this machine cannot be believed: {error}") from None
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise _misconfigured(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _is_private_socket(target: str) -> bool:
+    try:
+        check_socket(Path(target.removeprefix("unix:").removeprefix("//")))
+    except (NotPrivate, OSError):
+        return False
+    return target.startswith("unix:")
+
+
+def _misconfigured(text: str) -> Misconfigured:
+    return Misconfigured(text, reason="MISCONFIGURED")
 
 
 def _split(address: str) -> tuple[str, str]:
@@ -83,10 +119,10 @@ def _split(address: str) -> tuple[str, str]:
 def _with_port(target: str) -> str:
     _, colon, port = target.rpartition("]")[2].rpartition(":")
     if not colon:
-        return f"{target}:{DEFAULT_ADDRESS.rpartition(':')[2]}"
+        return f"{target}:{DEFAULT_PORT}"
     named = _is_local_socket(target) or "/" in port
     if not named and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise Misconfigured(f"{target} is no address: “{port}” is no port", reason="MISCONFIGURED")
+        raise _misconfigured(f"{target} is no address: “{port}” is no port")
     return target
 
 
@@ -107,16 +143,11 @@ def _is_local(target: str) -> bool:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        raise Misconfigured(f"{path} cannot be read: {error.strerror}", reason="MISCONFIGURED") from error
+    return path.read_bytes().decode(errors="replace").strip()
 
 
 def _read_certificates(path: str | os.PathLike[str]) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise Misconfigured(f"the CA file {path} cannot be read: {error.strerror}", reason="MISCONFIGURED") from error
+        raise _misconfigured(f"the CA file {path} cannot be read: {error.strerror}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from google.protobuf.any_pb2 import Any
@@ -20,6 +22,9 @@ DOMAIN = "bedrock"
 
 # Codes that gRPC itself ends a broken stream with; a stream that ends so may be opened again.
 _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
+
+# What connecting to a Unix socket ends with that is not there, or was left behind by a server that was killed.
+_NOBODY = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
 
 
 def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
@@ -40,7 +45,11 @@ def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
         elif retry := _unpack(detail, error_details_pb2.RetryInfo()):
             retry_after = retry.retry_delay.ToTimedelta().total_seconds()
     if code == "UNAVAILABLE" and not reason:
-        message = f"no Bedrock server can be reached at {target}: {cause_of(message)}"
+        cause = cause_of(message)
+        if target.startswith("unix:") and cause in _NOBODY:
+            reason, message = "SERVER_NOT_RUNNING", f"no Bedrock server is running: nobody listens at {target}"
+        else:
+            message = f"no Bedrock server can be reached at {target}: {cause}"
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
     )

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from bedrock import AsyncClient, Client, v1
-from bedrock._shared.settings import data_directory
 from bedrock.cli import demo, exits
 from bedrock.cli.flow import folding
 from bedrock.cli.opening import open_conversation, opening_options
@@ -19,6 +18,7 @@ from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
 from bedrock.cli.text.output import print_line
 from bedrock.cli.words import counted
+from bedrock.local_server import data_directory
 
 #: Where what is typed is kept, beside the files of a local server.
 HISTORY = "chat_history"

@@ -14,13 +14,14 @@ import click
 
 from bedrock import Client, v1
 from bedrock._shared.names import enum_name
-from bedrock._shared.settings import data_directory
+from bedrock._shared.settings import resolve
 from bedrock.cli import exits
 from bedrock.cli.flow import folding
 from bedrock.cli.paint import Paint, columns
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.words import counted
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
+from bedrock.local_server import TOKEN_FILE, data_directory
 
 #: The environment variables that make a model available to a server; their values are never shown.
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
@@ -64,9 +65,9 @@ def doctor(ctx: click.Context, output: str) -> None:
 
 def _examine(address: str | None) -> Iterator[Finding]:
     yield _versions()
-    yield _token_file()
     try:
         with Client(address) as client:
+            yield _token(address)
             yield from _server(client)
     except BedrockError as error:
         yield Finding("fail", "connection", error.message, error.hint)
@@ -82,10 +83,13 @@ def _versions() -> Finding:
     return Finding("ok", "this program", ", ".join(parts))
 
 
-def _token_file() -> Finding:
+def _token(address: str | None) -> Finding:
+    """Where the token comes from. One in the data directory stays on this machine."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
-    path = data_directory() / "token"
+    if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
+        return Finding("warn", "token", "none: an address was given, BEDROCK_TOKEN is not set", Unauthenticated.hint)
+    path = data_directory() / TOKEN_FILE
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -99,7 +103,8 @@ def _server(client: Client) -> Iterator[Finding]:
     try:
         info = client.server_info()
     except Unavailable as error:
-        yield Finding("fail", "server", error.message, exits.way_to_a_server(error.message))
+        advice = error.hint if error.reason else exits.way_to_a_server(error.message)
+        yield Finding("fail", "server", error.message, advice)
         advice = "A server tries at its start what this machine can keep. Run this again when one is running."
         yield Finding("warn", "sandbox", "shown only with a running server", advice)
         return

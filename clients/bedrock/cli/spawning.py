@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from bedrock import Client
-from bedrock._shared.settings import DEFAULT_ADDRESS, data_directory, resolve
+from bedrock._shared.settings import resolve
 from bedrock.cli import exits
-from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated
+from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, Unauthenticated
 
 #: Seconds in which a server must be ready.
 START_SECONDS = 60.0
@@ -31,17 +31,20 @@ _READY = re.compile(rb"\bready on (\S+)")
 def server_answers(address: str | None) -> bool:
     """Tell whether a Bedrock server answers there, even if only to say that the token is wrong.
 
-    One at the default address that refuses us, though nothing says that it is ours, is somebody else's.
+    Raises:
+        Misconfigured: The address, or what is in the data directory, cannot be used.
     """
-    if not _accepts_connections(resolve(address).target):
-        return False
-    with Client(address, timeout=3.0) as client:
-        try:
-            client.server_info()
-        except (Unauthenticated, PermissionDenied):
-            return _is_ours(address)
-        except BedrockError:
+    try:
+        if not _accepts_connections(resolve(address).target):
             return False
+        with Client(address, timeout=3.0) as client:
+            client.server_info()
+    except (Unauthenticated, PermissionDenied):
+        return True
+    except Misconfigured:
+        raise
+    except BedrockError:
+        return False
     return True
 
 
@@ -94,8 +97,8 @@ class SpawnedServer:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by stop
         command = [sys.executable, "-P", "-m", "server", "--until-eof"]  # -P: not a `server` that lies around here
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
-        if not os.environ.get("BEDROCK_LISTEN") and not _can_listen(DEFAULT_ADDRESS):
-            command += ["--listen", "127.0.0.1:0"]
+        if not os.environ.get("BEDROCK_LISTEN"):
+            command += ["--listen", "none"]  # but for the socket of its data directory
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -132,11 +135,6 @@ class SpawnedServer:
         return lines[-1] if lines else "it said nothing"
 
 
-def _is_ours(address: str | None) -> bool:
-    """Whether anybody named this server: a caller, the environment, or the data directory."""
-    return bool(address or os.environ.get("BEDROCK_ADDRESS") or (data_directory() / "address").exists())
-
-
 def _accepts_connections(target: str) -> bool:
     try:
         if target.startswith("unix:"):
@@ -148,14 +146,3 @@ def _accepts_connections(target: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
-
-
-def _can_listen(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, int(port)))
-        except OSError:
-            return False
-    return True

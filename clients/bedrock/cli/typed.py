@@ -16,6 +16,7 @@ from bedrock.cli.commands import COMMANDS, MODES
 from bedrock.cli.paint import one_line
 from bedrock.cli.session import ChatSession
 from bedrock.cli.text.safe_text import for_terminal
+from bedrock.local_server import NotPrivate, check_private
 
 #: Bytes of the history that are kept, at least; twice as much is cut back to this.
 HISTORY_BYTES = 256 * 1024
@@ -34,9 +35,14 @@ class ChatHistory(FileHistory):
     """
 
     def __init__(self, path: Path) -> None:
-        """Prepare the file; without a place to write it, nothing is kept."""
+        """Prepare the file; without a place to write it that is private, nothing is kept."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            check_private(path.parent)
+        except (NotPrivate, OSError):
+            path = Path(os.devnull)
+        with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
             path.chmod(0o600)
             _cut_back(path)

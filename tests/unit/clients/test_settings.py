@@ -1,36 +1,62 @@
-"""Where the address and the token come from, and that a token does not leave the machine unprotected."""
+"""Where the address and the token come from, whom they are believed of, and where the token goes."""
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bedrock._shared.settings import data_directory, resolve
-from bedrock.errors import Misconfigured
+from bedrock._shared.settings import resolve
+from bedrock.errors import Misconfigured, ServerNotRunning
+from bedrock.local_server import data_directory
+
+ELSEWHERE = ("example.com:7421", "https://example.com", "http://example.com", "10.0.0.1:1")
+LOOPBACK = ("127.0.0.1:7421", "localhost:7421", "http://127.0.0.1", "[::1]", "ipv4:127.0.0.1:7421")
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(tmp_path)}
+def state() -> Iterator[Path]:
+    """Short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="bedrock-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    directory = tmp_path / "bedrock"
-    directory.mkdir()
-    (directory / "token").write_text("from-file\n")
-    (directory / "address").write_text("127.0.0.1:5000\n")
-    return directory
+def environ(state: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(state)}
 
 
-def test_without_anything_the_default_is_tried_without_a_token(environ: dict[str, str]) -> None:
-    settings = resolve(environ=environ)
-    assert (settings.target, settings.token, settings.tls) == ("127.0.0.1:7421", "", False)
+@pytest.fixture
+def data(state: Path) -> Iterator[Path]:
+    """What a running server has written down."""
+    directory = state / "bedrock"
+    directory.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(directory / "s"))
+        (directory / "token").write_text("from-file\n")
+        (directory / "address").write_text(f"unix:{directory}/s\n")
+        yield directory
+
+
+def test_without_anything_there_is_no_server(environ: dict[str, str]) -> None:
+    with pytest.raises(ServerNotRunning, match="no Bedrock server is running on this machine") as told:
+        resolve(environ=environ)
+    assert (told.value.code, "bedrock serve" in told.value.hint) == ("UNAVAILABLE", True)
 
 
 def test_a_local_server_is_found_by_its_files(environ: dict[str, str], data: Path) -> None:
     settings = resolve(environ=environ)
-    assert (settings.target, settings.token) == ("127.0.0.1:5000", "from-file")
+    assert (settings.target, settings.token, settings.tls) == (f"unix:{data}/s", "from-file", False)
+
+
+@pytest.mark.parametrize("missing", ["address", "s"])
+def test_a_server_that_has_stopped_is_none(environ: dict[str, str], data: Path, missing: str) -> None:
+    (data / missing).unlink()
+    with pytest.raises(ServerNotRunning):
+        resolve(environ=environ)
 
 
 def test_the_environment_goes_before_the_files(environ: dict[str, str], data: Path) -> None:
@@ -47,15 +73,77 @@ def test_an_empty_token_is_none_at_all(environ: dict[str, str], data: Path) -> N
     assert resolve(token="", environ=environ).token == ""
 
 
-def test_the_data_directory_can_be_chosen(tmp_path: Path) -> None:
+def test_the_data_directory_can_be_chosen() -> None:
     assert data_directory({"BEDROCK_DATA_DIR": "/x", "XDG_STATE_HOME": "/y"}) == Path("/x")
     assert data_directory({"XDG_STATE_HOME": "/y"}) == Path("/y/bedrock")
+    assert data_directory({"HOME": "/home/ada"}) == Path("/home/ada/.local/state/bedrock")
     assert data_directory({}) == Path.home() / ".local/state/bedrock"
 
 
-def test_the_local_token_is_not_given_to_other_machines(environ: dict[str, str], data: Path) -> None:
-    for address in ("example.com:7421", "https://example.com", "http://example.com", "10.0.0.1:1"):
-        assert resolve(address, environ=environ).token == ""
+@pytest.mark.parametrize("address", [*LOOPBACK, *ELSEWHERE, "unix:/nowhere/s", "unix-abstract:s"])
+def test_the_token_of_this_machine_goes_to_no_address_that_somebody_else_could_listen_on(
+    environ: dict[str, str], data: Path, address: str
+) -> None:
+    assert resolve(address, environ=environ).token == ""
+    assert resolve(environ=environ | {"BEDROCK_ADDRESS": address}).token == ""
+
+
+@pytest.mark.parametrize("form", ["unix:{}/s", "unix://{}/s"])
+def test_it_goes_through_a_socket_that_nobody_else_could_listen_on(
+    environ: dict[str, str], data: Path, form: str
+) -> None:
+    address = form.format(data)
+    assert resolve(address, environ=environ).token == "from-file"
+    data.chmod(0o711)
+    assert resolve(address, "given", environ=environ).token == "given"
+    with pytest.raises(Misconfigured, match="chmod 700"):
+        resolve(environ=environ)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5000", "https://127.0.0.1:5000", "example.com:1", "unix-abstract:s"])
+def test_a_server_of_this_machine_is_never_looked_for_over_tcp(
+    environ: dict[str, str], data: Path, address: str
+) -> None:
+    (data / "address").write_text(address)
+    with pytest.raises(Misconfigured, match="names no Unix socket"):
+        resolve(environ=environ)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o770, 0o701, 0o1777])
+def test_nothing_is_believed_where_others_may_enter(environ: dict[str, str], data: Path, mode: int) -> None:
+    data.chmod(mode)
+    with pytest.raises(Misconfigured, match=r"others may enter .*chmod 700"):
+        resolve(environ=environ)
+
+
+def test_nothing_is_believed_that_belongs_to_another_user(
+    environ: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(Misconfigured, match=r"belongs to user .*, and this is user 12345"):
+        resolve(environ=environ)
+    assert resolve(f"unix:{data}/s", environ=environ).token == ""
+
+
+def test_a_socket_elsewhere_is_looked_at_as_well(environ: dict[str, str], data: Path, state: Path) -> None:
+    (state / "open").mkdir()
+    (state / "open").chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(state / "open" / "s"))
+        (data / "address").write_text(f"unix:{state}/open/s")
+        with pytest.raises(Misconfigured, match="others may enter"):
+            resolve(environ=environ)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_socket_is_not_connected_to(environ: dict[str, str], data: Path, kind: str) -> None:
+    (data / "s").rename(data / "real")
+    if kind == "file":
+        (data / "s").touch()
+    else:
+        (data / "s").symlink_to(data / "real")
+    with pytest.raises(Misconfigured, match="is no socket of this user"):
+        resolve(environ=environ)
 
 
 def test_a_token_is_not_sent_in_the_clear_to_other_machines(environ: dict[str, str]) -> None:
@@ -71,13 +159,13 @@ def test_the_port_may_be_left_out(environ: dict[str, str]) -> None:
 
 
 def test_a_token_does_not_appear_in_texts(environ: dict[str, str]) -> None:
-    assert "secret" not in repr(resolve(token="secret", environ=environ))
+    assert "secret" not in repr(resolve("localhost", "secret", environ=environ))
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "carriage\r", "naïve", "nul\0"])
 def test_a_token_that_cannot_be_sent_is_reported_without_being_shown(environ: dict[str, str], token: str) -> None:
     with pytest.raises(Misconfigured, match="the token has characters") as refused:
-        resolve(token=token, environ=environ)
+        resolve("localhost", token, environ=environ)
     assert token not in str(refused.value)
 
 

@@ -1,0 +1,84 @@
+/**
+ * Where to connect and with what, as in every client of Bedrock: arguments, then the environment, then what a server of
+ * this machine has written into its data directory, if nobody else can have written it.
+ */
+import { lstatSync, readFileSync, statSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { dirname, join } from 'node:path';
+
+/** The way to a server cannot be used, or there is none. `reason` and `code` as of BedrockError. */
+export class NoWay extends Error {
+  constructor(message, reason = 'MISCONFIGURED', code = '') {
+    super(message);
+    Object.assign(this, { reason, code });
+  }
+}
+
+/**
+ * The token of this machine goes through a Unix socket only, and only if nobody but this user can listen there; over
+ * TCP goes what was given, to an address that was given. Throws NoWay.
+ */
+export function settings(address, token, caFile) {
+  const { env } = process;
+  const data = env.BEDROCK_DATA_DIR || join(env.XDG_STATE_HOME || join(homedir(), '.local', 'state'), 'bedrock');
+  address ||= env.BEDROCK_ADDRESS || localServer(data);
+  const [, scheme, host] = /^(?:(https?):\/\/)?(.*?)\/?$/.exec(address);
+  const target = host.replace(/^\[.*\]/, '').includes(':') ? host : `${host}:7421`;
+  const local = /^(unix|unix-abstract|localhost|127(\.\d+){3}|\[::1\]):/.test(target);
+  token ??= env.BEDROCK_TOKEN ?? (isPrivateSocket(target) ? read(join(data, 'token')) : '');
+  const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;
+  if (token && !local && !scheme) throw new NoWay(clear);
+  const ca = caFile || env.BEDROCK_CA_FILE;
+  return { target, token, tls: scheme === 'https', ca: ca ? readFileSync(ca) : null };
+}
+
+/** The target of the server that has this data directory. */
+function localServer(data) {
+  let target = '';
+  try {
+    checkPrivate(data);
+    target = read(join(data, 'address'));
+    if (target.startsWith('unix:/')) {
+      checkSocket(target.slice('unix:'.length));
+      return target;
+    }
+  } catch (error) {
+    if (error instanceof NoWay || error.code !== 'ENOENT') throw error;
+  }
+  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} names no Unix socket`);
+  throw new NoWay(
+    `no Bedrock server is running on this machine (data ${data}): start one with \`bedrock serve\``,
+    'SERVER_NOT_RUNNING',
+    'UNAVAILABLE',
+  );
+}
+
+function isPrivateSocket(target) {
+  try {
+    checkSocket(target.replace(/^unix:(\/\/(?=\/))?/, ''));
+  } catch {
+    return false;
+  }
+  return target.startsWith('unix:');
+}
+
+/** Nobody else can listen on the socket. */
+function checkSocket(path) {
+  checkPrivate(dirname(path));
+  const found = lstatSync(path);
+  if (!found.isSocket() || found.uid !== process.geteuid()) throw new NoWay(`${path} is no socket of this user`);
+}
+
+/** Nobody else can enter the directory, nor has made it. */
+function checkPrivate(directory) {
+  const user = process.geteuid();
+  const { uid, mode } = statSync(directory);
+  if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, and this is user ${user}`);
+  if (mode & 0o077) throw new NoWay(`others may enter ${directory}: chmod 700 ${directory}`);
+  const link = lstatSync(directory);
+  if (link.isSymbolicLink() && ![0, user].includes(link.uid)) {
+    throw new NoWay(`${directory} is a link that belongs to user ${link.uid}: name the directory itself`);
+  }
+}
+
+const read = (path) => readFileSync(path, 'utf8').trim();
