@@ -46,6 +46,7 @@ Catch the class that you can do something about, or a class higher up:
     │   └── RunInterrupted
     ├── Unauthenticated
     └── Unavailable                the server cannot be reached, or takes no work now
+        ├── ServerNotRunning       there is none on this machine, and no other one was named
         ├── ShuttingDown
         └── StoreUnavailable
 
@@ -97,6 +98,7 @@ __all__ = [
     "RunFailed",
     "RunInterrupted",
     "RunOver",
+    "ServerNotRunning",
     "ShuttingDown",
     "SlugTaken",
     "StoreUnavailable",

@@ -49,9 +49,10 @@ class AsyncClient:
         """Prepare the connection; it is made by the first call.
 
         Args:
-            address: ``host:port`` or ``https://host:port``. If not given, BEDROCK_ADDRESS, then what a server on this
-                machine wrote into its data directory, then 127.0.0.1:7421.
-            token: The bearer token. If not given, BEDROCK_TOKEN, then, for a server on this machine, its token file.
+            address: ``host:port``, ``https://host:port`` or ``unix:/path``. If not given, BEDROCK_ADDRESS, then the
+                Unix socket of a server that this user runs on this machine.
+            token: The bearer token. If not given, BEDROCK_TOKEN. That of a server on this machine is found without
+                either, and goes through its socket only.
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
@@ -59,7 +60,9 @@ class AsyncClient:
                 cut and will be resumed, where the stream is iterated.
 
         Raises:
-            Misconfigured: The token would be sent in the clear to another machine, or a file cannot be read.
+            Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or others
+                may have written what a server on this machine has left there. That none is running is raised by the
+                calls, as ServerNotRunning.
         """
         self._transport = AsyncTransport(
             partial(resolve, address, token, ca_file),
@@ -74,7 +77,7 @@ class AsyncClient:
 
     @property
     def address(self) -> str:
-        """What is connected to."""
+        """What is connected to; empty as long as no server was found."""
         return self._transport.address
 
     @property

@@ -18,7 +18,7 @@ from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
 from bedrock._shared.settings import Settings
 from bedrock._shared.status import from_rpc
-from bedrock.errors import BedrockError, Unavailable
+from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import AsyncStream
 
 Response = TypeVar("Response")
@@ -56,7 +56,7 @@ class AsyncTransport:
     @property
     def address(self) -> str:
         """What is connected to."""
-        return self._connection.settings.target
+        return self._connection.address
 
     async def close(self) -> None:
         """Close the connection and end every stream that is still open."""
@@ -74,10 +74,12 @@ class AsyncTransport:
             self._ensure_open()
             try:
                 left = max(0.0, until - time.monotonic())
-                return await method(request, timeout=left, metadata=self._connection.metadata)
+                return await method(request, timeout=left)
             except grpc.RpcError as error:
                 failure = from_rpc(error, self.address)
-            await self.pause(attempts.delay_after(failure))
+            except ServerNotRunning as error:
+                failure = error
+            await self._before_another(attempts, failure)
 
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
@@ -105,7 +107,11 @@ class AsyncTransport:
         attempts = Attempts()
         while True:
             self._ensure_open()
-            call: Any = method(request, timeout=timeout, metadata=self._connection.metadata)
+            try:
+                call: Any = method(request, timeout=timeout)
+            except ServerNotRunning as error:
+                await self._before_another(attempts, error)
+                continue
             try:
                 async for response in call:
                     attempts.last = True
@@ -119,6 +125,11 @@ class AsyncTransport:
                 raise
             finally:
                 call.cancel()
+            await self._before_another(attempts, failure)
+
+    async def _before_another(self, attempts: Attempts, failure: BedrockError) -> None:
+        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once."""
+        if not (isinstance(failure, Unauthenticated) and self._connection.look_again()):
             await self.pause(attempts.delay_after(failure))
 
     async def pause(self, seconds: float) -> None:

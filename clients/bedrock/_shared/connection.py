@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bedrock._shared.channel import call_metadata
 from bedrock._shared.settings import Settings
-from bedrock.errors import BedrockError
+from bedrock.errors import ServerNotRunning
 
 ChannelT = TypeVar("ChannelT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Route(Generic[ChannelT]):
+    """Where calls go, and what goes with them. One object, so that a token never goes elsewhere."""
+
+    settings: Settings
+    channel: ChannelT
+    methods: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 class Connection(Generic[ChannelT]):
@@ -23,7 +34,7 @@ class Connection(Generic[ChannelT]):
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
-        """Find the server and open a channel, which connects with the first call.
+        """Find the server and open a channel, which connects with the first call; without a server, no call does.
 
         Args:
             find: Returns where the server is, and how to prove who we are.
@@ -35,23 +46,26 @@ class Connection(Generic[ChannelT]):
         self._find = find
         self._open_channel = open_channel
         self._lock = threading.Lock()
-        self.settings = find()
-        """Where calls go now."""
-        self.metadata = call_metadata(self.settings)
-        """What every call carries."""
-        self.channels = [open_channel(self.settings)]
+        self._route: _Route[ChannelT] | None = None
+        self.channels: list[ChannelT] = []
         """The channel in use is the last one. Earlier ones may still carry streams; who owns this closes them all."""
+        self.look_again()
 
-    def look_again(self) -> None:
-        """Ask `find` once more; if it fails, calls go on to where they went before."""
-        with self._lock:
-            try:
-                found = self._find()
-            except BedrockError:
-                return
-            if found != self.settings:
-                self.channels.append(self._open_channel(found))
-                self.settings, self.metadata = found, call_metadata(found)
+    @property
+    def address(self) -> str:
+        """What calls go to; empty as long as no server was found."""
+        return self._route.settings.target if self._route else ""
+
+    def look_again(self) -> bool:
+        """Ask `find` once more, and tell whether it has another answer. Without one, calls go to where they went.
+
+        Raises:
+            Misconfigured: As `find` does.
+        """
+        with self._lock, suppress(ServerNotRunning):
+            before = self._route
+            return self._found() is not before
+        return False
 
     def unary_unary(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
         """Make a method of a stub; see `grpc.Channel.unary_unary`."""
@@ -62,12 +76,22 @@ class Connection(Generic[ChannelT]):
         return self._method("unary_stream", path, serializers, options)
 
     def _method(self, kind: str, path: str, serializers: Any, options: Any) -> Callable[..., Any]:
-        made: dict[int, Callable[..., Any]] = {}
-
         def call(request: Any, **arguments: Any) -> Any:
-            latest = len(self.channels)
-            if latest not in made:
-                made[latest] = getattr(self.channels[latest - 1], kind)(path, *serializers, **options)
-            return made[latest](request, **arguments)
+            route = self._route
+            if route is None:
+                with self._lock:
+                    route = self._found()
+            method = route.methods.get(path)
+            if method is None:
+                method = route.methods[path] = getattr(route.channel, kind)(path, *serializers, **options)
+            return method(request, metadata=call_metadata(route.settings), **arguments)
 
         return call
+
+    def _found(self) -> _Route[ChannelT]:
+        """Look for the server, holding the lock. Raises what `find` raises."""
+        settings = self._find()
+        if self._route is None or self._route.settings != settings:
+            self._route = _Route(settings, self._open_channel(settings))
+            self.channels.append(self._route.channel)
+        return self._route

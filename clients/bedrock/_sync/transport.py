@@ -16,7 +16,7 @@ from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
 from bedrock._shared.settings import Settings
 from bedrock._shared.status import from_rpc
-from bedrock.errors import BedrockError, Unavailable
+from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import Stream
 
 Response = TypeVar("Response")
@@ -54,7 +54,7 @@ class Transport:
     @property
     def address(self) -> str:
         """What is connected to."""
-        return self._connection.settings.target
+        return self._connection.address
 
     def close(self) -> None:
         """Close the connection and end every stream that is still open."""
@@ -70,10 +70,12 @@ class Transport:
             self._ensure_open()
             try:
                 left = max(0.0, until - time.monotonic())
-                return method(request, timeout=left, metadata=self._connection.metadata)
+                return method(request, timeout=left)
             except grpc.RpcError as error:
                 failure = from_rpc(error, self.address)
-            self.pause(attempts.delay_after(failure))
+            except ServerNotRunning as error:
+                failure = error
+            self._before_another(attempts, failure)
 
     def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
         """Call a method that lists something, page after page to the last; the token in the request is moved on."""
@@ -99,7 +101,11 @@ class Transport:
         attempts = Attempts()
         while True:
             self._ensure_open()
-            call: Any = method(request, timeout=timeout, metadata=self._connection.metadata)
+            try:
+                call: Any = method(request, timeout=timeout)
+            except ServerNotRunning as error:
+                self._before_another(attempts, error)
+                continue
             try:
                 for response in call:
                     attempts.last = True
@@ -109,6 +115,11 @@ class Transport:
                 failure = from_rpc(error, self.address)
             finally:
                 call.cancel()
+            self._before_another(attempts, failure)
+
+    def _before_another(self, attempts: Attempts, failure: BedrockError) -> None:
+        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once."""
+        if not (isinstance(failure, Unauthenticated) and self._connection.look_again()):
             self.pause(attempts.delay_after(failure))
 
     def pause(self, seconds: float) -> None:

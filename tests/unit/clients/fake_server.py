@@ -678,7 +678,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 
 
 class FakeServer:
-    """The servicer on a port of this machine."""
+    """The servicer on a port of this machine, or on a Unix socket."""
 
     def __init__(
         self, fake: FakeBedrock, address: str = "127.0.0.1:0", *, tls: grpc.ServerCredentials | None = None
@@ -690,7 +690,7 @@ class FakeServer:
         v1.add_CatalogServiceServicer_to_server(fake, self._server)
         server = self._server
         port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
-        self.address = f"127.0.0.1:{port}"
+        self.address = address if address.startswith("unix:") else f"127.0.0.1:{port}"
         self._server.start()
 
     def stop(self) -> None:

@@ -529,9 +529,9 @@ def test_the_doctor_notices_a_token_that_others_may_read(tmp_path: Path, monkeyp
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
     (tmp_path / "token").write_text("x")
     (tmp_path / "token").chmod(0o644)
-    assert doctor._token_file().level == "warn"
+    assert doctor._token(None).level == "warn"
     (tmp_path / "token").chmod(0o600)
-    assert doctor._token_file().level == "ok"
+    assert doctor._token(None).level == "ok"
 
 
 def test_only_the_demo_model_is_worth_a_hint(program: Program, fake: FakeBedrock) -> None:

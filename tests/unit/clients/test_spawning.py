@@ -16,7 +16,7 @@ from bedrock.cli import exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.chat import _farewell
 from bedrock.cli.spawning import SpawnedServer, server_answers
-from bedrock.errors import Unauthenticated
+from bedrock.errors import Misconfigured, Unauthenticated
 from click.testing import CliRunner
 
 from tests.unit.clients.fake_server import FakeBedrock
@@ -173,20 +173,22 @@ def test_a_server_that_answers_is_used(address: str, fake: FakeBedrock) -> None:
     assert not server_answers("unix:/nowhere")
 
 
-def test_a_stranger_at_the_default_address_is_not_our_server(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str
+def test_nobody_answers_where_no_server_has_written_down_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
+    assert not server_answers(None)
+    tmp_path.chmod(0o777)
+    with pytest.raises(Misconfigured, match="others may enter"):
+        server_answers(None)
+
+
+def test_a_server_that_refuses_the_token_is_there(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     def refuse(*_: object) -> None:
         raise Unauthenticated("a valid token is needed", reason="UNAUTHENTICATED")
 
     monkeypatch.setattr(Client, "server_info", refuse)
-    monkeypatch.delenv("BEDROCK_ADDRESS", raising=False)
-    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("bedrock._shared.settings.DEFAULT_ADDRESS", address)
-    assert not server_answers(None)
     assert server_answers(address)
-    (tmp_path / "address").write_text(address)
-    assert server_answers(None)
 
 
 @pytest.mark.parametrize(
