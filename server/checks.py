@@ -132,6 +132,10 @@ def path(value: str) -> str | None:
     return None
 
 
+def absolute_path(value: str) -> str | None:
+    return path(value) or (None if value.startswith("/") else "must be an absolute path on the server")
+
+
 def labels(value: Mapping[str, str]) -> str | None:
     if len(value) > limits.MAX_LABELS:
         return f"must have at most {limits.MAX_LABELS} entries"
@@ -238,7 +242,11 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("budget", budget),
     ),
     v1.GetConversationRequest: (("name", conversation_name),),
-    v1.ListConversationsRequest: (*_PAGE, ("parent", optional(conversation_name))),
+    v1.ListConversationsRequest: (
+        *_PAGE,
+        ("parent", optional(conversation_name)),
+        ("working_directory", optional(absolute_path)),
+    ),
     v1.UpdateConversationRequest: (("conversation.name", conversation_name),),
     v1.ArchiveConversationRequest: (("name", conversation_name),),
     v1.UnarchiveConversationRequest: (("name", conversation_name),),

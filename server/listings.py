@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from bedrock import v1
 from msgspec import Struct
 
@@ -43,7 +45,8 @@ class Listings:
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
         """A page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
-        listing = ("conversations", principal, request.archived and parent is None, parent)
+        directory = os.path.realpath(request.working_directory) if request.working_directory else None
+        listing = ("conversations", principal, request.archived and parent is None, parent, directory)
         start = position_of(request.page_token, _Conversations, *listing)
         size = size_of(request.page_size, limits.CONVERSATIONS_PAGE)
         page, answer = Page(size, limits.PAGE_BYTES), v1.ListConversationsResponse()
@@ -54,6 +57,7 @@ class Listings:
                 principal=principal,
                 archived=request.archived and parent is None,
                 parent=parent,
+                directory=directory,
                 before=before,
                 limit=CHUNK,
                 skipped=lambda conversation_id: answer.unreadable.append(names.conversation(conversation_id)),

@@ -101,13 +101,14 @@ class Store(Protocol):
         principal: str,
         archived: bool,
         parent: str | None,
+        directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
         skipped: Callable[[str], object] = lambda conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         """Latest updated first; `before` is (updated_at, id) of the last one seen; parent=None lists only
-        what people started. Those whose rows cannot be read are left out, and `skipped` is told their ids; fewer
-        than `limit` are the last ones."""
+        what people started; with a `directory`, a real path, only those that work in it. Those whose rows cannot be
+        read are left out, and `skipped` is told their ids; fewer than `limit` are the last ones."""
         ...
 
     def children(self, conversation_id: str) -> tuple[str, ...]:

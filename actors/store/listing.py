@@ -9,7 +9,15 @@ from peewee import JOIN, SQL
 from actors.store import rows, schema
 
 
-def query(principal: str, archived: bool, parent: str | None, before: tuple[int, str] | None, limit: int) -> Any:
+def query(
+    principal: str,
+    *,
+    archived: bool,
+    parent: str | None,
+    directory: str | None,
+    before: tuple[int, str] | None,
+    limit: int,
+) -> Any:
     """Rows of RECORD with the prompt, latest updated first; `before` is the place of the last one seen."""
     table = schema.Conversation
     columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
@@ -24,6 +32,8 @@ def query(principal: str, archived: bool, parent: str | None, before: tuple[int,
         wanted = wanted.where(SQL("parent_conversation_id IS NULL"))
     else:
         wanted = wanted.where(table.parent_conversation == parent)
+    if directory is not None:
+        wanted = wanted.where(table.cwd == directory)
     if before is not None:
         wanted = wanted.where(SQL("(updated_at, id) < (?, ?)", before))
     return wanted.tuples()

@@ -167,6 +167,7 @@ class MemoryStore:
         principal: str,
         archived: bool,
         parent: str | None,
+        directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
         skipped: Callable[[str], object] = lambda conversation_id: None,
@@ -176,6 +177,7 @@ class MemoryStore:
             for kept in self._read().values()
             if (kept.record.principal, kept.record.parent_conversation_id) == (principal, parent)
             and (kept.record.archived_at is not None) == archived
+            and directory in (None, kept.record.cwd)
             and (before is None or (kept.record.updated_at, kept.record.id) < before)
         ]
         records.sort(key=lambda record: (record.updated_at, record.id), reverse=True)

@@ -153,6 +153,7 @@ class PeeweeStore:
         principal: str,
         archived: bool,
         parent: str | None,
+        directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
         skipped: Callable[[str], object] = lambda conversation_id: None,
@@ -160,7 +161,10 @@ class PeeweeStore:
         found: list[ConversationRecord] = []
         with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
             while (wanted := limit - len(found)) > 0:
-                page = list(listing.query(principal, archived, parent, before, wanted).execute(database))
+                query = listing.query(
+                    principal, archived=archived, parent=parent, directory=directory, before=before, limit=wanted
+                )
+                page = list(query.execute(database))
                 found += self._readable(raw(database), page, skipped)
                 if len(page) < wanted:
                     break

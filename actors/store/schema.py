@@ -88,6 +88,17 @@ Conversation.add_index(
         name="conversations_listed",
     )
 )
+Conversation.add_index(
+    Conversation.index(
+        Conversation.principal,
+        Conversation.archived,
+        Conversation.cwd,
+        Conversation.updated_at,
+        Conversation.id,
+        where=SQL("parent_conversation_id IS NULL"),
+        name="conversations_of_directory",
+    )
+)
 Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
 
 

@@ -105,6 +105,13 @@ export class Bedrock {
     return this.conversation(conversation.name);
   }
 
+  /** The conversations, the latest changed first. `fields`: of ListConversationsRequest, like workingDirectory. */
+  async *conversations(fields = {}) {
+    const page = await this.call('listConversations', fields);
+    yield* page.conversations;
+    if (page.nextPageToken) yield* this.conversations({ ...fields, pageToken: page.nextPageToken });
+  }
+
   /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
   conversation = (name) => new Conversation(this, name);
 }

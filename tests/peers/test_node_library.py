@@ -52,12 +52,20 @@ def test_refusals_are_errors_with_reasons_and_fields(
           await refused(new Bedrock({{ address: '127.0.0.1:1' }}).call('listModels', {{}})),
         ];
         await conversation.cancel();
+        const listed = async (fields) => {{
+          const found = [];
+          for await (const each of bedrock.conversations(fields)) found.push(each.name);
+          return found;
+        }};
+        told.push(await listed({{ workingDirectory: '/' }}));
+        told.push((await listed({{ pageSize: 1 }})).includes(conversation.name));
         console.log(JSON.stringify(told));
         process.exit();
         """,
         BEDROCK_DATA_DIR=str(scripted.data),
     )
-    busy, malformed, directory, stranger, nobody = told
+    busy, malformed, directory, stranger, nobody, elsewhere, everywhere = told
+    assert (elsewhere, everywhere) == ([], True)
     assert (busy["code"], busy["reason"]) == ("FAILED_PRECONDITION", "AGENT_BUSY")
     assert (malformed["code"], malformed["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
     assert "lower-case" in malformed["fields"]["slug"]

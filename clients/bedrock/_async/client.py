@@ -181,14 +181,17 @@ class AsyncClient:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
         return AsyncConversation(self._transport, resource_name("conversations", name))
 
-    async def conversations(self, *, archived: bool = False, parent: str = "") -> AsyncIterator[v1.Conversation]:
+    async def conversations(
+        self, *, archived: bool = False, parent: str = "", working_directory: str | os.PathLike[str] | None = None
+    ) -> AsyncIterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first.
 
         Args:
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
+            working_directory: Show only those of this directory of the server's machine; of all if None.
         """
-        request = requests.conversations(archived=archived, parent=parent)
+        request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         async for page in self.pages(self.conversations_stub.ListConversations, request):
             for conversation in page.conversations:
                 yield conversation

@@ -62,10 +62,14 @@ def create(
     )
 
 
-def conversations(*, archived: bool, parent: str) -> v1.ListConversationsRequest:
-    """Make the request that lists conversations, or the sub-agents of `parent`."""
+def conversations(
+    *, archived: bool, parent: str, working_directory: str | os.PathLike[str] | None = None
+) -> v1.ListConversationsRequest:
+    """Make the request that lists conversations, or the sub-agents of `parent`; of all directories if none is named."""
     return v1.ListConversationsRequest(
-        archived=archived, parent=resource_name("conversations", parent) if parent else ""
+        archived=archived,
+        parent=resource_name("conversations", parent) if parent else "",
+        working_directory="" if working_directory is None else str(Path(working_directory).absolute()),
     )
 
 

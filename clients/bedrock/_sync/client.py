@@ -182,14 +182,17 @@ class Client:
         """Return a conversation by its slug, id or resource name. Nothing is called."""
         return Conversation(self._transport, resource_name("conversations", name))
 
-    def conversations(self, *, archived: bool = False, parent: str = "") -> Iterator[v1.Conversation]:
+    def conversations(
+        self, *, archived: bool = False, parent: str = "", working_directory: str | os.PathLike[str] | None = None
+    ) -> Iterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first.
 
         Args:
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
+            working_directory: Show only those of this directory of the server's machine; of all if None.
         """
-        request = requests.conversations(archived=archived, parent=parent)
+        request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         for page in self.pages(self.conversations_stub.ListConversations, request):
             yield from page.conversations
 

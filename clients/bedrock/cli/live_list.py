@@ -12,14 +12,16 @@ from datetime import datetime
 from bedrock import Client, v1
 from bedrock._shared.names import enum_name
 from bedrock.cli.live import LiveBlock
-from bedrock.cli.paint import Paint, cells, cut
-from bedrock.cli.tables import as_plain
+from bedrock.cli.paint import Paint, cells, cut, cut_start
+from bedrock.cli.tables import as_plain, with_tilde
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.messages import moment
 
 #: Lines of a terminal that are not the table's.
 MARGIN = 3
+#: Columns that a directory has at most.
+DIRECTORY_COLUMNS = 30
 
 
 def watch_list(client: Client, output: str) -> None:
@@ -86,8 +88,8 @@ class Listing:
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]
         shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
-        rows = [("slug", "state", "mode", "context", "title"), *(_cells(each, paint) for each in shown)]
-        widths = [max(cells(row[column]) for row in rows) for column in range(4)]
+        rows = [("slug", "state", "mode", "context", "directory", "title"), *(_cells(each, paint) for each in shown)]
+        widths = [max(cells(row[column]) for row in rows) for column in range(5)]
         lines = [paint.clean(cut(_row(row, widths), width)) for row in rows]
         lines[0] = paint.dim(lines[0])
         if len(shown) < len(latest):
@@ -99,13 +101,13 @@ def _changed(conversation: v1.Conversation) -> datetime:
     return moment(conversation.update_time)
 
 
-def _cells(conversation: v1.Conversation, paint: Paint) -> tuple[str, str, str, str, str]:
+def _cells(conversation: v1.Conversation, paint: Paint) -> tuple[str, ...]:
     usage = conversation.context_usage
     share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
-    title = conversation.title or conversation.working_directory
+    directory = cut_start(paint.flat(with_tilde(conversation.working_directory)), DIRECTORY_COLUMNS)
     mode = enum_name(v1.Mode, conversation.mode)
-    return paint.flat(conversation.slug), _state(conversation), mode, share, paint.flat(title)
+    return paint.flat(conversation.slug), _state(conversation), mode, share, directory, paint.flat(conversation.title)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join((*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]))
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join((*(cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)), row[-1]))

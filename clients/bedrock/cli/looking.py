@@ -28,25 +28,27 @@ _LABEL = 10
 
 @click.command("list")
 @click.option("--archived", is_flag=True, help="Those that are archived.")
+@click.option("--here", is_flag=True, help="Only those of the current directory.")
 @click.option("--parent", metavar="SLUG", type=CONVERSATION, help="The sub-agents of this conversation.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
 @JSON_OPTION
 @click.pass_context
-def list_(ctx: click.Context, archived: bool, parent: str | None, limit: int, output: str) -> None:
-    """List conversations, the latest first."""
-    found = list(islice(connect(ctx).conversations(archived=archived, parent=parent or ""), limit))
+def list_(ctx: click.Context, *, archived: bool, here: bool, parent: str | None, limit: int, output: str) -> None:
+    """List conversations, the latest first: of all directories, or with --here of the current one."""
+    listed = connect(ctx).conversations(archived=archived, parent=parent or "", working_directory="." if here else None)
+    found = list(islice(listed, limit))
     if output == "json":
         print_messages(found)
         return
     if not found and sys.stdout.isatty():
-        print_text("It has no sub-agents." if parent else "No conversations. Start one: `bedrock chat`.")
+        print_text(_nothing_found(here=here, archived=archived, parent=parent))
         return
     if parent:
         print_table(sub_agents.COLUMNS, sub_agents.rows(found))
         return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     print_table(
-        ("slug", "state", "mode", "model", "changed", "title"),
+        ("slug", "state", "mode", "model", "changed", "directory", "title"),
         (
             (
                 conversation.slug,
@@ -54,11 +56,22 @@ def list_(ctx: click.Context, archived: bool, parent: str | None, limit: int, ou
                 enum_name(v1.Mode, conversation.mode),
                 conversation.model.removeprefix("models/"),
                 ago(moment(conversation.update_time), now),
-                conversation.title or conversation.working_directory,
+                conversation.working_directory,
+                conversation.title,
             )
             for conversation in found
         ),
+        paths="directory",
     )
+
+
+def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
+    if parent:
+        return "It has no sub-agents."
+    which = "archived conversations" if archived else "conversations"
+    if here:
+        return f"No {which} of this directory. `bedrock list{' --archived' if archived else ''}` shows all."
+    return f"No {which}." if archived else f"No {which}. Start one: `bedrock chat`."
 
 
 @click.command()

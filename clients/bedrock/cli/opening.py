@@ -1,13 +1,14 @@
-"""Which conversation a command talks in: a new one, the latest one, or one by name."""
+"""Which conversation a command talks in: a new one, the latest one of a directory, or one by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from bedrock import Client, Conversation
+from bedrock import Client, Conversation, v1
 from bedrock.cli import exits
 from bedrock.cli.names import CONVERSATION, complete_model
 
@@ -19,7 +20,7 @@ _OPTIONS = (
         "--directory",
         metavar="DIR",
         default=".",
-        help="The directory of a new conversation, on the server's machine. [default: the current one]",
+        help="The directory, on the server's machine, of a new conversation or of -c. [default: the current one]",
     ),
     click.option(
         "-m",
@@ -38,7 +39,13 @@ _OPTIONS = (
         type=click.Choice(["auto", "ask_writes", "ask_all"]),
         help="Which tool calls of a new conversation ask first. [default: the server's]",
     ),
-    click.option("-c", "--continue", "latest", is_flag=True, help="Go on with the latest conversation."),
+    click.option(
+        "-c",
+        "--continue",
+        "latest",
+        is_flag=True,
+        help="Go on with the latest conversation of this directory, or of -C; if it is full, with the one after it.",
+    ),
     click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Go on with this conversation."),
 )
 
@@ -74,7 +81,23 @@ def open_conversation(
         raise click.UsageError("-m, --mode and --approval-policy are for new conversations")
     if resume:
         return client.conversation(client.conversation(resume).get().name)
-    newest = next(client.conversations(), None)
-    if newest is None:
-        raise exits.Failure("there is no conversation yet", "Start one: `bedrock chat`.")
-    return client.conversation(newest.name)
+    return _latest(client, directory)
+
+
+def _latest(client: Client, directory: str) -> Conversation:
+    """The conversation of a directory that was changed last, of those that are not archived and no sub-agents.
+
+    One whose context is used up is gone on with in its successor, which is made now if there is none.
+
+    Raises:
+        Failure: There is none.
+    """
+    for found in client.conversations(working_directory=directory):
+        if found.state.kind != v1.STATE_KIND_CONTEXT_EXHAUSTED:
+            return client.conversation(found.name)
+        if not found.continued_by:
+            return client.conversation(found.name).continue_()
+        # its successor is of the same directory: it is listed itself, unless it is archived or deleted
+    others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
+    where = Path(directory).absolute()
+    raise exits.Failure(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

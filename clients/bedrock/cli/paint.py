@@ -97,6 +97,13 @@ def cut(text: str, width: int) -> str:
     return text if cells(text) <= width else text[: fitting(text, width - 1)] + "…"[:width]
 
 
+def cut_start(text: str, width: int) -> str:
+    """The end of a line, at most `width` columns of it: of a path it says more than the beginning."""
+    if cells(text) <= width:
+        return text
+    return "…"[:width] + (text[-kept:] if (kept := fitting(text[::-1], width - 1)) else "")
+
+
 def cells(text: str) -> int:
     """How many columns a text without controls takes at most, whatever the terminal makes of joined characters."""
     if text.isascii():

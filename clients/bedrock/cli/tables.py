@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from bedrock.cli.paint import Paint, cells, columns, cut
+from bedrock.cli.paint import Paint, cells, columns, cut, cut_start
 from bedrock.cli.text import output
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText, for_terminal
@@ -25,34 +26,46 @@ LEAST = 8
 _GAP = "  "
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "") -> None:
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
 
-    The first column is what other commands want to be told, and is never cut.
+    The first column is what other commands want to be told, and is never cut. The column with the head `paths` has
+    directories: at a terminal the home directory is shown as ~, and the beginning of what is too long is left out.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
         for row in rows:
             print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
         return
-    first, *rest = fitted([head, *rows], room())
+    at = head.index(paths) if paths else None
+    first, *rest = fitted([head, *rows], room(), at)
     print_line(paint.bold(first))
     for line in rest:
         print_line(line)
 
 
-def fitted(rows: Iterable[Sequence[str]], room: int) -> list[SafeText]:
-    """Lay out rows in columns. Where they need more than `room`, the widest ones but the first give way, down to LEAST
-    each; if that is not enough, lines are longer than `room`.
+def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
+    """Lay out rows in columns, of which the one numbered `paths` has directories. Where they need more than `room`, the
+    widest ones but the first give way, down to LEAST each; if that is not enough, lines are longer than `room`.
     """
-    flattened = [[" ".join(for_terminal(cell).split()) for cell in row] for row in rows]
+    flattened = [
+        [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
+        for row in rows
+    ]
     first, *others = (max(map(cells, column)) for column in zip(*flattened, strict=True))
     widths = [first, *_narrowed(others, room - first - len(_GAP) * len(others))]
-    return [for_terminal(_GAP.join(map(_padded, row, widths)).rstrip()) for row in flattened]
+    cutting = [cut_start if at == paths else cut for at in range(len(widths))]
+    return [for_terminal(_GAP.join(map(_padded, row, widths, cutting)).rstrip()) for row in flattened]
 
 
-def _padded(cell: str, width: int) -> str:
-    cell = cut(cell, width)
+def with_tilde(path: str) -> str:
+    """A path, with ~ for the home directory of this machine's user."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
+
+
+def _padded(cell: str, width: int, cutting: Callable[[str, int], str]) -> str:
+    cell = cutting(cell, width)
     return cell + " " * (width - cells(cell))
 
 

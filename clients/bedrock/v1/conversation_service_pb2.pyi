@@ -192,6 +192,7 @@ class ListConversationsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     ARCHIVED_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    WORKING_DIRECTORY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many conversations to return at most. 50 if zero; 1000 at most."""
     page_token: _builtins.str
@@ -203,6 +204,12 @@ class ListConversationsRequest(_message.Message):
     instead of the conversations that people started. `archived` has no meaning
     then.
     """
+    working_directory: _builtins.str
+    """The absolute path of a directory on the server. If it is set, only
+    conversations whose `working_directory` is that directory are listed; those of
+    directories within it are not. Symbolic links in the path are followed. A
+    directory that does not exist any more can be named by its former real path.
+    """
     def __init__(
         self,
         *,
@@ -210,10 +217,11 @@ class ListConversationsRequest(_message.Message):
         page_token: _builtins.str = ...,
         archived: _builtins.bool = ...,
         parent: _builtins.str = ...,
+        working_directory: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archived", b"archived", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archived", b"archived", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -392,6 +392,28 @@ def test_conversations_are_listed_in_pages_latest_first(house: House) -> None:
     assert [(each.name, each.parent) for each in children] == [("conversations/child", "conversations/n0")]
 
 
+def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(house: House, tmp_path: Path) -> None:
+    here, link = tmp_path.resolve() / "here", tmp_path / "link"
+    here.mkdir()
+    link.symlink_to(here)
+    for number in range(7):
+        within = here if number % 2 else here / "within"
+        Author(house.runtime.store, house.runtime.bus, f"n{number}", updated_at=100 - number, cwd=str(within))
+    for directory in (here, link, f"{here}/../here/"):
+        request = v1.ListConversationsRequest(page_size=2, working_directory=str(directory))
+        got = pages(house, "ListConversations", request, "conversations")
+        assert [[each.name for each in page] for page in got] == [
+            ["conversations/n1", "conversations/n3"],
+            ["conversations/n5"],
+        ]
+    assert not ask(house, "ListConversations", v1.ListConversationsRequest(working_directory="/none")).conversations
+    relative = v1.ListConversationsRequest(working_directory="here")
+    assert refused(lambda: ask(house, "ListConversations", relative)).fields == ["working_directory"]
+    token = ask(house, "ListConversations", v1.ListConversationsRequest(page_size=2)).next_page_token
+    other = v1.ListConversationsRequest(page_size=2, page_token=token, working_directory=str(here))
+    assert refused(lambda: ask(house, "ListConversations", other)).fields == ["page_token"]
+
+
 def test_pages_of_more_than_one_chunk(house: House) -> None:
     for number in range(230):
         Author(house.runtime.store, house.runtime.bus, f"n{number}", updated_at=number + 1)

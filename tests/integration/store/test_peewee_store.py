@@ -631,6 +631,7 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     store.find_slug("c1")
     store.list(principal="local", archived=False, parent=None, before=(9, "c9"), limit=5)
     store.list(principal="local", archived=False, parent="c1", before=None, limit=5)
+    store.list(principal="local", archived=False, parent=None, directory="/work", before=(9, "c9"), limit=5)
     store.children("c1")
     store.unsettled()
     store.history("c1", 5)
@@ -640,12 +641,13 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     store.command("c1", "r")
     store.create_command("local", "r")
     store.attachment("c1", "a")
-    assert len(statements) == 13
+    assert len(statements) == 14
     with store._reading() as connection:
         connection.set_trace_callback(None)
         plans = {s: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {s}")] for s in statements}
     scans = {s: plan for s, plan in plans.items() if any(step.startswith("SCAN") for step in plan)}
     assert [plan for plan in scans.values() if "conversations_unsettled" not in str(plan)] == []
+    assert [steps for s, steps in plans.items() if '"cwd"' in s.partition("WHERE")[2] and "of_directory" in str(steps)]
     sorts = [s for s, plan in plans.items() if any("TEMP B-TREE" in step for step in plan)]
     assert all("parent_conversation_id\" = 'c1'" in s for s in sorts)
 

@@ -270,6 +270,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
 FROZEN = {
     "0001_initial": "e1d2fdd6f9f7a96f3fcf961d47a7d22c18b0076033ca06c37ffa3f08e9722620",
     "0002_deletions": "6aeefface6120b254d9bfa45ea8ce4f89ed8c23e61179086ad30da398b5f289d",
+    "0003_conversations_of_directory": "b28243a35b9bb063972fd791d1e5ccb654a9fa92b8255624bc0d5b231a19b5e8",
 }
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 

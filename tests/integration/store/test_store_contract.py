@@ -761,6 +761,20 @@ def test_lists_are_paged_without_gap_or_repeat(listed: Store, limit: int) -> Non
     assert list(pages()) == ["c6", "c5", "c4", "c3", "c2", "c1"]
 
 
+def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
+    for number in range(12):
+        created = replace_updated(Draft(f"c{number:02}"), 10 + number // 2)
+        directory = ("/work", "/work/within", "/wor")[number % 3]
+        store.commit(replace(created, record=replace(created.record, cwd=directory)))
+    found, before = [], None
+    while page := store.list(principal="local", archived=False, parent=None, directory="/work", before=before, limit=2):
+        found += _ids(page)
+        before = (page[-1].updated_at, page[-1].id)
+    assert found == ["c09", "c06", "c03", "c00"]
+    assert store.list(principal="local", archived=True, parent=None, directory="/work", before=None, limit=9) == ()
+    assert store.list(principal="local", archived=False, parent=None, directory="/w%", before=None, limit=9) == ()
+
+
 def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
     assert sorted(listed.children("c1")) == ["c1-a1", "c1-a2"]
     assert listed.children("c2") == ()

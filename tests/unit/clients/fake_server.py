@@ -178,6 +178,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             state=v1.ConversationState(kind=v1.STATE_KIND_IDLE),
             context_usage=v1.ContextUsage(used_tokens=4200, usable_window_tokens=100_000),
         )
+        self.others: list[v1.Conversation] = []
+        """Conversations that are listed before `conversation`, and have nothing else."""
         self.models = [
             v1.Model(name="models/demo", provider="demo", protocol=v1.Model.PROTOCOL_DEMO, default=True),
             v1.Model(name="models/big", provider="acme", usable_window_tokens=180_000, images=True),
@@ -361,7 +363,11 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
     ) -> v1.ListConversationsResponse:
         self._enter(request, context)
-        shown = [] if request.archived or self.conversation.name in self.unreadable else [self.conversation]
+        shown = (
+            [] if request.archived or self.conversation.name in self.unreadable else [*self.others, self.conversation]
+        )
+        if request.working_directory:
+            shown = [each for each in shown if each.working_directory == request.working_directory]
         return v1.ListConversationsResponse(conversations=shown, unreadable=self.unreadable)
 
     def UpdateConversation(

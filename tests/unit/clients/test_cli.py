@@ -239,13 +239,54 @@ def test_refusals_say_what_to_do(
     assert words in result.stderr
 
 
-def test_going_on_with_the_latest_conversation(program: Program, fake: FakeBedrock) -> None:
+def test_going_on_with_the_latest_conversation_of_this_directory(
+    program: Program, fake: FakeBedrock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake.conversation.working_directory = str(tmp_path)
+    fake.others.append(v1.Conversation(name="conversations/c9", slug="other-9", working_directory="/elsewhere"))
     fake.answers.extend([says("One."), says("Two.")])
     assert program("ask", "-c", "Hi").stdout == "One.\n"
     assert program("ask", "-r", SLUG, "Hi").stdout == "Two.\n"
     assert not fake.asked(v1.CreateConversationRequest)
     assert program("ask", "-c", "-r", SLUG, "Hi").exit_code == exits.USAGE
     assert program("ask", "-c", "-m", "big", "Hi").exit_code == exits.USAGE
+
+
+def test_there_may_be_nothing_to_go_on_with_here(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
+    result = program("ask", "-c", "-C", str(tmp_path / "new"), "Hi")
+    assert result.exit_code == exits.FAILED
+    assert f"there is no conversation in {tmp_path / 'new'} yet" in " ".join(result.stderr.split())
+    assert "`bedrock list` shows those of other directories" in " ".join(result.stderr.split())
+    assert not fake.asked(v1.CreateConversationRequest)
+
+
+def test_a_full_conversation_is_gone_on_with_in_its_successor(program: Program, fake: FakeBedrock) -> None:
+    full = v1.ConversationState(kind=v1.STATE_KIND_CONTEXT_EXHAUSTED)
+    followed = v1.Conversation(name="conversations/c8", working_directory="/tmp", state=full, continued_by=NAME)
+    fake.others.append(followed)
+    fake.answers.append(says("One."))
+    assert program("ask", "-c", "-C", "/tmp", "Hi").stdout == "One.\n"
+    assert not fake.asked(v1.ContinueConversationRequest)
+    fake.others[0] = v1.Conversation(name=NAME, working_directory="/tmp", state=full)
+    fake.answers.append(says("Two."))
+    assert program("ask", "-c", "-C", "/tmp", "Hi").stdout == "Two.\n"
+    assert len(fake.asked(v1.ContinueConversationRequest)) == 1
+
+
+def test_what_is_here_is_listed_alone(program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/tmp")
+    fake.others.append(v1.Conversation(name="conversations/c9", slug="other-9", working_directory="/elsewhere"))
+    assert [line.split("\t")[0] for line in program("list").stdout.splitlines()] == ["other-9", SLUG]
+    assert [line.split("\t")[0] for line in program("list", "--here").stdout.splitlines()] == [SLUG]
+
+
+def test_a_directory_is_no_title(program: Program, fake: FakeBedrock) -> None:
+    (line,) = program("list").stdout.splitlines()
+    assert line.split("\t")[-2:] == ["/tmp", ""]
+    fake.conversation.title = "A title"
+    (line,) = program("list").stdout.splitlines()
+    assert line.split("\t")[-2:] == ["/tmp", "A title"]
 
 
 def test_a_new_conversation_is_as_the_options_say(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:
@@ -262,7 +303,7 @@ def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: Fak
     (line,) = program("list").stdout.splitlines()
     cells = line.split("\t")
     assert cells[:4] == [SLUG, "idle", "restricted", "demo"]
-    assert cells[5] == fake.conversation.title
+    assert cells[5:] == ["/tmp", fake.conversation.title]
     assert fake.conversation.title.strip() in program("watch").stdout
 
 

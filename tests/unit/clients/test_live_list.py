@@ -40,9 +40,9 @@ def test_the_latest_changed_stands_first_and_each_conversation_once() -> None:
     usage = v1.ContextUsage(used_tokens=250, usable_window_tokens=1_000)
     lines = table(changed("a", 1), changed("b", 2), changed("a", 3, title="New title", context_usage=usage))
     assert lines == [
-        "slug  state           mode        context  title",
-        "a     tool executing  restricted  25 %     New title",
-        "b     tool executing  restricted           /work",
+        "slug  state           mode        context  directory  title",
+        "a     tool executing  restricted  25 %     /work      New title",
+        "b     tool executing  restricted           /work      ",
     ]
 
 

@@ -38,3 +38,10 @@ def test_no_line_is_wider_than_there_is_room_and_nothing_is_cut_without_need(
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
     assert sum(widths) + 4 > room or not any("…" in line for line in lines)
     assert not any(character in line for line in lines for character in "\n\x1b")
+
+
+def test_a_directory_keeps_its_end_and_home_is_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    rows = [("a", "/home/ann/work/bedrock", "x"), ("b", "/home/anna", "y"), ("c", "/home/ann", "z")]
+    assert fitted(rows, 100, 1) == ["a  ~/work/bedrock  x", "b  /home/anna      y", "c  ~               z"]
+    assert fitted(rows, 16, 1)[:2] == ["a  …k/bedrock  x", "b  /home/anna  y"]

@@ -78,7 +78,12 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
-    v1.ListConversationsRequest: {"page_size": (-1,), "page_token": BAD_TOKENS, "parent": BAD_NAMES[1:]},
+    v1.ListConversationsRequest: {
+        "page_size": (-1,),
+        "page_token": BAD_TOKENS,
+        "parent": BAD_NAMES[1:],
+        "working_directory": ("here", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
+    },
     v1.UpdateConversationRequest: {},
     v1.ArchiveConversationRequest: {"name": BAD_NAMES},
     v1.UnarchiveConversationRequest: {"name": BAD_NAMES},
