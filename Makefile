@@ -115,6 +115,12 @@ fault-agents: $(STAMP)
 	BEDROCK_AGENT_CANCELS=$(CANCELS) BEDROCK_AGENT_KILLS=$(FAMILIES) \
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/actors/test_sub_agents_stopped.py tests/e2e/test_sub_agents.py
 
+MINUTES ?= 10
+
+.PHONY: soak
+soak: $(STAMP)  ## Work with clients of every kind while the server is killed again and again: nothing is lost (MINUTES, SEED, FRESH=1)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh)
+
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)
@@ -133,5 +139,5 @@ protos-drift: $(STAMP)
 
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed
-	rm -rf $(VENV) .peers clients/node/node_modules reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .peers .soak clients/node/node_modules reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
