@@ -9,7 +9,7 @@ from bedrock import v1
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
 from bedrock.messages import Approval
 
-__all__ = ["Answer", "Approve", "AsyncApprove"]
+__all__ = ["Answer", "AsyncOnApproval", "OnApproval"]
 
 Decide = Callable[[Approval], bool]
 """Says whether a tool call may run."""
@@ -17,10 +17,11 @@ Decide = Callable[[Approval], bool]
 AsyncDecide = Callable[[Approval], bool | Awaitable[bool]]
 """The same for asyncio."""
 
-Approve = Literal["all"] | Decide
-"""Who answers when a tool call needs approval: "all" lets every one run; a function is asked, and says whether."""
+OnApproval = Literal["approve", "deny"] | Decide
+"""Who answers when a run asks whether a tool call may run: "approve" lets every one run, "deny" none; a function is
+asked with the `Approval`, and returns True or False."""
 
-AsyncApprove = Literal["all"] | AsyncDecide
+AsyncOnApproval = Literal["approve", "deny"] | AsyncDecide
 """The same for asyncio, where the function may be asynchronous."""
 
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
@@ -61,14 +62,14 @@ def checked(decision: object) -> bool:
     raise TypeError(f"the function that decides about tool calls returned {decision!r}, neither True nor False")
 
 
-def decider(approve: Literal["all"] | DecideT | None) -> DecideT | Decide | None:
+def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:
     """Return the function that decides; None if nobody does.
 
     Raises:
-        ValueError: `approve` is neither "all" nor a function.
+        ValueError: `on_approval` is another word, or no function.
     """
-    if approve is None or callable(approve):
-        return approve
-    if approve == "all":
-        return lambda approval: True
-    raise ValueError(f'approve={approve!r} decides nothing; give "all", a function, or None')
+    if on_approval is None or callable(on_approval):
+        return on_approval
+    if on_approval in ("approve", "deny"):
+        return lambda approval: on_approval == "approve"
+    raise ValueError(f'on_approval={on_approval!r} decides nothing; give "approve", "deny", a function, or None')

@@ -10,7 +10,7 @@ An `Event` is a thin view of the event of the contract. Decide on ``event.kind``
 | ``stream_discarded`` | what was streamed since the last message is void | |
 | ``message_added`` | a message was stored | ``message``, ``role`` |
 | ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
-| ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now |
+| ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now, else ``decision`` |
 | ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
 | ``retrying`` | a request or a tool failed and will be tried again | ``error`` |
 | ``run_stopped`` | a run ended | ``stop``, ``run`` |
@@ -149,6 +149,16 @@ class Event:
         if self.proto.WhichOneof("event") != "approval_changed" or self.proto.approval_changed.decision:
             return None
         return Approval.from_proto(self.proto.approval_changed.approval)
+
+    @property
+    def decision(self) -> str:
+        """How the question was decided: "approve", "approve_always", "deny" or "withdrawn"; empty while it is open."""
+        return enum_name(v1.ApprovalDecision, self.proto.approval_changed.decision)
+
+    @property
+    def note(self) -> str:
+        """The note that was given with the decision."""
+        return self.proto.approval_changed.note
 
     @property
     def sub_agents(self) -> list[SubAgentStatus]:

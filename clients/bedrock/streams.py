@@ -10,6 +10,8 @@ Close a stream, or leave the ``with`` around it, to end the call at once::
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
+from contextlib import suppress
+from itertools import islice
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -23,12 +25,13 @@ class Stream(Generic[T]):
 
     def __init__(self, items: Generator[T]) -> None:
         self._items = items
+        self._first: list[T] = []
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        return next(self._items)
+        return self._first.pop() if self._first else next(self._items)
 
     def __enter__(self) -> Self:
         return self
@@ -38,8 +41,15 @@ class Stream(Generic[T]):
     ) -> None:
         self.close()
 
+    def open(self) -> Self:
+        """Wait for the first item, so that what is wrong with the call is raised now; it is not lost."""
+        if not self._first:
+            self._first.extend(islice(self._items, 1))
+        return self
+
     def close(self) -> None:
         """Stop reading and end the call. What was watched goes on."""
+        self._first.clear()
         self._items.close()
 
 
@@ -48,12 +58,13 @@ class AsyncStream(Generic[T]):
 
     def __init__(self, items: AsyncGenerator[T]) -> None:
         self._items = items
+        self._first: list[T] = []
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        return await anext(self._items)
+        return self._first.pop() if self._first else await anext(self._items)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,8 +74,16 @@ class AsyncStream(Generic[T]):
     ) -> None:
         await self.close()
 
+    async def open(self) -> Self:
+        """Wait for the first item, so that what is wrong with the call is raised now; it is not lost."""
+        if not self._first:
+            with suppress(StopAsyncIteration):
+                self._first.append(await anext(self._items))
+        return self
+
     async def close(self) -> None:
         """Stop reading and end the call. What was watched goes on."""
+        self._first.clear()
         await self._items.aclose()
 
     aclose = close

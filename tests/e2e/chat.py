@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bedrock import Client, Conversation, Run, v1
+from bedrock import Approval, Client, Conversation, Run, v1
 
 from actors.core import history
 from actors.core.content import (
@@ -22,6 +22,11 @@ from actors.core.content import (
 )
 from tests.e2e.patience import within
 from tests.e2e.twin import Part
+
+
+def question(run: Run) -> Approval:
+    """What a run asks; it waits for the answer then, for as long as nobody asks it for its next event."""
+    return within(lambda: next(event.approval for event in run if event.approval))
 
 
 class Chat:

@@ -10,7 +10,6 @@ from pathlib import Path
 import bedrock
 import pytest
 from bedrock import Approval, AsyncClient, v1
-from bedrock.errors import ApprovalNeeded
 
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ROOT, ServerProcess, Servers
@@ -55,15 +54,11 @@ def test_who_decides_about_approvals_is_said_by_the_caller(server: ServerProcess
         return False
 
     with server.client() as client:
-        with pytest.raises(ApprovalNeeded) as needed:
-            client.ask("run echo hello", approval_policy="ask_all")
-        waiting = client.conversation(needed.value.approval.conversation)
-        assert waiting.get().state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL
-        waiting.cancel()
-        refused = client.ask("run echo hello", approval_policy="ask_all", approve=decide)
+        for on_approval in (None, decide):
+            refused = client.ask("run echo hello", approval_policy="ask_all", on_approval=on_approval)
+            messages = client.conversation(refused.conversation).messages()
+            assert [result.outcome for message in messages for result in message.tool_results] == ["denied"]
         assert asked == ["bash"]
-        messages = client.conversation(refused.conversation).messages()
-        assert [result.outcome for message in messages for result in message.tool_results] == ["denied"]
 
 
 def test_a_question_whose_time_is_up_is_cancelled(server: ServerProcess) -> None:

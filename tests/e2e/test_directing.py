@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from bedrock import ApprovalNeeded, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
+from bedrock import Approval, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
 from bedrock.errors import (
     AgentBusy,
     Archived,
@@ -21,7 +21,7 @@ from bedrock.errors import (
     UnknownOrDecided,
 )
 
-from tests.e2e.chat import Chat
+from tests.e2e.chat import Chat, question
 from tests.e2e.patience import PATIENCE, only, together, within
 from tests.e2e.twin import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.e2e.watcher import Watcher
@@ -136,24 +136,22 @@ def test_a_message_for_a_run_that_is_over_is_refused(open_chat: OpenChat) -> Non
 # --- approvals ----------------------------------------------------------------------------------------------------
 
 
-def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, ApprovalNeeded]:
+def asking(open_chat: OpenChat, *plays: Play) -> tuple[Chat, Run, Approval]:
     """A conversation that waits for a person."""
     chat = open_chat(*plays, approval_policy="ask_writes")
     run = chat.send("May you?")
-    with pytest.raises(ApprovalNeeded) as question:
-        within(run.answer)
-    return chat, run, question.value
+    return chat, run, question(run)
 
 
 def test_an_approved_tool_runs(open_chat: OpenChat, watch: Watch) -> None:
-    chat, run, question = asking(open_chat, calls(ECHO), says("Thank you."))
-    assert (question.approval.tool, question.approval.input) == ("bash", {"cmd": "echo tool ran"})
+    chat, run, asked = asking(open_chat, calls(ECHO), says("Thank you."))
+    assert (asked.tool, asked.input) == ("bash", {"cmd": "echo tool ran"})
     assert chat.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL
     with pytest.raises(AwaitingApproval):
         chat.send("Well?")
     late = watch(chat.name)
     pending = only(late.events[0].snapshot.pending_approvals)
-    assert pending.name == question.approval.name
+    assert pending.name == asked.name
     assert pending.tool_call.input["cmd"] == "echo tool ran"
     answered = chat.conversation.approve(pending.name)
     assert answered.state.kind == v1.STATE_KIND_TOOL_EXECUTING
@@ -165,8 +163,8 @@ def test_an_approved_tool_runs(open_chat: OpenChat, watch: Watch) -> None:
 
 
 def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat) -> None:
-    chat, run, question = asking(open_chat, calls(ECHO, ECHO), says("I see."))
-    chat.conversation.deny(question.approval, "not today")
+    chat, run, asked = asking(open_chat, calls(ECHO, ECHO), says("I see."))
+    chat.conversation.deny(asked, "not today")
     within(run.wait)
     assert chat.said()[-1] == ("agent", "I see.")
     denied, other = (message.content[0].tool_result for message in chat.messages()[2:4])
@@ -177,8 +175,8 @@ def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat)
 
 
 def test_always_approves_the_tool_for_good(open_chat: OpenChat) -> None:
-    chat, run, question = asking(open_chat, calls(ECHO), calls(ECHO), says("Easy."))
-    answered = chat.conversation.approve(question.approval, always=True)
+    chat, run, asked = asking(open_chat, calls(ECHO), calls(ECHO), says("Easy."))
+    answered = chat.conversation.approve(asked, always=True)
     assert list(answered.always_approved_tools) == ["tools/bash"]
     assert within(run.answer) == "Easy."
     assert chat.conversation.get().always_approved_tools == ["tools/bash"]
@@ -186,10 +184,10 @@ def test_always_approves_the_tool_for_good(open_chat: OpenChat) -> None:
 
 def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:
     for _ in range(10):
-        chat, run, question = asking(open_chat, calls(ECHO), says("All right."))
+        chat, run, asked = asking(open_chat, calls(ECHO), says("All right."))
         answers = together(
-            functools.partial(chat.conversation.approve, question.approval),
-            functools.partial(chat.conversation.deny, question.approval),
+            functools.partial(chat.conversation.approve, asked),
+            functools.partial(chat.conversation.deny, asked),
         )
         refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
         assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
@@ -201,12 +199,12 @@ def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:
 
 
 def test_a_cancel_withdraws_the_question(open_chat: OpenChat, watch: Watch) -> None:
-    chat, _, question = asking(open_chat, calls(ECHO), says("Fine."))
+    chat, _, asked = asking(open_chat, calls(ECHO), says("Fine."))
     watcher = watch(chat.name)
     assert chat.conversation.cancel().state.kind == v1.STATE_KIND_IDLE
     watcher.until(lambda event: event.approval_changed.decision == v1.APPROVAL_DECISION_WITHDRAWN)
     with pytest.raises(NotAwaitingApproval):
-        chat.conversation.approve(question.approval)
+        chat.conversation.approve(asked)
     chat.assert_valid()
     assert chat.ask("Never mind.") == "Fine."
 

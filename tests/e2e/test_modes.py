@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bedrock import ApprovalNeeded, Client, v1
+from bedrock import Client, v1
 from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval, UnknownOrDecided
 
 from actors.sandbox.probe import probe
 from actors.tools.mode_upgrade import ASK, GRANTED, HOW_TO_ASK
 from tests.e2e import processes
-from tests.e2e.chat import Chat
+from tests.e2e.chat import Chat, question
 from tests.e2e.patience import eventually, only, together, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, calls, held, says
@@ -83,15 +83,13 @@ def test_an_agent_asks_is_allowed_and_does_it(open_chat: OpenChat, watch: Watch,
     target = tmp_path / "file.txt"
     chat = open_chat(calls(write(target)), calls(UPGRADE, write(target)), calls(write(target)), says("Done."))
     run = chat.send("Write it.")
-    with pytest.raises(ApprovalNeeded) as asked:
-        within(run.answer)
-    question = asked.value.approval
-    assert (question.tool, question.input) == ("request_mode_upgrade", {"reason": "to write the file"})
+    asked = question(run)
+    assert (asked.tool, asked.input) == ("request_mode_upgrade", {"reason": "to write the file"})
     late = watch(chat.name)
     pending = only(late.events[0].snapshot.pending_approvals)
     assert pending.mode_upgrade.reason == "to write the file"
     assert chat.conversation.get().mode == v1.MODE_RESTRICTED
-    chat.conversation.approve(question)
+    chat.conversation.approve(asked)
     assert within(run.answer) == "Done."
     assert [output.split("\n")[0] for output in outputs(chat)[1:]] == [GRANTED, "written", "written"]
     assert target.read_text() == "written\n"
@@ -108,9 +106,8 @@ def test_a_denial_is_told_and_nothing_widens(open_chat: OpenChat, tmp_path: Path
     target = tmp_path / "file.txt"
     chat = open_chat(calls(UPGRADE, write(target)), calls(write(target)), says("All right."))
     run = chat.send("Write it.")
-    with pytest.raises(ApprovalNeeded) as asked:
-        within(run.answer)
-    chat.conversation.deny(asked.value.approval, "read only, please")
+    asked = question(run)
+    chat.conversation.deny(asked, "read only, please")
     within(run.wait)
     assert outputs(chat)[0] == "Denied by user: read only, please"
     assert outputs(chat)[1].startswith("Not executed")
@@ -123,11 +120,9 @@ def test_of_two_answers_to_a_request_for_more_one_counts(open_chat: OpenChat) ->
     for _ in range(5):
         chat = open_chat(calls(UPGRADE), says("All right."))
         run = chat.send("Ask.")
-        with pytest.raises(ApprovalNeeded) as asked:
-            within(run.answer)
-        question = asked.value.approval
+        asked = question(run)
         answers = together(
-            functools.partial(chat.conversation.approve, question), functools.partial(chat.conversation.deny, question)
+            functools.partial(chat.conversation.approve, asked), functools.partial(chat.conversation.deny, asked)
         )
         refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
         assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
@@ -221,9 +216,8 @@ def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Serve
             chat.conversation.set_mode("restricted")
         assert client.server_info().sandbox.reason in refused.value.message
         run = chat.send("Ask for more.")
-        with pytest.raises(ApprovalNeeded) as asked:
-            within(run.answer)
-        chat.conversation.approve(asked.value.approval)
+        asked = question(run)
+        chat.conversation.approve(asked)
         assert within(run.answer) == "Good."
         assert "already" in outputs(chat)[0]
 
@@ -240,8 +234,7 @@ def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
         narrowed.conversation.set_mode("unrestricted")
         narrowed.conversation.set_mode("restricted")
         run = asking.send("Ask.")
-        with pytest.raises(ApprovalNeeded):
-            within(run.answer)
+        question(run)
         server.kill()
     again = start_server(tmp_path, **sandboxed(twin))
     with again.client() as client:
@@ -256,10 +249,9 @@ def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
 def test_the_demo_model_writes_by_asking_first(client: Client, tmp_path: Path) -> None:
     conversation = client.create(tmp_path, model="demo")
     run = conversation.send("write note.txt")
-    with pytest.raises(ApprovalNeeded) as asked:
-        within(run.answer)
-    assert asked.value.approval.tool == "request_mode_upgrade"
-    assert "note.txt" in str(asked.value.approval.input["reason"])
-    conversation.approve(asked.value.approval)
+    asked = question(run)
+    assert asked.tool == "request_mode_upgrade"
+    assert "note.txt" in str(asked.input["reason"])
+    conversation.approve(asked)
     assert "written by the demo model" in within(run.answer)
     assert (tmp_path / "note.txt").read_text() == "written by the demo model\n"

@@ -14,7 +14,7 @@ from typing import assert_type
 
 import bedrock
 from bedrock import Answer, Approval, AsyncClient, Client, Event, Run, Stream, v1
-from bedrock.errors import ApprovalNeeded, RunInterrupted
+from bedrock.errors import RunInterrupted
 
 
 def stream(client: Client) -> list[str]:
@@ -40,12 +40,9 @@ def only_reads(approval: Approval) -> bool:
 
 def approve(client: Client) -> list[str]:
     """Ask what needs approvals: with nobody to give them, with a function, and in general."""
-    try:
-        bedrock.ask("run echo a", approval_policy="ask_all")
-    except ApprovalNeeded as needed:
-        first = needed.approval.tool
-    decided = client.ask("run echo b", approval_policy="ask_all", approve=only_reads)
-    return [first, decided, bedrock.ask("run echo c", approval_policy="ask_all", approve="all")]
+    denied = bedrock.ask("run echo a", approval_policy="ask_all")
+    decided = client.ask("run echo b", approval_policy="ask_all", on_approval=only_reads)
+    return [denied, decided, bedrock.ask("run echo c", approval_policy="ask_all", on_approval="approve")]
 
 
 def cancel(client: Client) -> str:

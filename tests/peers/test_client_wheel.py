@@ -138,5 +138,5 @@ def test_users_who_check_types_strictly_find_nothing_wrong(client: Installed, tm
 def test_the_strict_check_sees_mistakes(client: Installed, tmp_path: Path) -> None:
     """So that the check above means something."""
     wrong = tmp_path / "wrong.py"
-    wrong.write_text('from bedrock import Client\n\nClient().ask(1, approve="some")\n')
+    wrong.write_text('from bedrock import Client\n\nClient().ask(1, on_approval="some")\n')
     assert client.mypy(wrong, tmp_path).count("[arg-type]") == 2

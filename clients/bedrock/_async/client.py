@@ -10,11 +10,14 @@ from typing import Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._async.conversation import AsyncConversation
+from bedrock._async.run import ask
 from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
+from bedrock._shared.approvals import QuestionPolicy
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.names import resource_name
 from bedrock._shared.settings import resolve
-from bedrock.answers import Answer, AsyncApprove, decider
+from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.errors import BedrockError
 from bedrock.streams import AsyncStream
 
@@ -114,6 +117,7 @@ class AsyncClient:
         labels: Mapping[str, str] | None = None,
         budget: v1.Budget | None = None,
         request_id: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncConversation:
         """Create a conversation. Nothing runs before a message is sent.
 
@@ -128,6 +132,7 @@ class AsyncClient:
             labels: Free for your use.
             budget: What may be spent.
             request_id: The id to use again if this call is repeated; made up if None.
+            timeout: Seconds that this call may take, other than the client's.
 
         Raises:
             InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
@@ -145,7 +150,7 @@ class AsyncClient:
             budget=budget,
             request_id=request_id,
         )
-        response = await self.call(self.conversations_stub.CreateConversation, request)
+        response = await self.call(self.conversations_stub.CreateConversation, request, timeout)
         return AsyncConversation(self._transport, response.conversation.name)
 
     async def ask(
@@ -157,7 +162,9 @@ class AsyncClient:
         mode: str | None = None,
         approval_policy: str | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        approve: AsyncApprove | None = None,
+        on_approval: AsyncOnApproval | None = None,
+        wait_for_others: bool = False,
+        timeout: float | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
@@ -166,16 +173,23 @@ class AsyncClient:
         Args:
             text: What to say.
             working_directory, model, mode, approval_policy: As for `create`.
-            images, approve: As for `AsyncConversation.ask`.
+            images, on_approval, wait_for_others, timeout: As for `AsyncConversation.ask`.
 
         Raises:
-            ApprovalNeeded: An approval is asked and `approve` was not given.
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
+            DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures, decide = requests.pictures(images), decider(approve)
-        conversation = await self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
-        return await conversation.ask(text, images=pictures, approve=decide)
+        pictures, decide, deadline = requests.pictures(images), decider(on_approval), Deadline(timeout)
+        conversation = await self.create(
+            working_directory,
+            model=model,
+            mode=mode,
+            approval_policy=approval_policy,
+            timeout=deadline.shorten(self._transport.timeout),
+        )
+        request = requests.send(conversation.name, text, images=pictures)
+        return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> AsyncConversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""

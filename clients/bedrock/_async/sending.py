@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Generator
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -15,6 +15,8 @@ from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import AsyncStream
+
+T = TypeVar("T")
 
 Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
@@ -52,6 +54,18 @@ class AsyncSending(AsyncStream[Event]):
             self._progress = RunProgress(response.message.name, response.run)
             self._revision = response.revision
         return self
+
+
+class AsyncOpenedStream(AsyncStream[T]):
+    """A stream that an ``async with`` waits for, until it is known whether it may be read."""
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+
+def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
+    """Return a stream that raises what is wrong with the call before the block that reads it is entered."""
+    return AsyncOpenedStream(items)
 
 
 async def decided(decision: bool | Awaitable[bool]) -> bool:

@@ -76,9 +76,13 @@ class AsyncTransport:
                 left = max(0.0, until - time.monotonic())
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
+                self._ensure_open()  # else closing the client would be told as a failure of the server
                 failure = from_rpc(error, self.address)
             except ServerNotRunning as error:
                 failure = error
+            except asyncio.CancelledError:
+                self._raise_if_closed_under_a_call()
+                raise
             await self._before_another(attempts, failure)
 
     async def pages(
@@ -120,8 +124,7 @@ class AsyncTransport:
             except grpc.RpcError as error:
                 failure = from_rpc(error, self.address)
             except asyncio.CancelledError:
-                if (task := asyncio.current_task()) is None or not task.cancelling():
-                    self._ensure_open()  # the call was cancelled by closing the client, not the task by somebody
+                self._raise_if_closed_under_a_call()
                 raise
             finally:
                 call.cancel()
@@ -142,6 +145,11 @@ class AsyncTransport:
             await asyncio.wait_for(self._closed.wait(), seconds)
         self._ensure_open()
         self._connection.look_again()
+
+    def _raise_if_closed_under_a_call(self) -> None:
+        """Tell the cancelling of a call by closing the client from the cancelling of the task that waits for it."""
+        if (task := asyncio.current_task()) is None or not task.cancelling():
+            self._ensure_open()
 
     def _ensure_open(self) -> None:
         if self._closed.is_set():

@@ -13,6 +13,7 @@ stream had never broken:
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from bedrock import v1
@@ -40,6 +41,8 @@ class EventCursor:
     """Whether the present stream has caught up."""
     progressed: bool = False
     """Whether the last response brought something new, or at least a sign of life."""
+    due: deque[Event] = field(default_factory=deque)
+    """What was received and not yet shown."""
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)

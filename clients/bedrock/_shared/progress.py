@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bedrock import v1
@@ -29,6 +29,8 @@ class RunProgress:
     """What each message of the agent consumed."""
     _questions: dict[str, Approval] = field(default_factory=dict)
     """The approvals that were asked and not decided, by name."""
+    _shown: set[str] = field(default_factory=set)
+    """The names of the approvals that were shown as events."""
 
     def questions(self) -> list[Approval]:
         """Return the approvals that were asked and, as far as is known, not decided; none after the end."""
@@ -55,21 +57,32 @@ class RunProgress:
         if self.run and event.kind == "run_stopped" and event.run == self.run:
             self.stop = event.stop
 
-    def observe_gap(self, snapshot: v1.Event.Snapshot, cycles: Iterable[v1.RequestCycle]) -> None:
-        """Look for the end where it still can be seen, because the events that told it cannot be had any more.
-
-        Args:
-            snapshot: How the conversation stands now.
-            cycles: Its latest request cycles, with steps and rounds.
-        """
+    def observe_gap(self, snapshot: v1.Event.Snapshot) -> None:
+        """Take from a snapshot what is asked now, because the events that told it cannot be had."""
         self._questions = {asked.name: Approval.from_proto(asked) for asked in snapshot.pending_approvals}
+        if self.run:  # perhaps by the slug of its conversation
+            self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
+
+    def unasked(self, pending: Iterable[v1.PendingApproval]) -> Iterator[Event]:
+        """Yield the questions of a snapshot that were not shown before, as the events that would have shown them."""
+        for approval in pending:
+            if approval.name in self._questions and approval.name not in self._shown:
+                self._shown.add(approval.name)
+                yield Event(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)))
+
+    def find(self, cycles: Iterable[v1.RequestCycle]) -> bool:
+        """Look for the run, and its end, among request cycles with steps and rounds; False if it is not there."""
         for cycle in cycles:
             if cycle.name == self.run or (cycle.steps and cycle.steps[0].root.name == self.message):
                 self.run = cycle.name
                 self._catch_up(cycle)
                 if cycle.stop_reason:
                     self.stop = Stop(enum_name(v1.StopReason, cycle.stop_reason), cycle.stop_detail)
-                return
+                return True
+        return False
+
+    def lost(self, snapshot: v1.Event.Snapshot) -> None:
+        """Take note that no request cycle is that of the run: it waits still, or is gone."""
         waits = any(message.name == self.message for message in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
@@ -93,6 +106,7 @@ class RunProgress:
     def _ask(self, event: Event) -> None:
         if event.approval:
             self._questions[event.approval.name] = event.approval
+            self._shown.add(event.approval.name)
         else:
             self.settled(Approval.from_proto(event.proto.approval_changed.approval))
 

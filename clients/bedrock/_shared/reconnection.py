@@ -11,7 +11,6 @@ from bedrock._shared.backoff import Backoff
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.status import is_gap, may_resume
 from bedrock.errors import BedrockError
-from bedrock.events import Event
 
 ATTEMPTS = 5
 """Of one call. With the delays of `Backoff` that is about two seconds: long enough for a restart of the server, short
@@ -80,13 +79,12 @@ class Reconnection:
         self._resuming = resuming
         self._backoff = Backoff(give_up_after)
 
-    def receive(self, response: v1.SubscribeResponse) -> list[Event]:
-        """Return what a response brings that is new."""
-        events = self._cursor.receive(response)
+    def receive(self, response: v1.SubscribeResponse) -> None:
+        """Take what a response brings that is new; it is due at the cursor then."""
+        self._cursor.due.extend(self._cursor.receive(response))
         if self._cursor.progressed:
             self._resuming = True
             self._backoff.progress()
-        return events
 
     def delay_after(self, error: BedrockError) -> float:
         """Return the seconds until the next stream; zero if it begins afresh because too much was missed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bedrock._shared import requests
 from bedrock._sync.client import Client
-from bedrock.answers import Answer, Approve
+from bedrock.answers import Answer, OnApproval
 
 
 def ask(
@@ -18,7 +18,9 @@ def ask(
     mode: str | None = None,
     approval_policy: str | None = None,
     images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-    approve: Approve | None = None,
+    on_approval: OnApproval | None = None,
+    wait_for_others: bool = False,
+    timeout: float | None = None,
 ) -> Answer:
     """Ask the server that the environment names, or that of this machine; as `Client.ask` with a client of its own."""
     with Client() as client:
@@ -29,5 +31,7 @@ def ask(
             mode=mode,
             approval_policy=approval_policy,
             images=images,
-            approve=approve,
+            on_approval=on_approval,
+            wait_for_others=wait_for_others,
+            timeout=timeout,
         )

@@ -11,11 +11,14 @@ from typing import Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
+from bedrock._shared.approvals import QuestionPolicy
+from bedrock._shared.deadline import Deadline
 from bedrock._shared.names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._sync.conversation import Conversation
+from bedrock._sync.run import ask
 from bedrock._sync.transport import Transport
-from bedrock.answers import Answer, Approve, decider
+from bedrock.answers import Answer, OnApproval, decider
 from bedrock.errors import BedrockError
 from bedrock.streams import Stream
 
@@ -115,6 +118,7 @@ class Client:
         labels: Mapping[str, str] | None = None,
         budget: v1.Budget | None = None,
         request_id: str | None = None,
+        timeout: float | None = None,
     ) -> Conversation:
         """Create a conversation. Nothing runs before a message is sent.
 
@@ -129,6 +133,7 @@ class Client:
             labels: Free for your use.
             budget: What may be spent.
             request_id: The id to use again if this call is repeated; made up if None.
+            timeout: Seconds that this call may take, other than the client's.
 
         Raises:
             InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
@@ -146,7 +151,7 @@ class Client:
             budget=budget,
             request_id=request_id,
         )
-        response = self.call(self.conversations_stub.CreateConversation, request)
+        response = self.call(self.conversations_stub.CreateConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
 
     def ask(
@@ -158,7 +163,9 @@ class Client:
         mode: str | None = None,
         approval_policy: str | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        approve: Approve | None = None,
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
+        timeout: float | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
@@ -167,16 +174,23 @@ class Client:
         Args:
             text: What to say.
             working_directory, model, mode, approval_policy: As for `create`.
-            images, approve: As for `Conversation.ask`.
+            images, on_approval, wait_for_others, timeout: As for `Conversation.ask`.
 
         Raises:
-            ApprovalNeeded: An approval is asked and `approve` was not given.
             RunFailed, RunInterrupted: As for `Run.answer`.
+            DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures, decide = requests.pictures(images), decider(approve)
-        conversation = self.create(working_directory, model=model, mode=mode, approval_policy=approval_policy)
-        return conversation.ask(text, images=pictures, approve=decide)
+        pictures, decide, deadline = requests.pictures(images), decider(on_approval), Deadline(timeout)
+        conversation = self.create(
+            working_directory,
+            model=model,
+            mode=mode,
+            approval_policy=approval_policy,
+            timeout=deadline.shorten(self._transport.timeout),
+        )
+        request = requests.send(conversation.name, text, images=pictures)
+        return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. Nothing is called."""

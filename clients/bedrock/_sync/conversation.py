@@ -8,11 +8,16 @@ from contextlib import AbstractContextManager
 
 from bedrock import v1
 from bedrock._shared import requests
+from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
-from bedrock._shared.names import enum_value
-from bedrock._sync.run import Run, follow, question
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.names import enum_value, resource_name
+from bedrock._shared.progress import RunProgress
+from bedrock._sync.run import Run, ask, question, send
+from bedrock._sync.sending import opened
 from bedrock._sync.transport import Transport
-from bedrock.answers import Answer, Approve, decider
+from bedrock._sync.watch import RunWatch, follow
+from bedrock.answers import Answer, OnApproval, decider
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
 from bedrock.streams import Stream
@@ -38,8 +43,11 @@ class Conversation:
         *,
         delivery: str | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
         expected_run: str = "",
         request_id: str | None = None,
+        timeout: float | None = None,
     ) -> Run:
         """Send a message as a run to iterate or to wait for, which is sent now.
 
@@ -49,8 +57,13 @@ class Conversation:
                 "follow_up" (starts a run when this one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
                 WebP, which is told by the bytes.
+            on_approval: Who answers when the run asks whether a tool call may run, and the loop has not answered by the
+                time that it asks for the next event: "approve" lets every call run, "deny" none; a function is asked
+                with the `Approval` and returns True or False. If None, the call is denied, and a warning logged.
+            wait_for_others: Leave questions open that the loop does not answer, because somebody else will.
             expected_run: Refuse with RunOver unless this run is under way.
             request_id: The id to use again if this call is repeated; made up if None. The message is stored once.
+            timeout: Seconds that sending may take, other than the client's.
 
         Raises:
             AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state does not allow it.
@@ -59,47 +72,81 @@ class Conversation:
         request = requests.send(
             self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
         )
-        return Run(self._transport, self.name, self._transport.call(self._stub.SendMessage, request))
+        return send(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), timeout)
 
     def ask(
         self,
         text: str,
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-        approve: Approve | None = None,
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
         request_id: str | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        If the wait is broken off, by Ctrl-C or by an error in `approve`, the run is cancelled, also if the
-        message is just being sent. A run that waits for an approval is left waiting for it.
+        If the wait is broken off, by a cancelled task, by the time limit or by an error in `on_approval`, the run is
+        cancelled, also if the message is just being sent.
 
         Args:
             text: What to say.
-            images: As for `send`.
-            approve: Who answers when the run asks for an approval: "all" to approve everything, or a function that
-                takes the `Approval` and returns True to approve and False to deny.
-            request_id: As for `send`. Asking again with it waits for the same run.
+            images, request_id: As for `send`. Asking again with the same id waits for the same run.
+            on_approval: As for `send`. If None, every call that asks is denied at once, and the agent goes on without.
+            wait_for_others: Leave questions to somebody else, and wait until they are answered.
+            timeout: Seconds until the answer must be there; without end if None.
 
         Raises:
-            ApprovalNeeded: An approval is asked and `approve` was not given.
             RunFailed, RunInterrupted: As for `Run.answer`.
+            DeadlineExceeded: There was no answer in time; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
-        decide = decider(approve)
         request = requests.send(self.name, text, images=images, request_id=request_id)
-        with question(self._transport, request) as run:
-            return run.answer(approve=decide)
+        return ask(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout))
 
     def question(
-        self, text: str, *, images: requests.ImageSource | Sequence[requests.ImageSource] = ()
+        self,
+        text: str,
+        *,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
     ) -> AbstractContextManager[Run]:
         """Send a message as a run that is cancelled if the ``with`` block is broken off, or already the sending.
 
         Errors of this package leave the run alone: it has ended, or goes on without us. The arguments are those of
         `send`, and it raises the same.
         """
-        return question(self._transport, requests.send(self.name, text, images=images))
+        request = requests.send(self.name, text, images=images)
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return question(self._transport, request, policy, Deadline(None))
+
+    def run(
+        self,
+        name: str,
+        *,
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Wait for the end of a run that was started by anybody, or has ended long ago, and return what the agent said.
+
+        Args:
+            name: Its resource name or id; see `Run.name`, `Event.run` and `cycles`.
+            on_approval, wait_for_others: As for `ask`.
+            timeout: Seconds to wait; without end if None. The run goes on after that.
+
+        Raises:
+            NotFound: There is no such run.
+            RunFailed, RunInterrupted: As for `Run.answer`.
+            DeadlineExceeded: It has not ended in time.
+        """
+        progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        watch = RunWatch(self._transport, EventCursor(self.name), progress, policy, Deadline(timeout))
+        for _ in watch.events():
+            pass
+        return progress.outcome()
 
     def events(
         self,
@@ -122,13 +169,14 @@ class Conversation:
                 person.
 
         Raises:
+            NotFound: There is no such conversation. This is raised before the first event is asked for.
             RevisionTooOld: The events after `after_revision` are no longer kept.
             Unavailable: The server cannot be reached for longer than the client's `reconnect_for`.
         """
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return Stream(follow(self._transport, cursor))
+        return opened(follow(self._transport, cursor, Deadline(None)))
 
     def get(self) -> v1.Conversation:
         """Read the conversation."""
@@ -301,12 +349,20 @@ class Conversation:
         response = self._transport.call(self._stub.ContinueConversation, request)
         return Conversation(self._transport, response.conversation.name)
 
-    def spawn(self, tasks: Sequence[str | Task], *, request_id: str | None = None) -> Run:
+    def spawn(
+        self,
+        tasks: Sequence[str | Task],
+        *,
+        on_approval: OnApproval | None = None,
+        wait_for_others: bool = False,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Run:
         """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results.
 
         Args:
             tasks: One to ten, each just its text or a `Task` with limits of its own.
-            request_id: The id to use again if this call is repeated; made up if None.
+            on_approval, wait_for_others, request_id, timeout: As for `send`.
 
         Raises:
             AgentBusy, Cancelling, Archived, …: The state does not allow it.
@@ -315,7 +371,8 @@ class Conversation:
                 WorkingDirectoryInvalid.
         """
         request = requests.spawn(self.name, tasks, request_id)
-        return Run(self._transport, self.name, self._transport.call(self._stub.SpawnSubAgents, request))
+        sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
+        return Run(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
 
     def sub_agents(self) -> Iterator[v1.Conversation]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""

@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/run.py by `make client-sync`; edit that file.
-"""Runs of a conversation, as they are followed."""
+"""Runs of a conversation: what a message does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager, suppress
 
 from bedrock import v1
 from bedrock._shared import requests
+from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
-from bedrock._shared.reconnection import Reconnection
-from bedrock._sync.sending import Sending, Sent, decided
+from bedrock._shared.deadline import Deadline
+from bedrock._sync.sending import Sending, Sent
 from bedrock._sync.transport import Transport
-from bedrock.answers import ANSWERED, Answer, Approve, Decide, decider
-from bedrock.errors import ApprovalNeeded, BedrockError, Unavailable
+from bedrock._sync.watch import RunWatch
+from bedrock.answers import Answer, Decide
+from bedrock.errors import BedrockError, DeadlineExceeded
 from bedrock.events import Event, Stop
-from bedrock.messages import Approval
-from bedrock.streams import Stream
 
 __all__ = ["Run"]
 
@@ -25,14 +25,26 @@ class Run(Sending):
     """What one message does, from the moment it was accepted: an iterator of events that ends with the run.
 
     All events of the conversation are shown meanwhile, also those of a run that a follow-up waits for. Broken
-    connections and restarts of the server are bridged. When an approval is asked the iterator waits for the answer,
-    however long it takes; answer it in the loop. Leaving the loop leaves the run alone.
+    connections and restarts of the server are bridged. Leaving the loop leaves the run alone.
+
+    A question, ``event.approval``, is shown first. If it is still open when the next event is asked for, it goes to
+    `on_approval`; without one it is denied, which the agent is told and the next events show: one with
+    ``event.decision == "deny"``, and ``event.note``. With `wait_for_others` it is left to somebody else.
     """
 
-    def __init__(self, transport: Transport, conversation: str, sending: Sent) -> None:
-        super().__init__(self._follow(), sending)
+    def __init__(
+        self,
+        transport: Transport,
+        conversation: str,
+        sending: Sent,
+        policy: QuestionPolicy[Decide],
+    ) -> None:
+        super().__init__(self._events(), sending)
         self._transport = transport
         self._conversation = conversation
+        self._policy = policy
+        self._cursor: EventCursor | None = None
+        self._deadline = Deadline(None)
 
     @property
     def name(self) -> str:
@@ -44,114 +56,120 @@ class Run(Sending):
         """How the run ended; None until the iterator has seen the end."""
         return self._progress.stop
 
-    def wait(self) -> Stop | None:
-        """Wait for the end of the run and return how it ended; None if the iterator was closed before."""
-        for _ in self:
-            pass
-        return self.stop
+    def __next__(self) -> Event:
+        try:
+            return super().__next__()
+        except BedrockError:
+            self._items = self._events()  # what failed may be tried again from here
+            raise
 
-    def answer(self, *, approve: Approve | None = None) -> Answer:
-        """Wait for the end of the run and return what the agent said last.
+    def wait(self, *, timeout: float | None = None) -> Stop | None:
+        """Wait for the end of the run and return how it ended; None if the iterator was closed before.
+
+        A question is answered by `on_approval`, or denied at once.
 
         Args:
-            approve: Who answers when the run asks for an approval: "all" to approve everything, or a function that
-                takes the `Approval` and returns True to approve and False to deny.
+            timeout: Seconds to wait; without end if None. The run goes on after that, and may be waited for again.
 
         Raises:
-            ApprovalNeeded: An approval is asked that `approve` is not there for, or that belongs to the run before.
-                Answer it, then call this again.
+            ApprovalNeeded: The run before asks something, so that this one does not begin.
+            DeadlineExceeded: The run has not ended in time.
+        """
+        if timeout is not None:
+            self._begin_again(Deadline(timeout))
+        try:
+            for _ in self:
+                pass
+        except DeadlineExceeded as error:
+            if timeout is None:
+                raise
+            raise DeadlineExceeded(f"the run has not ended within {timeout:g} s", code=error.code) from None
+        finally:
+            self._deadline = Deadline(None)
+        return self.stop
+
+    def answer(self, *, timeout: float | None = None) -> Answer:
+        """Wait for the end of the run as `wait` does, and return what the agent said last.
+
+        Raises:
             RunFailed: The run ended in an error.
             RunInterrupted: The run was cancelled or cut short.
+            ApprovalNeeded, DeadlineExceeded: As for `wait`.
         """
-        decide = decider(approve)
-        self._settle(decide)
-        for _ in self:
-            self._settle(decide)
+        self.wait(timeout=timeout)
         return self._progress.outcome()
 
-    def _settle(self, decide: Decide | None) -> None:
-        """Decide the questions that were asked."""
-        for approval in self._progress.questions():
-            if self._waits(approval):
-                if decide is None or not self.name:
-                    raise ApprovalNeeded(f"the agent asks whether {approval.tool} may run", approval)
-                self._resolve(approval, approved=decided(decide(approval)))
-            self._progress.settled(approval)
+    def _begin_again(self, deadline: Deadline) -> None:
+        """Open another stream that ends in time, where the one so far stands."""
+        self.close()
+        self._deadline = deadline
+        self._items = self._events()
 
-    def _resolve(self, approval: Approval, *, approved: bool) -> None:
-        request = requests.resolve(self._conversation, approval, "approve" if approved else "deny", "")
-        with suppress(*ANSWERED):
-            self._transport.call(self._transport.conversations.ResolveApproval, request)
-
-    def _waits(self, approval: Approval) -> bool:
-        """Whether a question is still open: one answer may have settled others that were asked with it."""
-        request = v1.GetConversationRequest(name=self._conversation)
-        response = self._transport.call(self._transport.conversations.GetConversation, request)
-        return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
-
-    def _follow(self) -> Generator[Event]:
+    def _events(self) -> Generator[Event]:
         self._sent()
-        cursor = EventCursor(self._conversation, self._revision)
-        with Stream(follow(self._transport, cursor, resuming=True)) as events:
-            for event in events:
-                if event.kind == "snapshot":
-                    request = requests.latest_cycles(cursor.name)
-                    page = self._transport.call(self._transport.conversations.ListRequestCycles, request)
-                    self._progress.observe_gap(event.proto.snapshot, page.request_cycles)
-                self._progress.observe(event)
-                yield event
-                if self._progress.stop:
-                    return
+        if self._cursor is None:
+            self._cursor = EventCursor(self._conversation, self._revision)
+        if self._progress.stop:
+            return
+        watch = RunWatch(self._transport, self._cursor, self._progress, self._policy, self._deadline)
+        yield from watch.events()
 
 
 @contextmanager
-def question(transport: Transport, request: v1.SendMessageRequest) -> Generator[Run]:
-    """Send a message, and cancel its run if the block, or already the sending, is broken off.
+def question(
+    transport: Transport,
+    request: v1.SendMessageRequest,
+    policy: QuestionPolicy[Decide],
+    deadline: Deadline,
+) -> Generator[Run]:
+    """Send a message, and cancel its run if the block, or already the sending, is broken off or takes too long.
 
-    Errors of this package leave the run alone: it has ended, or waits for an approval, or goes on without us.
+    Other errors of this package leave the run alone: it has ended, or goes on without us.
     """
     run: Run | None = None
+    timeout = deadline.shorten(transport.timeout)
     try:
-        run = send(transport, request)
+        run = send(transport, request, policy, timeout)
         with run:
             yield run
-    except BedrockError:
+    except BedrockError as error:
+        if isinstance(error, DeadlineExceeded) and deadline.seconds is not None:
+            _cancel(transport, request, run)
+            text = f"no answer within {deadline.seconds:g} s; the run was cancelled"
+            raise DeadlineExceeded(text, code=error.code) from None
         raise
     except BaseException:
-        with suppress(BedrockError):
-            if run is None or not run.name:  # was perhaps accepted: under its id it names the same run again
-                run = send(transport, request)
-                run._sent()
-            cancel = requests.give_up(request.name, run.name)
-            transport.call(transport.conversations.CancelConversation, cancel)
+        _cancel(transport, request, run)
         raise
 
 
-def send(transport: Transport, request: v1.SendMessageRequest) -> Run:
+def ask(
+    transport: Transport,
+    request: v1.SendMessageRequest,
+    policy: QuestionPolicy[Decide],
+    deadline: Deadline,
+) -> Answer:
+    """Send a message and wait for the answer; see `Conversation.ask`."""
+    with question(transport, request, policy, deadline) as run:
+        return run.answer(timeout=deadline.left())
+
+
+def _cancel(transport: Transport, request: v1.SendMessageRequest, run: Run | None) -> None:
+    """Cancel what a message has started, which was perhaps accepted without our knowledge."""
+    with suppress(BedrockError):
+        if run is None or not run.name:  # under its id it names the same run again
+            run = send(transport, request, QuestionPolicy(None, wait_for_others=False), None)
+            run._sent()
+        cancel = requests.give_up(request.name, run.name)
+        transport.call(transport.conversations.CancelConversation, cancel)
+
+
+def send(
+    transport: Transport,
+    request: v1.SendMessageRequest,
+    policy: QuestionPolicy[Decide],
+    timeout: float | None,
+) -> Run:
     """Send a message."""
-    return Run(transport, request.name, transport.call(transport.conversations.SendMessage, request))
-
-
-def follow(transport: Transport, cursor: EventCursor, *, resuming: bool = False) -> Generator[Event]:
-    """Yield what the cursor has not shown, over as many streams as it takes.
-
-    Args:
-        transport: Makes the calls.
-        cursor: Where to begin; it is moved on.
-        resuming: Whether the server is known to be there, so that even the first stream may be tried again.
-    """
-    reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
-    while True:
-        try:
-            with transport.stream(transport.conversations.Subscribe, cursor.request()) as responses:
-                for response in responses:
-                    yield from reconnection.receive(response)
-            if cursor.finished:
-                return
-            error: BedrockError = Unavailable("the server ended the stream")
-        except BedrockError as failure:
-            error = failure
-        if delay := reconnection.delay_after(error):
-            if transport.on_disconnect is not None:
-                transport.on_disconnect(error, delay)
-            transport.pause(delay)
+    sending = transport.call(transport.conversations.SendMessage, request, timeout)
+    return Run(transport, request.name, sending, policy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Self
+from typing import Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -12,6 +12,8 @@ from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import Stream
+
+T = TypeVar("T")
 
 Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
@@ -32,6 +34,11 @@ class Sending(Stream[Event]):
 
     def _sent(self) -> Self:
         return self
+
+
+def opened(items: Generator[T]) -> Stream[T]:
+    """Return a stream whose first item is there, so that what is wrong with the call is raised now."""
+    return Stream(items).open()
 
 
 def decided(decision: bool) -> bool:

@@ -72,6 +72,7 @@ class Transport:
                 left = max(0.0, until - time.monotonic())
                 return method(request, timeout=left)
             except grpc.RpcError as error:
+                self._ensure_open()  # else closing the client would be told as a failure of the server
                 failure = from_rpc(error, self.address)
             except ServerNotRunning as error:
                 failure = error

@@ -85,7 +85,7 @@ def ask(
     conversation = open_conversation(client, **opening)
     run: Run | None = None
     try:
-        with conversation.question(text, images=pictures) as run:
+        with conversation.question(text, images=pictures, wait_for_others=True) as run:
             stream = output == "stream-json"
             outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
     except KeyboardInterrupt:

@@ -619,6 +619,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 conversation=self.conversation,
                 messages=[] if resume else recent,
                 partial=[] if request.omit_deltas else self._partial(),
+                pending_approvals=self.conversation.state.awaiting_approval.pending,
                 queue=[each.message for each in self.queued if each.fate == v1.QueuedMessage.FATE_QUEUED],
             )
             missed = [event for event in self.durable if event.revision > request.after_revision] if resume else []

@@ -23,7 +23,7 @@ from bedrock import (
     Stream,
     v1,
 )
-from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, Unavailable
+from bedrock.errors import AgentBusy, DeadlineExceeded, RevisionTooOld, RunFailed, Unavailable
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -82,9 +82,9 @@ def test_an_approval_is_answered_in_the_loop(address: str, fake: FakeBedrock) ->
     async def story(client: AsyncClient) -> None:
         conversation = client.conversation("c1")
         sent = conversation.send("Remove x")
-        with pytest.raises(ApprovalNeeded) as caught:
-            await sent.answer()
-        await conversation.approve(caught.value.approval, always=True)
+        async for event in sent:
+            if event.approval:
+                await conversation.approve(event.approval, always=True)
         assert await sent.answer() == "Done."
 
     run(address, story)
@@ -183,7 +183,7 @@ def test_closing_the_client_ends_a_loop_in_another_task(address: str, fake: Fake
         waiting = asyncio.Event()
 
         async def watch() -> None:
-            async for event in client.conversation("c1").send("Hi"):
+            async for event in client.conversation("c1").send("Hi", wait_for_others=True):
                 if event.approval:
                     waiting.set()
 
@@ -203,7 +203,7 @@ def test_a_cancelled_task_stays_cancelled(address: str, fake: FakeBedrock) -> No
         waiting = asyncio.Event()
 
         async def watch() -> None:
-            async with client.conversation("c1").send("Hi") as sent:
+            async with client.conversation("c1").send("Hi", wait_for_others=True) as sent:
                 async for event in sent:
                     if event.approval:
                         waiting.set()
@@ -225,25 +225,37 @@ def test_a_question_is_asked_in_one_call(address: str, fake: FakeBedrock) -> Non
         return approval.tool == "bash"
 
     async def story(client: AsyncClient) -> None:
-        answer = await client.ask("Remove x", approve=allow)
+        answer = await client.ask("Remove x", on_approval=allow)
         assert (answer, answer.conversation) == ("Done.", NAME)
-        assert await client.conversation(answer.conversation).ask("And?", approve=lambda _: False) == "Nothing else."
+        assert (
+            await client.conversation(answer.conversation).ask("And?", on_approval=lambda _: False) == "Nothing else."
+        )
         with pytest.raises(ValueError, match="'some' decides nothing"):
-            await client.ask("Hi", approve="some")  # type: ignore[arg-type]
+            await client.ask("Hi", on_approval="some")  # type: ignore[arg-type]
 
     run(address, story)
     assert len(fake.asked(v1.CreateConversationRequest)) == 1
 
 
-def test_without_anybody_to_decide_the_run_is_left_waiting(address: str, fake: FakeBedrock) -> None:
+def test_without_anybody_to_decide_it_is_denied_at_once(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     async def story(client: AsyncClient) -> None:
-        with pytest.raises(ApprovalNeeded):
-            await client.ask("Remove x")
+        assert await client.ask("Remove x") == "Then not."
 
     run(address, story)
     assert not fake.asked(v1.CancelConversationRequest)
+
+
+def test_an_answer_that_does_not_come_in_time_is_given_up(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+
+    async def story(client: AsyncClient) -> None:
+        with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s; the run was cancelled"):
+            await client.ask("Remove x", wait_for_others=True, timeout=0.2)
+
+    run(address, story)
+    assert len(fake.asked(v1.CancelConversationRequest)) == 1
 
 
 def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake: FakeBedrock) -> None:
@@ -256,7 +268,7 @@ def test_a_question_whose_task_is_cancelled_is_cancelled_too(address: str, fake:
             asked.set()
             return await asyncio.Future()
 
-        task = asyncio.create_task(client.ask("Remove x", approve=never))
+        task = asyncio.create_task(client.ask("Remove x", on_approval=never))
         await asyncio.wait_for(asked.wait(), 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from bedrock import Answer, Approval, Client, v1
 from bedrock._sync.transport import Transport
-from bedrock.errors import AgentBusy, ApprovalNeeded, RunFailed, RunInterrupted
+from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, RunFailed, RunInterrupted
 from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import (
@@ -83,7 +83,7 @@ def test_the_package_itself_asks_the_server_of_the_environment(
     assert bedrock.ask("How are you?", model="big") == "Fine."
 
 
-@pytest.mark.parametrize("wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"approve": "some"}])
+@pytest.mark.parametrize("wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"on_approval": "some"}])
 def test_what_is_wrong_is_told_before_anything_is_done(
     client: Client, fake: FakeBedrock, wrong: dict[str, bytes]
 ) -> None:
@@ -95,9 +95,9 @@ def test_what_is_wrong_is_told_before_anything_is_done(
 def test_asking_again_with_the_same_id_waits_for_the_same_run(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "", "Done.", ask=True))
     conversation = client.conversation("c1")
-    with pytest.raises(ApprovalNeeded):
-        conversation.ask("Look", request_id="one")
-    assert conversation.ask("Look", request_id="one", approve="all") == "Done."
+    with pytest.raises(DeadlineExceeded):
+        conversation.send("Look", request_id="one", wait_for_others=True).wait(timeout=0.2)
+    assert conversation.ask("Look", request_id="one", on_approval="approve") == "Done."
     assert len([event for event in fake.durable if event.message_added.role == v1.ROLE_USER]) == 1
 
 
@@ -111,14 +111,32 @@ def test_refusals_and_failures_are_those_of_any_run(client: Client, fake: FakeBe
     assert not fake.asked(v1.CancelConversationRequest)
 
 
-def test_without_anybody_to_decide_the_run_is_left_waiting(client: Client, fake: FakeBedrock) -> None:
+def test_without_anybody_to_decide_it_is_denied_at_once(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    with pytest.raises(ApprovalNeeded) as caught:
-        client.ask("Remove x")
-    approval = caught.value.approval
-    assert (approval.tool, approval.conversation) == ("bash", NAME)
+    assert client.ask("Remove x") == "Then not."
+    (denied,) = fake.asked(v1.ResolveApprovalRequest)
+    assert isinstance(denied, v1.ResolveApprovalRequest)
+    assert denied.decision == v1.APPROVAL_DECISION_DENY
+    assert "without an answer" in denied.note
+
+
+def test_a_question_may_be_left_to_others(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s; the run was cancelled"):
+        client.ask("Remove x", wait_for_others=True, timeout=0.2)
     assert not fake.asked(v1.ResolveApprovalRequest)
-    assert not fake.asked(v1.CancelConversationRequest)
+    (cancel,) = fake.asked(v1.CancelConversationRequest)
+    assert isinstance(cancel, v1.CancelConversationRequest)
+    assert (cancel.name, cancel.run) == (NAME, RUN)
+
+
+@pytest.mark.parametrize("answer", ["no", 1, None])
+def test_a_function_that_returns_no_decision_allows_nothing(client: Client, fake: FakeBedrock, answer: object) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    with pytest.raises(TypeError, match="neither True nor False"):
+        client.ask("Remove x", on_approval=lambda approval: answer)  # type: ignore[arg-type]
+    assert not fake.asked(v1.ResolveApprovalRequest)
+    assert fake.asked(v1.CancelConversationRequest)
 
 
 @pytest.mark.parametrize(("allowed", "said"), [(True, "Done."), (False, "Then not.")])
@@ -130,13 +148,13 @@ def test_a_function_decides(client: Client, fake: FakeBedrock, allowed: bool, sa
         asked.append(approval)
         return allowed
 
-    assert client.ask("Remove x", approve=decide) == said
+    assert client.ask("Remove x", on_approval=decide) == said
     assert [approval.input for approval in asked] == [{"command": "rm x"}]
 
 
 def test_everything_can_be_approved(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    assert client.ask("Remove x", approve="all") == "Done."
+    assert client.ask("Remove x", on_approval="approve") == "Done."
 
 
 def test_somebody_else_may_decide_first(client: Client, fake: FakeBedrock) -> None:
@@ -145,7 +163,7 @@ def test_somebody_else_may_decide_first(client: Client, fake: FakeBedrock) -> No
     def too_slow(approval: Approval) -> bool:
         return fake.resolve(approval.name, v1.APPROVAL_DECISION_DENY)
 
-    assert client.ask("Remove x", approve=too_slow) == "Then not."
+    assert client.ask("Remove x", on_approval=too_slow) == "Then not."
 
 
 def test_a_question_that_was_asked_before_is_not_waited_for_in_vain(client: Client, fake: FakeBedrock) -> None:
@@ -154,20 +172,20 @@ def test_a_question_that_was_asked_before_is_not_waited_for_in_vain(client: Clie
     for event in run:
         if event.approval:
             break
-    for _ in range(2):
-        with pytest.raises(ApprovalNeeded):
-            run.answer()
-    assert run.answer(approve="all") == "Done."
+    assert run.answer() == "Then not."
 
 
-def test_what_the_run_before_asks_is_not_this_runs_to_approve(client: Client, fake: FakeBedrock) -> None:
+def test_what_the_run_before_asks_is_not_this_runs_to_answer(client: Client, fake: FakeBedrock) -> None:
     fake.answers.extend([uses_tool("rm x", "", "", ask=True), says("Two.")])
     conversation = client.conversation("c1")
     conversation.send("One")
-    waiting = conversation.send("Two", delivery="follow_up")
-    with pytest.raises(ApprovalNeeded):
-        waiting.answer(approve="all")
+    waiting = conversation.send("Two", delivery="follow_up", on_approval="approve")
+    for _ in range(2):
+        with pytest.raises(ApprovalNeeded, match="the run before this one asks") as caught:
+            waiting.answer()
     assert not fake.asked(v1.ResolveApprovalRequest)
+    conversation.deny(caught.value.approval)
+    assert waiting.answer() == "Two."
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
@@ -180,7 +198,7 @@ def test_a_question_that_is_given_up_is_cancelled(
         raise error
 
     with pytest.raises(error):
-        client.ask("Remove x", approve=broken)
+        client.ask("Remove x", on_approval=broken)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancel, v1.CancelConversationRequest)
     assert (cancel.name, cancel.run) == (NAME, RUN)
@@ -206,10 +224,12 @@ def test_the_run_of_somebody_else_survives_a_question_that_is_given_up(
     call = Transport.call
     pressed = iter([KeyboardInterrupt])
 
-    def interrupted(transport: Transport, method: Callable[..., Message], request: Message) -> Message:
+    def interrupted(
+        transport: Transport, method: Callable[..., Message], request: Message, timeout: float | None = None
+    ) -> Message:
         for error in pressed:
             raise error
-        return call(transport, method, request)
+        return call(transport, method, request, timeout)
 
     monkeypatch.setattr(Transport, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):

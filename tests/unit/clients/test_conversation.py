@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from bedrock import Client, Event, SubAgentStatus, Task, v1
-from bedrock.errors import AgentBusy, ApprovalNeeded, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+from bedrock.errors import AgentBusy, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -105,11 +105,13 @@ def test_a_denial_carries_its_note(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
     conversation = client.conversation("c1")
     run = conversation.send("Remove x")
-    with pytest.raises(ApprovalNeeded) as caught:
-        run.answer()
-    conversation.deny(caught.value.approval.id, "too dangerous")
+    for event in run:
+        if event.approval:
+            conversation.deny(event.approval.id, "too dangerous")
+        if event.decision:
+            assert (event.decision, event.note) == ("deny", "too dangerous")
     assert run.answer() == "Then not."
-    request = fake.asked(v1.ResolveApprovalRequest)[0]
+    (request,) = fake.asked(v1.ResolveApprovalRequest)
     assert request == v1.ResolveApprovalRequest(
         name="conversations/c1/approvals/t1", decision=v1.APPROVAL_DECISION_DENY, note="too dangerous"
     )
@@ -130,11 +132,12 @@ def test_a_question_that_another_answer_settled_is_not_asked_again(client: Clien
     fake.answers.append(asks_twice)
     conversation = client.conversation("c1")
     run = conversation.send("Do both")
-    with pytest.raises(ApprovalNeeded) as caught:
-        run.answer()
-    conversation.deny(caught.value.approval)
-    fake.settle()
+    for event in run:
+        if event.approval and event.approval.id == "t1":
+            conversation.deny(event.approval)
+            fake.settle()
     assert run.answer() == "Then not."
+    assert len(fake.asked(v1.ResolveApprovalRequest)) == 1
 
 
 def test_a_busy_agent_refuses(client: Client, fake: FakeBedrock) -> None:
@@ -356,7 +359,7 @@ def test_closing_the_client_ends_a_loop_in_another_thread(fake: FakeBedrock) -> 
 
     def watch() -> None:
         try:
-            for event in client.conversation("c1").send("Hi"):
+            for event in client.conversation("c1").send("Hi", wait_for_others=True):
                 if event.approval:
                     waiting.set()
         except Unavailable as error:

@@ -192,9 +192,7 @@ def test_questions_are_open_until_they_are_decided_or_the_run_is_over() -> None:
     for event in (asks("a"), asks("b"), asks("c"), asks("b", v1.APPROVAL_DECISION_WITHDRAWN)):
         progress.observe(event)
     assert [question.name for question in progress.questions()] == ["a", "c"]
-    progress.observe_gap(
-        v1.Event.Snapshot(pending_approvals=[v1.PendingApproval(name="d")]), [v1.RequestCycle(name=RUN)]
-    )
+    progress.observe_gap(v1.Event.Snapshot(pending_approvals=[v1.PendingApproval(name="d")]))
     assert [question.name for question in progress.questions()] == ["d"]
     progress.observe(Event(v1.Event(deleted=v1.Event.Deleted())))
     assert progress.questions() == []
@@ -212,21 +210,22 @@ def test_after_a_gap_the_run_is_looked_up() -> None:
     over = v1.RequestCycle(name=RUN, stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail="restart")
 
     going = RunProgress("m", RUN)
-    going.observe_gap(busy, [])
+    assert not going.find([])
+    going.lost(busy)
     assert going.stop is None
 
     ended = RunProgress("m", RUN)
-    ended.observe_gap(idle, [over])
+    assert ended.find([v1.RequestCycle(name=RUN + "0"), over])
     assert ended.stop is not None
     assert ended.stop.detail == "restart"
 
     lost = RunProgress("m", RUN)
-    lost.observe_gap(idle, [])
+    lost.lost(idle)
     assert lost.stop is not None
     assert lost.stop.detail == "unknown"
 
     waiting = RunProgress("m", "")
-    waiting.observe_gap(v1.Event.Snapshot(queue=[v1.Message(name="m")]), [])
+    waiting.lost(v1.Event.Snapshot(queue=[v1.Message(name="m")]))
     assert waiting.stop is None
 
 

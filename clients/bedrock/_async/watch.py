@@ -1,0 +1,172 @@
+"""Following a conversation, and one run in it to its end, over broken connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any
+
+from bedrock import v1
+from bedrock._async.sending import decided
+from bedrock._async.transport import AsyncTransport
+from bedrock._shared import requests
+from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, question_of_others, say_denied
+from bedrock._shared.backoff import Backoff
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.progress import RunProgress
+from bedrock._shared.reconnection import Reconnection
+from bedrock.answers import ANSWERED, AsyncDecide
+from bedrock.errors import BedrockError, NotFound, Unavailable
+from bedrock.events import Event
+from bedrock.messages import Approval
+from bedrock.streams import AsyncStream
+
+
+class AsyncRunWatch:
+    """Follows one run to its end, and sees to it that no question stays open for ever."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        cursor: EventCursor,
+        progress: RunProgress,
+        policy: QuestionPolicy[AsyncDecide],
+        deadline: Deadline,
+    ) -> None:
+        """Begin where the cursor stands.
+
+        Args:
+            transport: Makes the calls.
+            cursor: Where to begin; it is moved on.
+            progress: What is known of the run.
+            policy: Who answers its questions.
+            deadline: When to give up.
+        """
+        self._transport = transport
+        self._cursor = cursor
+        self._progress = progress
+        self._policy = policy
+        self._deadline = deadline
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Yield events to the end of the run. What a question needs is done when the event after it is asked for.
+
+        Raises:
+            ApprovalNeeded: The run before asks something, so that this one does not begin.
+            DeadlineExceeded: The run goes on; so may another call, which begins where this one ended.
+            NotFound: The conversation has no such run.
+        """
+        resuming = self._cursor.revision is not None
+        await self._settle()
+        async with AsyncStream(follow(self._transport, self._cursor, self._deadline, resuming=resuming)) as events:
+            async for event in events:
+                if event.kind == "snapshot":
+                    await self._look_up(event.proto.snapshot)
+                self._progress.observe(event)
+                yield event
+                if event.kind == "snapshot":
+                    for question in self._progress.unasked(event.proto.snapshot.pending_approvals):
+                        yield question
+                if self._progress.stop:
+                    return
+                await self._settle()
+
+    async def _look_up(self, snapshot: v1.Event.Snapshot) -> None:
+        """Find out what the events would have told that cannot be had any more."""
+        self._progress.observe_gap(snapshot)
+        recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
+        request = requests.latest_cycles(self._cursor.name)
+        async for page in self._transport.pages(self._transport.conversations.ListRequestCycles, request):
+            if self._progress.find(page.request_cycles):
+                return
+            if recent:
+                break
+        if not recent:
+            raise NotFound(f"{self._cursor.name} has no run {self._progress.run}", reason="NOT_FOUND")
+        self._progress.lost(snapshot)
+
+    async def _settle(self) -> None:
+        """See to the questions that were asked and not answered."""
+        for approval in self._progress.questions():
+            if self._policy.wait_for_others:
+                return
+            if await self._waits(approval):
+                await self._answer(approval)
+            self._progress.settled(approval)
+
+    async def _answer(self, approval: Approval) -> None:
+        """Answer a question, or deny it because nobody does."""
+        if not self._progress.run:
+            raise question_of_others(approval)
+        if self._policy.decide is None:
+            await self._resolve(approval, "deny", DENIED_NOTE)
+            say_denied(approval)
+        else:
+            approved = await decided(self._policy.decide(approval))
+            await self._resolve(approval, "approve" if approved else "deny", "")
+
+    async def _resolve(self, approval: Approval, decision: str, note: str) -> None:
+        request = requests.resolve(self._cursor.name, approval, decision, note)
+        with suppress(*ANSWERED):
+            await self._insist(self._transport.conversations.ResolveApproval, request)
+
+    async def _waits(self, approval: Approval) -> bool:
+        """Whether a question is still open: one answer may have settled others that were asked with it."""
+        request = v1.GetConversationRequest(name=self._cursor.name)
+        try:
+            response = await self._insist(self._transport.conversations.GetConversation, request)
+        except NotFound:  # deleted, as the next event will tell
+            return False
+        return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
+
+    async def _insist(self, method: Callable[..., Any], request: Any) -> Any:
+        """Make a call that does no harm if it is made twice, for as long as a broken stream is tried again."""
+        backoff = Backoff(self._transport.reconnect_for)
+        while True:
+            try:
+                timeout = self._deadline.shorten(self._transport.timeout)
+                return await self._transport.call(method, request, timeout)
+            except Unavailable as error:
+                delay = backoff.next(error.retry_after or 0.0)
+                if delay is None:
+                    raise
+                await pause(self._transport, error, self._deadline.shorten(delay))
+
+
+async def follow(
+    transport: AsyncTransport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
+) -> AsyncGenerator[Event]:
+    """Yield what the cursor has not shown, over as many streams as it takes.
+
+    Args:
+        transport: Makes the calls.
+        cursor: Where to begin; it is moved on.
+        deadline: When to give up, by raising DeadlineExceeded.
+        resuming: Whether the server is known to be there, so that even the first stream may be tried again.
+    """
+    reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
+    while True:
+        while cursor.due:  # an earlier watch may have ended amid a response
+            yield cursor.due.popleft()
+        try:
+            request = cursor.request()
+            async with transport.stream(transport.conversations.Subscribe, request, deadline.left()) as responses:
+                async for response in responses:
+                    reconnection.receive(response)
+                    while cursor.due:
+                        yield cursor.due.popleft()
+            if cursor.finished:
+                return
+            error: BedrockError = Unavailable("the server ended the stream")
+        except BedrockError as failure:
+            error = failure
+        if delay := reconnection.delay_after(error):
+            await pause(transport, error, deadline.shorten(delay))
+
+
+async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
+    """Tell who wants to know why nothing comes, and wait."""
+    if transport.on_disconnect is not None:
+        transport.on_disconnect(error, delay)
+    await transport.pause(delay)

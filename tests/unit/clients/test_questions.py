@@ -1,0 +1,169 @@
+"""No question hangs a loop: what is open when the next event is asked for is answered, denied, or left on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import grpc
+import pytest
+from bedrock import Approval, AsyncClient, Client, Event, v1
+from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unavailable
+
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, fails, says, uses_tool
+
+RUN = f"{NAME}/requestCycles/1"
+ASKS = uses_tool("rm x", "gone", "Done.", ask=True)
+
+
+def aio(address: str, story: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async def play() -> None:
+        async with AsyncClient(address, token="secret") as client, asyncio.timeout(30):
+            await story(client)
+
+    asyncio.run(play())
+
+
+def decisions(events: list[Event]) -> list[str]:
+    """What was asked and decided, in order."""
+    return [event.decision or "asked" for event in events if event.kind == "approval_changed"]
+
+
+def test_a_loop_that_answers_nothing_ends_by_itself_and_shows_why(
+    client: Client, fake: FakeBedrock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers.append(ASKS)
+    with caplog.at_level(logging.WARNING, "bedrock"):
+        events = list(client.conversation("c1").send("Remove x"))
+    assert decisions(events) == ["asked", "deny"]
+    assert "without an answer" in next(event.note for event in events if event.decision)
+    assert "on_approval=" in caplog.text
+    assert events[-1].kind == "run_stopped"
+
+
+def test_so_it_is_with_asyncio(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    events: list[Event] = []
+
+    async def story(client: AsyncClient) -> None:
+        events.extend([event async for event in client.conversation("c1").send("Remove x")])
+
+    aio(address, story)
+    assert decisions(events) == ["asked", "deny"]
+
+
+def test_the_loop_may_answer_itself_and_nothing_else_is_asked_for(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    conversation = client.conversation("c1")
+    events = []
+    for event in conversation.send("Remove x"):
+        events.append(event)
+        if event.approval:
+            conversation.approve(event.approval)
+    assert decisions(events) == ["asked", "approve"]
+    assert len(fake.asked(v1.ResolveApprovalRequest)) == 1
+
+
+def test_a_function_is_asked_after_the_loop_has_seen_the_question(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    order: list[str] = []
+
+    def decide(approval: Approval) -> bool:
+        order.append("decided")
+        return True
+
+    for event in client.conversation("c1").send("Remove x", on_approval=decide):
+        if event.approval:
+            order.append("shown")
+    assert order == ["shown", "decided"]
+    assert fake.asked(v1.ResolveApprovalRequest) == [
+        v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=v1.APPROVAL_DECISION_APPROVE)
+    ]
+
+
+def test_others_are_waited_for_if_asked_to(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    run = client.conversation("c1").send("Remove x", wait_for_others=True)
+    with pytest.raises(DeadlineExceeded, match=r"has not ended within 0\.2 s"):
+        run.wait(timeout=0.2)
+    assert not fake.asked(v1.ResolveApprovalRequest)
+    fake.resolve(f"{NAME}/approvals/t1", v1.APPROVAL_DECISION_APPROVE)
+    assert run.answer(timeout=20) == "Done."
+
+
+def test_a_denial_finds_a_server_that_is_away_for_a_moment(client: Client, fake: FakeBedrock) -> None:
+    gone = Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment")
+    fake.answers.append(ASKS)
+    fake.refuse("ResolveApproval", gone, gone)
+    assert client.ask("Remove x") == "Then not."
+    assert len(fake.asked(v1.ResolveApprovalRequest)) == 3
+
+
+def test_a_question_that_only_a_snapshot_shows_is_shown_as_one(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    fake.cuts.append(4)
+    fake.skips.append(20)
+    events = []
+    for event in client.conversation("c1").send("Remove x"):
+        events.append(event)
+        fake.oldest_revision = 100
+    assert [event.kind for event in events].count("snapshot") == 1
+    assert decisions(events) == ["asked", "deny"]
+
+
+@pytest.mark.parametrize("name", ["1", f"{NAME}/requestCycles/1", "conversations/brave-otter/requestCycles/1"])
+def test_one_run_is_waited_for(client: Client, fake: FakeBedrock, name: str) -> None:
+    fake.answers.extend([ASKS, fails("auth", "The key is wrong.")])
+    conversation = client.conversation("brave-otter")
+    conversation.send("Remove x")
+    with pytest.raises(DeadlineExceeded):
+        conversation.run(name, wait_for_others=True, timeout=0.2)
+    assert conversation.run(name) == "Then not."
+    conversation.send("And?").wait()
+    with pytest.raises(RunFailed):
+        conversation.run("2")
+
+
+def test_a_run_that_does_not_exist_is_not_found(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+    conversation = client.conversation("c1")
+    conversation.send("Hi").wait()
+    with pytest.raises(NotFound, match="has no run"):
+        conversation.run("7")
+
+
+def test_so_it_is_when_asyncio_waits_for_one(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+
+    async def story(client: AsyncClient) -> None:
+        conversation = client.conversation("c1")
+        await conversation.send("Remove x")
+        assert await conversation.run(RUN, on_approval="approve", timeout=20) == "Done."
+        with pytest.raises(NotFound):
+            await conversation.run("7")
+
+    aio(address, story)
+
+
+def test_events_of_a_conversation_that_does_not_exist_are_an_error_at_once(client: Client) -> None:
+    with pytest.raises(NotFound):
+        client.conversation("nowhere").events()
+
+
+def test_so_it_is_when_asyncio_enters_them(address: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        with pytest.raises(NotFound):
+            await client.conversation("nowhere").events().__aenter__()
+
+    aio(address, story)
+
+
+def test_closing_the_client_while_it_denies_is_said(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(ASKS)
+    run = client.conversation("c1").send("Remove x")
+    while not next(run).approval:
+        pass
+    client.close()
+    with pytest.raises(Unavailable, match="this client is closed"):
+        next(run)
