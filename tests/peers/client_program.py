@@ -39,8 +39,8 @@ def only_reads(approval: Approval) -> bool:
 
 
 def approve(client: Client) -> list[str]:
-    """Ask what needs approvals: with nobody to give them, with a function, and in general."""
-    denied = bedrock.ask("run echo a", approval_policy="ask_all")
+    """Ask what needs approvals: with a no, with a function, and in general."""
+    denied = bedrock.ask("run echo a", approval_policy="ask_all", on_approval="deny")
     decided = client.ask("run echo b", approval_policy="ask_all", on_approval=only_reads)
     return [denied, decided, bedrock.ask("run echo c", approval_policy="ask_all", on_approval="approve")]
 

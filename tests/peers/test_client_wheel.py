@@ -115,8 +115,8 @@ def test_a_program_does_everything_with_a_server(client: Installed, way: Mapping
     kinds = told["streamed"]
     assert {"text_delta", "tool_output_delta"} < set(kinds)
     assert kinds.index("text_delta") < kinds.index("run_stopped") < kinds.index("snapshot")
-    needed, decided, everything = told["approved"]
-    assert (needed, "\nb\n" in decided, "\nc\n" in everything) == ("bash", True, True)
+    denied, decided, everything = told["approved"]
+    assert ("\na\n" in denied, "\nb\n" in decided, "\nc\n" in everything) == (False, True, True)
     assert told["cancelled"] == "interrupted"
     one, two = told["at once"]
     assert ("\none\n" in one, "\ntwo\n" in two) == (True, True)
