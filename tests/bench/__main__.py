@@ -10,6 +10,7 @@ from tests.bench.figures import Report, machine
 PARTS = (
     "core",
     "store",
+    "deletion",
     "turns",
     "fan_out",
     "cancel",

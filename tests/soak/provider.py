@@ -28,13 +28,14 @@ WHATS = ("say", "say", "slow", "tools", "tools", "fork", "agents", "fail", "hang
 class Provider:
     """Serves as long as the context is open, over every death of its client."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """`name` is in the numbers of its tool calls, which no other has."""
         self.requests = 0
         self.faults: list[str] = []
         """What a provider would have refused."""
         self.forever = processes.forever()
         """What forked processes sleep for: nobody else on this machine does."""
-        self._numbers = itertools.count(1)
+        self._numbers = (f"{name}-{number}" for number in itertools.count(1))
         self._lock = threading.Lock()
         self._server = ScriptedServer(self._serve)
 

@@ -59,7 +59,7 @@ class Soak:
     def round(self, number: int, seconds: float, kill_every: tuple[float, float]) -> Outcome:
         """Run one round of so many seconds, the checks apart."""
         outcome, began = Outcome(number), time.monotonic()
-        with Provider() as model:
+        with Provider(f"{number}") as model:
             server = ServerProcess(self.home, **self._settings(model))
             try:
                 server = self._work(server, model, outcome, seconds, kill_every)
@@ -75,7 +75,7 @@ class Soak:
 
     def check_everything(self) -> Checked:
         """All rounds once more, on a server that has just been started."""
-        with Provider() as model:
+        with Provider("last") as model:
             server = ServerProcess(self.home, **self._settings(model))
             try:
                 with server.client() as client:
