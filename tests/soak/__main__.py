@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ REPORT = ROOT / "reports" / "soak.json"
 
 
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("soak: interrupted; `make soak` goes on after the last whole round"))
     options = _options()
     state: Path = options.state
     done = state / "soak.json"
