@@ -86,6 +86,7 @@ class Commands:
                 return self._change_mode(machine, request)
             case Trigger():
                 _refuse_archived(machine)
+                self._road.executor.read_history(machine.record)
                 self._road.advance(TriggerContinuation(self._road.now()))
                 return machine.record
             case Update():
@@ -160,6 +161,7 @@ class Commands:
             delivery=_delivery(request.delivery),
             expected_run=request.expected_run,
         )
+        self._road.executor.read_history(machine.record)
         draft = machine.draft()
         draft.run(event)
         answer = answers.sent(draft, event.message_id)
@@ -176,6 +178,7 @@ class Commands:
         if known is not None:
             return msgspec.json.decode(known.answer, type=Spawned)
         _refuse_archived(machine)
+        self._road.executor.read_history(machine.record)
         at = self._road.now()
         draft, answer = spawning.by_hand(self._road, machine, request, at)
         self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), at))

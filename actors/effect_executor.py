@@ -231,6 +231,10 @@ class EffectExecutor:
         if not self._owner.is_alive():
             self._runtime.models.forget(conversation_id)
 
+    def read_history(self, record: ConversationRecord) -> None:
+        """Make sure that the model can be shown all that was said, before a run begins. Raises StoreError."""
+        self._history_of(record).through(record.state.ledger.seq)
+
     def _history_of(self, record: ConversationRecord) -> StoredHistory:
         if self._history is None:
             self._history = StoredHistory(self._runtime.store, record.id)

@@ -9,12 +9,13 @@ from bedrock import v1
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from actors.ports import ConversationRecord, RevisionTooOld, Store
+from actors.core.notifications import ConversationUpdated
+from actors.ports import ConversationRecord, RevisionTooOld, Store, StoredEvent
 from server import limits
 from server.reads import Reads
 from server.sending import send
 from server.status import Missing
-from server.wire.events import event
+from server.wire.events import event_alone
 from server.wire.facts import Facts
 from server.wire.messages import message
 from server.wire.states import conversation
@@ -76,11 +77,17 @@ def _events(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[
             continue
         if not page:
             return
-        yield [_line("event", event(facts, record.id, each)) for each in page]
+        yield [_line("event", event_alone(facts, record.id, each), **_settings(each)) for each in page]
         after = page[-1].revision
 
 
-def _line(kind: str, body: Message, **more: str) -> str:
+def _settings(stored: StoredEvent) -> dict[str, list[str]]:
+    """Which settings an event changed; the log does not keep what they became."""
+    told = stored.notification
+    return {"settings": list(told.fields)} if isinstance(told, ConversationUpdated) else {}
+
+
+def _line(kind: str, body: Message, **more: object) -> str:
     """One line, with the field names of the contract."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

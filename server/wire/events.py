@@ -26,11 +26,11 @@ from actors.core.notifications import (
 from actors.ports import StoredEvent
 from server import names
 from server.wire import agents
-from server.wire.enums import CONTEXT_STATE, DECISION, FATE, STOP_REASON
+from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
 from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
 from server.wire.states import pending_approval, state
-from server.wire.values import duration, failure, run_error, timestamp
+from server.wire.values import duration, failure, run_error, timestamp, usage
 
 
 def needs_record(notification: Durable) -> bool:
@@ -42,6 +42,24 @@ def event(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """A durable event. One that needs the record lacks it still; see `server.frames`."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, facts, conversation_id, stored)
+    return answer
+
+
+def event_alone(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
+    """A durable event with no more than itself tells: of a conversation that was updated, what was updated then."""
+    answer = event(facts, conversation_id, stored)
+    name = names.conversation(conversation_id)
+    match stored.notification:
+        case UsageChanged(used_tokens=used, window_tokens=window, total=total, warning=warning):
+            fills = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=warning)
+            updated = v1.Conversation(name=name, context_usage=fills, total_usage=usage(total))
+        case ModeChanged(mode=mode):
+            updated = v1.Conversation(name=name, mode=MODE[mode])
+        case ConversationUpdated():
+            updated = v1.Conversation(name=name)
+        case _:
+            return answer
+    answer.conversation_updated.CopyFrom(updated)
     return answer
 
 
@@ -64,8 +82,8 @@ def _fill(answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEv
         case UsageChanged() | ModeChanged() | ConversationUpdated():
             pass
         case ContextWarning(used_tokens=used, window_tokens=window):
-            usage = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
-            answer.context_warning.CopyFrom(usage)
+            warning = v1.ContextUsage(used_tokens=used, usable_window_tokens=window, warning=True)
+            answer.context_warning.CopyFrom(warning)
         case SubAgents(reports=reports, pending=pending):
             answer.sub_agents_changed.CopyFrom(agents.changed(pending, reports))
         case RunStop() as stop:

@@ -1342,6 +1342,9 @@ class ExportConversationResponse(_message.Message):
     what it is: "conversation", "message" or "event". The value of the key of that
     name is the message Conversation, Message or Event of this contract, with the
     names of its fields. The line of the conversation has its "system_prompt", too.
+    An event `conversation_updated` shows no more of the conversation than changed
+    then: its usage, its mode, or only its name, and "settings" beside the event
+    lists the names of the settings.
     """
     def __init__(
         self,

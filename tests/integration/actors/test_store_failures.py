@@ -12,7 +12,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.ports import StoreDamaged, ToolOutput
-from actors.requests import Archive, Cancel, Send, Update
+from actors.requests import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
 
 World = Any
 
@@ -290,6 +290,36 @@ def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(
         after.send("still there?")
         after.exchange().say("yes")
         after.rest(Idle)
+    finally:
+        successor.close()
+
+
+class Unreadable:
+    """A store of which nobody can read what was said."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def messages(self, *about: Any, **limits: Any) -> Any:
+        raise StoreDamaged("what is stored is not what was written")
+
+
+@pytest.mark.parametrize(
+    "request_", [Send("hello"), Trigger(), Spawn((SpawnTask("look"),))], ids=lambda one: type(one).__name__
+)
+def test_no_run_begins_over_a_history_that_cannot_be_read(world: World, request_: Any) -> None:
+    talk = world.create()
+    talk.send("go")
+    talk.exchange().say("gone")
+    talk.rest(Idle)
+    successor = type(world)(Unreadable(world.store))
+    try:
+        before = talk.record
+        assert isinstance(successor.supervisor.ask(talk.id, request_).exception(PATIENCE), StoreDamaged)
+        assert talk.record == before
     finally:
         successor.close()
 

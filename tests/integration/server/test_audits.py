@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 from bedrock import v1
 
+from actors.core.content import Usage
+from actors.core.context import Mode
+from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
 from actors.ports import Store
 from actors.store.engine import FILE, sqlite3
 from actors.store.memory import MemoryStore
 from actors.store.peewee_store import open_store
 from server import audits, exports
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
+from tests.integration.server.stage import Author
 from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live
@@ -25,7 +29,7 @@ from tests.property.written import WrittenWorld
 NAME = "conversations/c"
 
 
-def lived(store: Store, conversation_id: str = "c", seed: int = 22) -> WrittenWorld:
+def lived(store: Store, conversation_id: str = "c", seed: int = 52) -> WrittenWorld:
     """A conversation of some hundred steps."""
     tape = Tape(random.Random(seed).randbytes(700))
     world = WrittenWorld(store, a_context(tape, conversation_id))
@@ -201,6 +205,25 @@ def test_an_export_has_everything_in_order(house: House, store: MemoryStore, mon
     assert [int(each["revision"]) for each in events] == list(range(1, world.record.last_seq + 1))
     added = [event["message_added"] for event in events if "message_added" in event]
     assert [each["name"] for each in added] == [each["name"] for each in messages]
+
+
+def test_every_exported_event_says_what_it_is_about(house: House, store: MemoryStore) -> None:
+    author = Author(store, house.runtime.bus, "c")
+    told = (UsageChanged(900, 1_000, Usage(800, 100), warning=True), ModeChanged(Mode.RESTRICTED))
+    author.commit(*told, ConversationUpdated(("title", "labels")))
+    lines = [line for line in export(house) if line["kind"] == "event"][-3:]
+    usage, mode, settings = (line["event"]["conversation_updated"] for line in lines)
+    assert usage["context_usage"] == {"used_tokens": "900", "usable_window_tokens": "1000", "warning": True}
+    assert usage["total_usage"]["input_tokens"] == "800"
+    assert mode == {"name": NAME, "mode": "MODE_RESTRICTED"}
+    assert settings == {"name": NAME}
+    assert [line.get("settings") for line in lines] == [None, None, ["title", "labels"]]
+
+
+def test_no_exported_event_is_empty(house: House, store: MemoryStore) -> None:
+    lived(store)
+    events = [line["event"] for line in export(house) if line["kind"] == "event"]
+    assert all(event.keys() - {"revision", "time"} for event in events)
 
 
 def test_an_export_names_attachments(house: House, store: MemoryStore) -> None:
