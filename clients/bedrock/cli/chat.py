@@ -11,6 +11,7 @@ import click
 
 from bedrock import AsyncClient, Client, v1
 from bedrock.cli import demo, exits
+from bedrock.cli.attention import NOTIFY_OPTION, Attention
 from bedrock.cli.flow import folding
 from bedrock.cli.opening import open_conversation, opening_options
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
@@ -29,14 +30,16 @@ AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 @click.command()
 @click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
 @click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
+@NOTIFY_OPTION
 @PLAIN_OPTION
 @opening_options
-def chat(spawn: bool, plain: bool, again: str | None, **opening: Any) -> None:
+def chat(spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
     """Chat with an agent in a directory.
 
-    Enter sends, or steers the agent while it works. Tab queues. Esc or Ctrl-C cancels, Ctrl-C again leaves. /quit
-    leaves a run under way: it goes on, but not with --spawn. Alt-Enter, or a backslash at the end, begins a new
-    line. /help says more. Without a terminal one conversation is played through, printed, and answered by itself.
+    Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
+    Ctrl-C cancels, Ctrl-C again leaves. A run goes on when you leave, but not if --spawn started the server. Ctrl-J
+    begins a new line. /help lists all keys and commands. Without a terminal one conversation is played through,
+    printed, and answered by itself.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
@@ -57,7 +60,7 @@ def chat(spawn: bool, plain: bool, again: str | None, **opening: Any) -> None:
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
-            last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted))
+            last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted, notify=notify))
             again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
             say = folding(print_line, columns(sys.stdout))
             for line in _farewell(client.conversation(last).get(), again, spawned=spawned):
@@ -80,7 +83,7 @@ def _farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
     return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
 
 
-async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool) -> str:
+async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool) -> str:
     """Chat; returns the name of the conversation in which it ended."""
     from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
     from bedrock.cli.typed import ChatHistory  # noqa: PLC0415
@@ -94,5 +97,5 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool)
         session.say(paint.text(paint.bold(now.slug), " ", where))
         if scripted:
             session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
-        await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY))
+        await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
         return session.conversation.name

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 MODES = ("restricted", "unrestricted")
 
 _KEYS = (
-    ("Enter", "send; while the agent works, it goes into the run (steer)"),
-    ("Alt-Enter, \\", "a new line; or a backslash at the end, then Enter"),
-    ("Tab", "queue: a run of its own when this one has ended (follow-up)"),
-    ("Esc, Ctrl-C", "cancel what is under way, and drop what is queued"),
-    ("Ctrl-C again", "leave"),
-    ("y, n, a", "answer: yes, no, always; “no, because …” tells the agent why; all else is a message"),
+    ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
+    ("Ctrl-J, Alt-Enter", "a new line; also a backslash at the end, then Enter"),
+    ("Tab", "complete a command or a path; while the agent works, queue the message for a run of its own (follow-up)"),
+    ("Esc, Ctrl-C", "cancel the run, and drop what is queued"),
+    ("Ctrl-C again, Ctrl-D", "leave"),
+    ("Ctrl-O", "show all that the latest tool printed"),
+    ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
+    ("y, n, a", "answer a question: yes, no, always; “no, because …” and Enter tells the agent why"),
 )
 
 
@@ -74,6 +76,13 @@ async def _cancel(session: ChatSession, _: str) -> None:
 
 async def _kill(session: ChatSession, _: str) -> None:
     await session.cancel(kill_jobs=True)
+
+
+async def _output(session: ChatSession, number: str) -> None:
+    if number and not (number.isascii() and number.isdecimal()):
+        session.say(session.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
+    else:
+        session.show_output(int(number or 1))
 
 
 async def _queue(session: ChatSession, text: str) -> None:
@@ -134,6 +143,7 @@ COMMANDS = (
     Command("help", "", "show this", _help),
     Command("queue", "[TEXT]", "the same as Tab; without a text, show what waits", _queue),
     Command("withdraw", "[MESSAGE]", "take back what was queued last, or one by its id", _withdraw),
+    Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "show an image file with what you say next", _image),
     Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
     Command("model", "MODEL", "go on with another model", _model),

@@ -37,6 +37,7 @@ class Onlooker:
         live: bool = True,
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
+        hint: str = "",
     ) -> None:
         """Prepare; nothing is called yet.
 
@@ -47,9 +48,10 @@ class Onlooker:
             live: Whether somebody sees text as it is written, and the tree of sub-agents.
             width: Where to break lines as they stream in.
             refresh: Called when something that is not printed may have changed.
+            hint: How a person sees what is left out of a long output.
         """
         self.view = ConversationView()
-        self.transcript = Transcript(paint, write, live=live, width=width)
+        self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
         self.refresh = refresh
         self._agent = agent
         self._paint = paint

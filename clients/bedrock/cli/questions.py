@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bedrock.cli.calls import telling
+from bedrock.cli.calls import headline, telling
 from bedrock.cli.diffs import changed_line
-from bedrock.cli.paint import Paint
+from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.messages import Approval, ToolCall
 
 #: What precedes each line of what is to be done.
 INDENT = "    "
+#: Columns of a question in a few words.
+TITLE_COLUMNS = 60
 
 
 def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
@@ -23,6 +25,17 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
         lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
     asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
     return [paint.careful(asked), *lines]
+
+
+def question_heading(approval: Approval, count: int) -> str:
+    """Say which of several open questions is answered next."""
+    return f"{count} questions are open; this answers: {question_title(approval)}"
+
+
+def question_title(approval: Approval) -> SafeText:
+    """A question in a few words: the tool, and what it is to do."""
+    about = headline(ToolCall(approval.id, approval.tool, approval.input), literal)
+    return one_line(literal(approval.tool) + " " + literal(about), TITLE_COLUMNS)
 
 
 def _indented(text: str) -> list[SafeText]:

@@ -12,6 +12,7 @@ from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock.cli.commands import run_command
 from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
+from bedrock.cli.outputs import HOW_TO_SEE
 from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
@@ -53,19 +54,20 @@ class ChatSession:
             width: Where to break lines as they stream in.
             refresh: Called when the prompt or the status line may have changed.
         """
+        self.write = write
+        """Prints a line; a prompt puts its own way in here."""
         self.over = asyncio.Event()
         """Set when there is nothing to stay for: the person leaves, or the conversation is gone."""
         self.paint = paint
-        self.say = folding(write, width)
+        self.say = folding(self._print, width)
         self.refresh = refresh
         self.pictures: list[v1.Image] = []
         """To be sent with what is said next."""
         self.models: list[str] = []
         """What can be gone on with, as far as that is known."""
         self._client = client
-        self._write = write
         self._width = width
-        self._entered: asyncio.Queue[str] = asyncio.Queue()
+        self._entered: asyncio.Queue[tuple[str, Approval | None]] = asyncio.Queue()
         self._moved = asyncio.Event()
         self._run_ended = asyncio.Event()
         self._disconnected = False
@@ -109,7 +111,12 @@ class ChatSession:
         """Go on in another conversation."""
         self.conversation: AsyncConversation = self._client.conversation(name)
         self._onlooker = Onlooker(
-            self._client.conversation, self.paint, self._write, width=self._width, refresh=self._changed
+            self._client.conversation,
+            self.paint,
+            self._print,
+            width=self._width,
+            refresh=self._changed,
+            hint=HOW_TO_SEE,
         )
         self._moved.set()
 
@@ -147,7 +154,7 @@ class ChatSession:
     async def work(self) -> None:
         """Do what is entered, one after the other, for ever."""
         while True:
-            await self._do(await self._entered.get())
+            await self._do(*await self._entered.get())
 
     async def learn_models(self) -> None:
         """Ask which models there are, to complete their names; without an answer there are none to complete."""
@@ -156,11 +163,22 @@ class ChatSession:
         except BedrockError:
             self.models = []
 
-    def enter(self, text: str) -> None:
-        """Take what a person typed."""
+    def enter(self, text: str, asked: Approval | None = None) -> None:
+        """Take what a person typed.
+
+        Args:
+            text: The message, command or reply.
+            asked: The question that the person saw when typing; another one may be open when the reply is processed.
+        """
         if text.strip():
             self._armed = False
-            self._entered.put_nowait(text)
+            self._entered.put_nowait((text, asked))
+
+    def show_output(self, number: int = 1) -> None:
+        """Print all that the latest tool printed, or an earlier one: 2 is the one before."""
+        lines = self.transcript.output(number)
+        for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
+            self.say(line)
 
     def interrupt(self) -> bool:
         """Ctrl-C: the first one cancels, the second one leaves; True if it leaves."""
@@ -221,24 +239,29 @@ class ChatSession:
         self._was_busy = self.view.busy
         self.refresh()
 
-    async def _do(self, text: str) -> None:
-        asked = self.question
+    def _print(self, line: SafeText) -> None:
+        self.write(line)
+
+    async def _do(self, text: str, asked: Approval | None) -> None:
         if text.startswith("/"):
             await run_command(self, text)
-        elif asked is not None and (answer := self._answer(asked, text)) is not None:
-            await self.attempt(answer)
+        elif asked is not None and is_answer(text):
+            await self._answer(asked, text.strip())
         else:
             await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
-            if asked is not None and asked == self.question:
+            if asked is not None and asked in self.view.approvals:
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
-    def _answer(self, asked: Approval, text: str) -> Awaitable[object] | None:
-        """What a reply to a question means; None if it is no reply but a message."""
-        text = text.strip()
-        if _YES.fullmatch(text):
-            return self.conversation.approve(asked)
-        if _ALWAYS.fullmatch(text):
-            return self.conversation.approve(asked, always=True)
-        if found := _NO.fullmatch(text):
-            return self.conversation.deny(asked, found["note"] or "")
-        return None
+    async def _answer(self, asked: Approval, text: str) -> None:
+        """Answer the question that a person saw."""
+        if asked not in self.view.approvals:
+            self.say(self.paint.careful(f"· “{one_line(text, 20)}” comes too late: the question is not open any more"))
+        elif found := _NO.fullmatch(text):
+            await self.attempt(self.conversation.deny(asked, found["note"] or ""))
+        else:
+            await self.attempt(self.conversation.approve(asked, always=_ALWAYS.fullmatch(text) is not None))
+
+
+def is_answer(text: str) -> bool:
+    """Whether a text is a reply to a question, and not a message."""
+    return any(pattern.fullmatch(text.strip()) for pattern in (_YES, _ALWAYS, _NO))

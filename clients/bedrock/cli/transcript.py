@@ -13,10 +13,10 @@ from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
 from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.pictures import described
-from bedrock.cli.questions import question_lines
+from bedrock.cli.questions import question_lines, question_title
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.words import MODES, interruption
+from bedrock.cli.words import MODES, counted, interruption
 from bedrock.messages import Approval, ToolCall
 
 #: What a message of a person begins with.
@@ -34,24 +34,39 @@ class Transcript:
     What the agent says is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
     """
 
-    def __init__(self, paint: Paint, write: Write, *, live: bool = False, width: Width | None = None) -> None:
+    def __init__(
+        self,
+        paint: Paint,
+        write: Write,
+        *,
+        live: bool = False,
+        width: Width | None = None,
+        hint: str = "",
+    ) -> None:
+        """Prepare; `hint` says how a person sees what is left out of a long output."""
         self._paint = paint
         self._say = write
         self._write = folding(write, width)
         self._live = live
         self._said = flow_of(paint, width)
         self._thought = LineFlow(width, paint.clean)
-        self._output = ToolOutput(paint, self._write, width)
+        self._output = ToolOutput(paint, self._write, width, hint)
+        self._hint = hint
         self._calls: dict[str, ToolCall] = {}
         self._approvals: dict[str, Approval] = {}
         self._summing = False
         """Whether a summary is being written, under a heading that is printed already."""
         self.agents = AgentTree()
 
-    @property
-    def tail(self) -> list[SafeText]:
-        """What is still being written, as lines."""
-        return self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
+    def unfinished(self, room: int) -> list[SafeText]:
+        """The end of what is still being written, in `room` lines at most."""
+        said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
+        return said[-room:] if said else self._output.unfinished(room)
+
+    def output(self, number: int) -> list[SafeText]:
+        """All that a tool printed, as lines: 1 is the latest one. Empty if there is none."""
+        running = next(iter(self._calls.values()), None)
+        return self._output.all(number, running)
 
     def tell_agents(self) -> None:
         """Print which sub-agents have ended, as far as that was not printed before."""
@@ -116,13 +131,16 @@ class Transcript:
             self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
             for line in rest[: OUTPUT_LINES - 1]:
                 self._write("    " + line)
+            if (hidden := len(rest) - OUTPUT_LINES + 1) > 0:
+                hint = f" ({self._hint})" if self._hint else ""
+                self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
 
     def _system(self, message: Message) -> None:
         """What the server told the agent."""
         text, kind = message.text, message.proto.system_kind
         if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
             self._write(self._paint.dim("· what the sub-agents report"))
-            self._output.whole(text)
+            self._output.beginning(text)
         elif kind in _SUMMARIES:
             self._summary(text, of_another=message.sequence == 1)
         else:
@@ -180,20 +198,22 @@ class Transcript:
         for line in (*self._thought.finish(), *self._said.drop()):
             self._write(self._paint.dim(line))
         if shown:
-            self._write(self._paint.dim("· (what was just being written does not count)"))
+            self._write(self._paint.dim("· the unfinished text above was discarded"))
 
     def _show_approval_changed(self, event: Event) -> None:
         changed = event.proto.approval_changed
         if event.approval is not None:
             self._approvals[event.approval.name] = event.approval
             return
+        several = len(self._approvals) > 1
         asked = self._approvals.pop(changed.approval.name, None)
         decision = {"approve": "approved", "deny": "denied"}.get(
             enum_name(v1.ApprovalDecision, changed.decision), "withdrawn"
         )
         paint = self._paint.good if decision == "approved" else self._paint.careful
         note = f": {changed.note}" if changed.note else ""
-        self._write(paint(f"  {decision}{' ' + asked.tool if asked else ''}{note}"))
+        about = "" if asked is None else question_title(asked) if several else asked.tool
+        self._write(paint(f"  {decision} {about}".rstrip() + note))
 
     def _show_queue_changed(self, event: Event) -> None:
         if event.fate not in ("delivered", "discarded"):  # its message, and the end of its run, tell the rest

@@ -71,16 +71,20 @@ def _cut_back(path: Path) -> None:
 
 
 class ChatCompleter(Completer):
-    """Completes commands and what goes with them; messages never."""
+    """Completes commands and what goes with them; in a message paths of the conversation's directory, on request."""
 
     def __init__(self, session: ChatSession) -> None:
         self._session = session
         self._paths = PathCompleter(expanduser=True)
+        self._project = PathCompleter(get_paths=lambda: [session.view.working_directory or "."], expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield what could stand at the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
+            word = text.split("\n")[-1].rpartition(" ")[2]
+            if complete_event.completion_requested and word:
+                yield from self._project.get_completions(Document(word, len(word)), complete_event)
             return
         name, blank, argument = text[1:].partition(" ")
         if not blank:

@@ -66,10 +66,7 @@ class ConversationView:
                 self.queue = [Message(message) for message in event.proto.snapshot.queue]
                 self.jobs = len(event.proto.snapshot.conversation.background_jobs)
             case "approval_changed":
-                name = event.proto.approval_changed.approval.name
-                self.approvals = [approval for approval in self.approvals if approval.name != name]
-                if event.approval is not None:  # whether the state or the question is told first does not matter
-                    self.approvals.append(event.approval)
+                self._question(event.proto.approval_changed.approval.name, event.approval)
             case "queue_changed" if event.message is not None:
                 self.queue = [message for message in self.queue if message.name != event.message.name]
                 if event.fate == "queued":
@@ -138,6 +135,16 @@ class ConversationView:
         self.used = conversation.context_usage.used_tokens
         self.window = conversation.context_usage.usable_window_tokens
         self.tokens = tokens_of(conversation.total_usage)
+
+    def _question(self, name: str, asked: Approval | None) -> None:
+        """Take note of a question, or of its answer. One that is known already keeps its place among the others."""
+        known = [approval.name for approval in self.approvals]
+        if asked is None:
+            self.approvals = [approval for approval in self.approvals if approval.name != name]
+        elif name in known:
+            self.approvals[known.index(name)] = asked
+        else:
+            self.approvals.append(asked)
 
     def _state(self, state: v1.ConversationState, now: float) -> None:
         self.state = state

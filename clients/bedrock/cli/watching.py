@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from contextlib import aclosing
 
@@ -19,9 +20,12 @@ from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.tables import as_plain
 from bedrock.cli.text.output import print_json, print_line
+from bedrock.cli.text.safe_text import SafeText
 
 #: How often the seconds of the tree are counted, in seconds.
 TICK = 0.5
+#: How many lines of an unfinished text are shown, at most.
+UNFINISHED_LINES = 10
 
 
 @click.command()
@@ -59,7 +63,7 @@ async def _watch(address: str | None, name: str, plain: bool) -> None:
             async with aclosing(conversation.events(omit_deltas=not live)) as events:
                 async for _ in onlooker.follow(events):
                     if live:
-                        block.show(onlooker.agent_lines())
+                        block.show(_unfinished(onlooker))
         finally:
             if ticking is not None:
                 ticking.cancel()
@@ -68,5 +72,11 @@ async def _watch(address: str | None, name: str, plain: bool) -> None:
 async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
     """Count the seconds, for ever."""
     while True:
-        block.show(onlooker.agent_lines())
+        block.show(_unfinished(onlooker))
         await asyncio.sleep(TICK)
+
+
+def _unfinished(onlooker: Onlooker) -> list[SafeText]:
+    """What is not printed yet: the end of what is being written, and the tree of sub-agents."""
+    room = min(shutil.get_terminal_size().lines // 3, UNFINISHED_LINES)
+    return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]

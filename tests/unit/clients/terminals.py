@@ -44,6 +44,7 @@ class Terminal:
     def __init__(
         self, *arguments: str, environ: dict[str, str], rows: int = 24, columns: int = 100, cwd: Path | None = None
     ) -> None:
+        self.environ = environ
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (rows, columns))
         self._emulator = _Emulator(columns, rows, self.keys)
@@ -106,6 +107,10 @@ class Terminal:
         """Wait until something holds for the screen."""
         self._until(lambda: holds(self.screen), "what was waited for")
 
+    def wait(self, holds: Callable[[], object], what: str) -> None:
+        """Wait until something holds that is not on the screen."""
+        self._until(holds, what, step=0.05)
+
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size, and tell the program, as a window does."""
         self._emulator.resize(rows, columns)
@@ -124,12 +129,12 @@ class Terminal:
             pass
         return self._child.returncode
 
-    def _until(self, holds: Callable[[], object], what: str) -> None:
+    def _until(self, holds: Callable[[], object], what: str, step: float = SECONDS) -> None:
         deadline = time.monotonic() + SECONDS
         while not holds():
             left = deadline - time.monotonic()
             assert left > 0, f"{what} did not appear in {self._seen!r}; the screen is\n" + "\n".join(self.screen)
-            self._read(left)
+            self._read(min(left, step))
 
     def _read(self, seconds: float) -> bool:
         """Take what the program writes within that time; False if there is nothing."""

@@ -16,8 +16,8 @@ from bedrock.cli import live_list, looking, sub_agents
 from bedrock.cli.agents import AgentTree
 from bedrock.cli.paint import Paint
 from bedrock.cli.progress import Progress
+from bedrock.cli.prompting import prompt_text
 from bedrock.cli.session import ChatSession
-from bedrock.cli.terminal import _prompt
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
 
@@ -82,7 +82,7 @@ def show_to_everybody(*story: v1.Event) -> None:
     for live in (True, False):
         lines: list[str] = []
         transcript = Transcript(Paint(True), lines.append, live=live, width=lambda: 40)
-        views.append((transcript.show, partial(getattr, transcript, "tail")))
+        views.append((transcript.show, partial(transcript.unfinished, 5)))
     tree = AgentTree()
     views.append((tree.observe, lambda: [*tree.lines(Paint(False), 1.0, NOON, 40), *tree.endings(Paint(False))]))
     view = ConversationView()
@@ -91,11 +91,11 @@ def show_to_everybody(*story: v1.Event) -> None:
         "ChatSession",
         SimpleNamespace(
             question=None,
-            transcript=SimpleNamespace(tail=[]),
+            transcript=SimpleNamespace(unfinished=lambda room: []),
             agent_lines=lambda: tree.lines(Paint(False), 1.0, NOON, 40),
         ),
     )
-    views.append((lambda _: None, lambda: _prompt(session, Paint(False), 10)))
+    views.append((lambda _: None, lambda: prompt_text(session, Paint(False), 10)))
     progress = Progress(io.StringIO(), quiet=False)
     views.append((progress.show, lambda: None))
     for event in story:

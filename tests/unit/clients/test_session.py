@@ -132,7 +132,7 @@ def test_a_question_is_answered(
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
         assert "? bash wants to run in /tmp\n    rm x" in chat.screen
-        chat.session.enter(reply)
+        chat.session.enter(reply, chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
     play(address, story)
@@ -148,7 +148,7 @@ def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: Fa
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
-        chat.session.enter(words)
+        chat.session.enter(words, chat.session.question)
         await chat.shows("that was a message; the question is still open")
         await chat.shows(f"“{words}” waits (steer)")
 
@@ -216,7 +216,7 @@ def test_text_that_is_void_is_said_to_be_void(address: str, fake: FakeBedrock) -
     async def story(chat: Chat) -> None:
         chat.session.enter("Hi")
         await chat.shows("Whole")
-        assert chat.lines.index("Half") < chat.lines.index("· (what was just being written does not count)")
+        assert chat.lines.index("Half") < chat.lines.index("· the unfinished text above was discarded")
 
     play(address, story)
 
@@ -238,7 +238,7 @@ def test_the_queue_is_shown(address: str, fake: FakeBedrock) -> None:
 def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> None:
     async def story(chat: Chat) -> None:
         chat.session.enter("/help")
-        await chat.shows("Tab                 queue")
+        await chat.shows("Tab                  complete")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
         await chat.shows("cannot do “/nonsense”")
@@ -329,7 +329,7 @@ def test_the_help_is_two_columns(address: str) -> None:
         lines = chat.lines[[line.startswith("Enter") for line in chat.lines].index(True) :]
         assert {(line[column - 1], line[column] != " ") for line in lines} == {(" ", True)}
 
-    column = len("/withdraw [MESSAGE] ")
+    column = len("Ctrl-C again, Ctrl-D ")
     play(address, story)
 
 

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 from bedrock import Client, v1
 from bedrock.cli.paint import Paint
+from bedrock.cli.prompting import prompt_text
 from bedrock.cli.session import ChatSession
-from bedrock.cli.terminal import _prompt
 from bedrock.cli.transcript import USER_MARK
 from bedrock.messages import Approval
 
@@ -47,16 +47,23 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
 )
 def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies: str) -> None:
     asked = Approval(f"{NAME}/approvals/t1", "t1", tool, {})
-    session = SimpleNamespace(transcript=SimpleNamespace(tail=[]), question=asked, agent_lines=list)
-    shown = _prompt(cast("ChatSession", session), Paint(False), 10)
+    session = SimpleNamespace(
+        transcript=SimpleNamespace(unfinished=lambda room: []),
+        question=asked,
+        agent_lines=list,
+        view=SimpleNamespace(approvals=[asked]),
+    )
+    shown = prompt_text(cast("ChatSession", session), Paint(False), 10)
     assert shown == replies + USER_MARK
 
 
 def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() -> None:
     session = SimpleNamespace(
-        transcript=SimpleNamespace(tail=["Hel"]), question=None, agent_lines=lambda: ["├ ◦ one", "└ ✓ two"]
+        transcript=SimpleNamespace(unfinished=lambda room: ["Hel"]),
+        question=None,
+        agent_lines=lambda: ["├ ◦ one", "└ ✓ two"],
     )
-    assert _prompt(cast("ChatSession", session), Paint(False), 10) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"
+    assert prompt_text(cast("ChatSession", session), Paint(False), 10) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"
 
 
 def test_a_chat_with_the_demo_model_begins_with_a_hint(address: str) -> None:

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from bedrock import Message, v1
 from bedrock.cli import typed
+from bedrock.cli.keys import is_being_chosen
 from bedrock.cli.session import ChatSession
-from bedrock.cli.terminal import _is_being_chosen
 from bedrock.cli.typed import ChatCompleter, ChatHistory
 from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion
@@ -155,4 +155,4 @@ def test_enter_closes_the_menu_first_where_there_is_something_to_choose(
 ) -> None:
     typed = Buffer(document=Document(offered[chosen or 0]))
     typed.complete_state = CompletionState(Document("/"), [Completion(text, -1) for text in offered], chosen)
-    assert _is_being_chosen(typed) is waits
+    assert is_being_chosen(typed) is waits

@@ -22,9 +22,14 @@ LONG = "".join(f"{number}\n" for number in range(OUTPUT_LINES + 5))
     [
         ("a\nb\n", "a\nb\n[exit code 3]", ["  │ a", "  │ b", "  │ [exit code 3]"]),
         ("a\nb", "a\nb", ["  │ a", "  │ b"]),
-        (LONG, f"{LONG}[exit code 3]", [*(f"  │ {n}" for n in range(OUTPUT_LINES)), "  │ …", "  │ [exit code 3]"]),
+        (
+            LONG,
+            f"{LONG}[exit code 3]",
+            ["  │ … 6 lines above", *(f"  │ {n}" for n in range(6, 17)), "  │ [exit code 3]"],
+        ),
+        ("a\nb\n", "Cancelled by user", ["  │ a", "  │ b", "  │ Cancelled by user"]),
     ],
-    ids=["ends with more", "ends the same", "cut and ends with more"],
+    ids=["ends with more", "ends the same", "cut and ends with more", "cancelled"],
 )
 def test_how_a_streamed_command_ended_is_shown_after_its_output(
     streamed: str, stored_output: str, shown: list[str]

@@ -90,6 +90,11 @@ def json_text(line: str) -> SafeText:
     return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
 
 
+def without_colours(text: SafeText) -> str:
+    """The characters of a text that take room."""
+    return _COLOUR.sub("", text)
+
+
 def without_reordering(text: SafeText) -> SafeText:
     """Mark what changes the direction of writing, in text that may have been made for a pipe."""
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))

@@ -1,0 +1,25 @@
+"""What becomes of lines on a screen when its terminal is given another width."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+_BREAK_LINES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
+"""Set by terminals that break lines anew when they become narrower."""
+_PROGRAMS = ("tmux", "iTerm.app", "Apple_Terminal", "WezTerm", "ghostty", "vscode", "rio", "WarpTerminal")
+_NAMES = re.compile(r"(tmux|alacritty|foot|konsole|vte|gnome|wezterm|contour|rio)\b|xterm-(kitty|ghostty)")
+
+
+def reflows(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the terminal breaks lines anew when it becomes narrower; xterm and the console cut them off."""
+    if environ.get("XTERM_VERSION"):
+        return False
+    named = _NAMES.match(environ.get("TERM", "")) is not None
+    return named or environ.get("TERM_PROGRAM") in _PROGRAMS or any(environ.get(name) for name in _BREAK_LINES)
+
+
+def rows_taken(cells: Iterable[int], columns: int) -> int:
+    """How many rows lines of so many cells take on a terminal of `columns` that breaks them where they are too long."""
+    return sum(max(1, -(-taken // max(1, columns))) for taken in cells)

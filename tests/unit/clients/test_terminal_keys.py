@@ -1,0 +1,195 @@
+"""The keys of a chat at a real (pseudo) terminal: each of them leaves a prompt that still works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from bedrock import v1
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import DummyInput
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.key_binding.defaults import load_key_bindings
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import DummyOutput
+
+from tests.unit.clients.fake_server import FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
+from tests.unit.clients.terminals import Terminal
+from tests.unit.clients.test_session import sent
+
+#: What no single sequence stands for, or what is no key that a person presses.
+NO_KEYS = {Keys.SIGINT, Keys.CPRResponse, Keys.Vt100MouseEvent, Keys.WindowsMouseEvent, Keys.ControlInsert}
+NO_KEYS |= {Keys.ShiftInsert, Keys.ScrollUp, Keys.ScrollDown, Keys.Ignore}
+
+#: How many keys are pressed before somebody looks.
+TOGETHER = 10
+
+#: Keys that leave, cancel or suspend: they have tests of their own.
+MEANT = {Keys.ControlC, Keys.ControlD, Keys.ControlZ}
+
+
+def sequence(key: Keys | str) -> str:
+    """What a terminal sends for a key, the shortest if there are several; for "any key" some letter."""
+    if key == Keys.Any:
+        return "x"
+    if key == Keys.BracketedPaste:
+        return "\x1b[200~pasted\x1b[201~"
+    if not isinstance(key, Keys):
+        return key
+    return min((sent for sent, meant in ANSI_SEQUENCES.items() if meant == key), key=len)
+
+
+def bindings() -> list[tuple[Keys | str, ...]]:
+    """All combinations of keys that prompt_toolkit binds, but for those of letters, which are a text in this mode."""
+    with create_app_session(DummyInput(), DummyOutput()):
+        prompt: PromptSession[str] = PromptSession(multiline=True)
+        found = {each.keys for each in (*load_key_bindings().bindings, *prompt._create_prompt_bindings().bindings)}
+    found |= {(Keys.Escape, character) for character in "qxzQ!~"}  # which nobody binds
+    found |= {(key,) for key in Keys if key.value.startswith(("c-", "f", "s-", "c-s-"))}
+    wanted = [keys for keys in found if isinstance(keys[0], Keys) and keys[0] != Keys.Any and not NO_KEYS & {*keys}]
+    known = {*ANSI_SEQUENCES.values(), Keys.Any, Keys.BracketedPaste}
+    typed = [keys for keys in wanted if known.issuperset(key for key in keys if isinstance(key, Keys))]
+    return sorted((keys for keys in typed if keys[0] not in MEANT and keys != (Keys.Escape,)), key=str)
+
+
+def works(run: str) -> list[Step]:
+    """A run that goes on until it is cancelled."""
+    asked = stored("agent", call("bash", {"command": "sleep 9"}))
+    return [state("llm_requesting", run), asked, state("tool_executing", run), Gate()]
+
+
+@pytest.fixture
+def terminal(address: str) -> Iterator[Terminal]:
+    with Terminal("chat", "--no-notify", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("idle · ")
+        yield terminal
+
+
+def sends(terminal: Terminal, fake: FakeBedrock, words: str) -> None:
+    """Type words and Enter, and wait until the server has got them: as they are, or behind what a key has put there."""
+    terminal.keys(f"{words}\r")
+    terminal.wait(lambda: any(words in text for text, _ in sent(fake)), words)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_every_key_leaves_a_prompt_that_works(terminal: Terminal, fake: FakeBedrock, busy: bool) -> None:
+    every = bindings()
+    assert len(every) > 100
+    if busy:
+        fake.answers.append(works)
+        sends(terminal, fake, "work")
+        terminal.shows("tool executing")
+    for begin in range(0, len(every), TOGETHER):
+        pressed = every[begin : begin + TOGETHER]
+        for number, keys in enumerate(pressed, begin):
+            # Ctrl-G ends what waits for another key; then all that is typed is erased.
+            terminal.keys(f"{''.join(map(sequence, keys))}\x07\x05{60 * chr(127)}/image probe-{number}\r")
+        try:
+            for number, _ in enumerate(pressed, begin):
+                terminal.shows(f"✗ probe-{number}: No such file")
+        except AssertionError as error:
+            raise AssertionError(f"after one of {pressed}: {error}") from None
+        assert fake.conversation.state.busy is busy, f"one of {pressed} cancelled or sent something"
+    assert len(sent(fake)) == int(busy)
+    terminal.keys("/quit\r")
+    assert terminal.ends() == 0
+
+
+def test_ctrl_o_and_escape_hash_leave_an_open_question_answerable(terminal: Terminal, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+    terminal.keys("Remove x\r")
+    terminal.shows("[y]es")
+    for key in ("\x0f", "\x1b#"):
+        terminal.keys(f"text{key}")
+        terminal.keys("\x15")
+    terminal.keys("y\r")
+    terminal.shows("Done.")
+
+
+def test_a_new_line(terminal: Terminal, fake: FakeBedrock) -> None:
+    for keys in ("one\ntwo\r", "one\x1b\rtwo\r", "one\x1b\ntwo\r", "one\\\rtwo\r"):
+        fake.answers.append(says("I see."))
+        terminal.keys(keys)
+        terminal.shows("I see.")
+        terminal.wait(lambda: not fake.conversation.state.busy, "rest")
+    assert {text for text, _ in sent(fake)} == {"one\ntwo"}
+
+
+def test_enter_while_lines_are_printed_sends(terminal: Terminal, fake: FakeBedrock) -> None:
+    """The terminal stays in raw mode meanwhile: it neither translates keys nor echoes them."""
+    fake.answers.append(works)
+    terminal.keys("Go\r")
+    terminal.wait(lambda: fake.conversation.state.busy, "a run")
+    for number in range(30):
+        fake.happen()
+        terminal.keys("/nonsense\r")
+        sends(terminal, fake, f"steer {number} ")
+    assert "\n" not in "".join(text for text, _ in sent(fake))
+
+
+def test_tab_at_rest_completes_and_sends_nothing(
+    terminal: Terminal, fake: FakeBedrock, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("w")
+    (folder / "quarterly-report.txt").touch()
+    fake.conversation.working_directory = str(folder)
+    with Terminal("chat", environ=terminal.environ, cwd=folder) as chat:
+        chat.shows("idle · ")
+        chat.keys("read quart\t")
+        chat.until(lambda screen: any(line.startswith("> read quarterly-report.txt") for line in screen))
+        chat.keys("\x15nothing like this\t")
+        chat.keys("\x15/quit\r")
+        assert chat.ends() == 0
+    assert not sent(fake)
+
+
+def decisions(fake: FakeBedrock) -> list[tuple[str, str]]:
+    """The decisions that were made, and their notes."""
+    return [
+        (v1.ApprovalDecision.Name(request.decision).removeprefix("APPROVAL_DECISION_"), request.note)
+        for request in fake.asked(v1.ResolveApprovalRequest)
+        if isinstance(request, v1.ResolveApprovalRequest)
+    ]
+
+
+def test_one_key_answers_and_a_text_that_begins_with_it_is_a_text(terminal: Terminal, fake: FakeBedrock) -> None:
+    for keys in ("y", "n", "a", "no, keep it\r"):
+        fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
+        sends(terminal, fake, f"Remove x, then {keys.strip()}")
+        terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
+        if keys == "a":
+            terminal.keys("and why?\r")
+            terminal.shows("that was a message")
+        terminal.keys(keys)
+        terminal.wait(lambda: not fake.conversation.state.busy, "an answer")
+        terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
+    assert decisions(fake) == [("APPROVE", ""), ("DENY", ""), ("APPROVE_ALWAYS", ""), ("DENY", "keep it")]
+
+
+def two_questions(run: str) -> list[Step]:
+    """A run that asks for two calls at once; the first answer leaves the second question open."""
+    approvals = [
+        v1.PendingApproval(
+            name=f"conversations/c1/approvals/t{number}",
+            tool_call=call("bash", {"command": f"rm {what}"}, id=f"t{number}").tool_call,
+        )
+        for number, what in ((1, "first"), (2, "second"))
+    ]
+    asking = state("awaiting_tool_approval", run)
+    asking.state_changed.state.awaiting_approval.pending.extend(approvals)
+    asked = [v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)) for approval in approvals]
+    end: list[Step] = [state("idle")]
+    return [state("llm_requesting", run), asking, *asked, Gate(approvals[0], [Gate(approvals[1], end, end)], end)]
+
+
+def test_of_two_open_questions_the_prompt_says_which_is_answered(terminal: Terminal, fake: FakeBedrock) -> None:
+    fake.answers.append(two_questions)
+    terminal.keys("Remove both\r")
+    terminal.shows("2 questions are open; this answers: bash rm first")
+    terminal.keys("y")
+    terminal.shows("approved bash rm first")
+    terminal.until(lambda screen: "questions are open" not in "".join(screen))
+    terminal.keys("n")
+    terminal.wait(lambda: len(fake.asked(v1.ResolveApprovalRequest)) == 2, "both answers")
+    assert decisions(fake) == [("APPROVE", ""), ("DENY", "")]
