@@ -18,6 +18,7 @@ from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
 from bedrock.cli.text.output import print_line
+from bedrock.cli.typing_ahead import typing_ahead
 from bedrock.cli.words import counted
 from bedrock.local_server import data_directory
 
@@ -48,6 +49,8 @@ def chat(spawn: bool, plain: bool, notify: bool, again: str | None, **opening: A
     if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
         raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
     with ExitStack() as stack:
+        if at_terminal:
+            stack.enter_context(typing_ahead(sys.stdin))
         spawned = spawn and not server_answers(address)
         if spawned:
             print_line(Paint.for_stream(sys.stderr).dim("starting a server…"), err=True)

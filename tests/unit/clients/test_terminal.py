@@ -61,6 +61,7 @@ def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() 
     session = SimpleNamespace(
         transcript=SimpleNamespace(unfinished=lambda room: ["Hel"]),
         question=None,
+        view=SimpleNamespace(approvals=[]),
         agent_lines=lambda: ["├ ◦ one", "└ ✓ two"],
     )
     assert prompt_text(cast("ChatSession", session), Paint(False), 10) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"

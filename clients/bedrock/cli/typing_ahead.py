@@ -1,0 +1,31 @@
+"""What is typed before there is a prompt."""
+
+from __future__ import annotations
+
+import termios
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+
+@contextmanager
+def typing_ahead(stream: TextIO) -> Generator[None]:
+    """Have a terminal keep what is typed for the prompt that comes: as it was typed, and without showing it before.
+
+    Otherwise Enter would reach the prompt as Ctrl-J, which begins a new line. Ctrl-C stays a signal.
+    """
+    try:
+        descriptor = stream.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):  # it is no terminal, or gone
+        yield
+        return
+    changed = termios.tcgetattr(descriptor)
+    changed[0] &= ~termios.ICRNL
+    changed[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
