@@ -35,8 +35,9 @@ ESCAPE_SECONDS = 0.05
 REDRAW_SECONDS = 0.03
 #: How long a letter must stand alone to be the answer to a question, in seconds: else it begins a text.
 ANSWER_SECONDS = 0.5
-#: How many lines of an unfinished text are shown, at most: what does not fit a terminal cannot be taken back.
-TAIL_LINES = 10
+#: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one. What a
+#: resize scrolls away cannot be taken back, so they must also fit a terminal that becomes half as wide.
+TAIL_LINES, TAIL_SHARE = 8, 4
 
 _STYLE = {
     "bottom-toolbar": "noreverse fg:ansibrightblack",
@@ -161,7 +162,9 @@ class ChatPrompt:
 
     def _message(self) -> ANSI:
         self._shown = self.session.question
-        return ANSI(prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // 3, TAIL_LINES)))
+        return ANSI(
+            prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // TAIL_SHARE, TAIL_LINES))
+        )
 
 
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:

@@ -24,8 +24,8 @@ from bedrock.cli.text.safe_text import SafeText
 
 #: How often the seconds of the tree are counted, in seconds.
 TICK = 0.5
-#: How many lines of an unfinished text are shown, at most.
-UNFINISHED_LINES = 10
+#: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one.
+UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 
 
 @click.command()
@@ -78,5 +78,5 @@ async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
 
 def _unfinished(onlooker: Onlooker) -> list[SafeText]:
     """What is not printed yet: the end of what is being written, and the tree of sub-agents."""
-    room = min(shutil.get_terminal_size().lines // 3, UNFINISHED_LINES)
+    room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
     return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 import pyte
 
@@ -27,38 +27,85 @@ AT_TERMINAL = (
 )
 
 
-class _Emulator(pyte.HistoryScreen):
-    """What the program writes, as a person would see it. Answers where the cursor is."""
+_Row: TypeAlias = pyte.screens.StaticDefaultDict[int, pyte.screens.Char]
 
-    def __init__(self, columns: int, rows: int, answer: Callable[[str], None]) -> None:
-        super().__init__(columns, rows, history=10_000)
+
+class _Emulator(pyte.HistoryScreen):
+    """What the program writes, as a person would see it. Answers where the cursor is.
+
+    With `reflow` it breaks lines anew when it becomes narrower, as most terminals do: tmux, VTE, kitty, …; else it cuts
+    them off, as xterm does. If it becomes lower, rows beneath the cursor go first, then upper ones are scrolled away.
+    """
+
+    def __init__(self, columns: int, rows: int, answer: Callable[[str], None], *, reflow: bool) -> None:
         self._answer = answer
+        self._reflow = reflow
+        super().__init__(columns, rows, history=10_000)
 
     def write_process_input(self, data: str) -> None:
         self._answer(data)
+
+    def resize(self, lines: int | None = None, columns: int | None = None) -> None:
+        lines, columns = lines or self.lines, columns or self.columns
+        rows, cursor = self._broken(columns if self._reflow else max(columns, self.columns))
+        while len(rows) > lines and len(rows) - 1 > cursor[0]:
+            rows.pop()
+        away = max(0, len(rows) - lines)
+        self.history.top.extend(rows[:away])
+        self.lines, self.columns = lines, columns
+        self.buffer.clear()
+        for y, row in enumerate(rows[away:]):
+            self.buffer[y].update({x: cell for x, cell in row.items() if x < columns})
+        self.cursor.y, self.cursor.x = cursor[0] - away, min(cursor[1], columns - 1)
+        self.set_margins()
+
+    def _broken(self, columns: int) -> tuple[list[_Row], tuple[int, int]]:
+        """The rows of the screen, each broken to so many columns, and where the cursor is then."""
+        used = max([self.cursor.y, *(y for y, row in self.buffer.items() if _text(row, self.columns))])
+        rows: list[_Row] = []
+        cursor = (0, 0)
+        for y in range(used + 1):
+            row, begin = self.buffer[y], len(rows)
+            last = max([0, *(x for x in range(self.columns) if row[x].data.strip())])
+            if y == self.cursor.y:
+                last = max(last, self.cursor.x)
+                cursor = (begin + self.cursor.x // columns, self.cursor.x % columns)
+            for at in range(0, last + 1, columns):
+                rows.append(_Row(self.default_char))
+                rows[-1].update({x: row[at + x] for x in range(columns)})
+        return rows, cursor
 
 
 class Terminal:
     """A program at a pseudo terminal, and the screen of it."""
 
     def __init__(
-        self, *arguments: str, environ: dict[str, str], rows: int = 24, columns: int = 100, cwd: Path | None = None
+        self,
+        *arguments: str,
+        environ: dict[str, str],
+        rows: int = 24,
+        columns: int = 100,
+        cwd: Path | None = None,
+        reflow: bool = False,
+        command: Sequence[str] = (sys.executable, "-P", "-m", "bedrock.cli"),
     ) -> None:
+        """Start a program, ours if no `command` is given, at a terminal that breaks lines anew if `reflow`."""
         self.environ = environ
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (rows, columns))
-        self._emulator = _Emulator(columns, rows, self.keys)
+        self._emulator = _Emulator(columns, rows, self.keys, reflow=reflow)
         self._stream = pyte.ByteStream(self._emulator)
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        kind = {"VTE_VERSION": "7000"} if reflow else {}
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-c", AT_TERMINAL, sys.executable, "-P", "-m", "bedrock.cli", *arguments],
+            [sys.executable, "-P", "-c", AT_TERMINAL, *command, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
             cwd=cwd,
-            env={**inherited, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
+            env={**inherited, **kind, "PYTHONPATH": search, "TERM": "xterm", "NO_COLOR": "1", **environ},
         )
         os.close(slave)
         self._seen = ""
@@ -70,7 +117,8 @@ class Terminal:
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait(SECONDS)
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     @property
     def rows(self) -> list[str]:
@@ -116,6 +164,15 @@ class Terminal:
         self._emulator.resize(rows, columns)
         termios.tcsetwinsize(self._master, (rows, columns))
 
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def hang_up(self) -> None:
+        """Close the window: nobody holds the other end of the terminal any more."""
+        os.close(self._master)
+        self._master = -1
+
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
 
@@ -124,8 +181,8 @@ class Terminal:
         deadline = time.monotonic() + SECONDS
         while self._child.poll() is None:
             assert time.monotonic() < deadline, f"still there: {self._seen!r}"
-            self._read(0.1)
-        while self._read(0):
+            time.sleep(0.01) if self._master < 0 else self._read(0.1)
+        while self._master >= 0 and self._read(0):
             pass
         return self._child.returncode
 
