@@ -15,8 +15,8 @@ from bedrock import AsyncClient
 from bedrock.cli import onlooker
 from bedrock.cli.app import bedrock
 from bedrock.cli.paint import Paint
+from bedrock.cli.prompting import prompt_text
 from bedrock.cli.session import ChatSession
-from bedrock.cli.terminal import _prompt
 from bedrock.cli.text.output import print_line, window_title
 
 from tests.unit.clients import hostile_server, terminals
@@ -174,7 +174,7 @@ def test_nothing_is_obeyed_in_a_chat(server: HostileServer, run: Run, monkeypatc
             paint = Paint(True)
 
             def refresh() -> None:
-                shown.extend([session.status(), _prompt(session, paint, 20), *session.agent_lines()])
+                shown.extend([session.status(), prompt_text(session, paint, 20), *session.agent_lines()])
 
             session = ChatSession(client, f"conversations/{NAME}", paint, print_line, width=lambda: 60)
             session.refresh = refresh
