@@ -1,20 +1,77 @@
-"""How many model requests may be in flight: those of conversations, and small ones beside them."""
+"""How much may be begun at the same time: model requests, and whatever else takes file descriptors."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+
+from actors.ports import resources
+
+FILES_PER_TOOL = 6
+"""What a tool call opens here while its process starts and runs: sockets, pipes, a handle to kill it by."""
+FILES_PER_REQUEST = 2
+"""A model request's socket, and the duplicate by which a cancel reaches it."""
+COUNT_SECONDS = 0.05
+"""How old a count of open files may be: counting thousands takes a millisecond."""
+
+
+class FileRoom:
+    """Whether there are file descriptors for something new. Any thread.
+
+    Some are never given away: they are for clients that connect to cancel, for reads of the store, and for what is
+    under way already.
+    """
+
+    def __init__(
+        self, limit: Callable[[], int] = resources.max_open_files, count: Callable[[], int] = resources.open_files
+    ) -> None:
+        self._limit, self._count = limit, count
+        self._lock = threading.Lock()
+        self._counted_at = float("-inf")
+        self._open = 0
+
+    @property
+    def reserved(self) -> int:
+        """File descriptors that nothing new gets."""
+        return min(max(self._limit() // 8, 32), 512)
+
+    def take(self, files: int) -> bool:
+        """Whether so many can be opened now; they count as open until the next count."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._counted_at >= COUNT_SECONDS:
+                self._open, self._counted_at = self._count(), now
+            if self._open + files > self._limit() - self.reserved:
+                return False
+            self._open += files
+            return True
+
+    @property
+    def refusal(self) -> str:
+        """Why there is none: begins a sentence, and names the limit."""
+        return (
+            f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
+            " cancels and for what is running: there is none left"
+        )
 
 
 class Admission:
     """How many model requests are in flight in the whole process. Any thread."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, room: FileRoom | None = None) -> None:
+        self._room = room or FileRoom()
         self.limit = limit
         self._places = threading.BoundedSemaphore(limit)
 
-    def enter(self) -> bool:
-        """Take a place, to be given back with `leave`; False if the house is full."""
-        return self._places.acquire(blocking=False)
+    def enter(self) -> str:
+        """Take a place, to be given back with `leave`; else why there is none: it begins a sentence."""
+        if not self._places.acquire(blocking=False):
+            return f"{self.limit:,} model requests are in flight on this server, which is its limit"
+        if self._room.take(FILES_PER_REQUEST):
+            return ""
+        self._places.release()
+        return f"{self._room.refusal} for another model request"
 
     def leave(self) -> None:
         self._places.release()

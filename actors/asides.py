@@ -86,8 +86,8 @@ class Asides:
         size = len(aside.system.encode()) + len(aside.text.encode())
         if size > min(MAX_BYTES, small.info.usable_window * BYTES_PER_TOKEN):
             raise Unanswered("it is too long for the small model")
-        if not self._admission.enter():
-            raise Unanswered(f"{self._admission.limit} model requests are in flight on this server", busy=True)
+        if full := self._admission.enter():
+            raise Unanswered(full, busy=True)
         try:
             return _answered(self._in_time(small, _request(conversation_id, aside), cancel))
         finally:

@@ -33,7 +33,7 @@ from actors.core.effects import (
     SpawnSubAgent,
     StartTimer,
 )
-from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.errors import LlmFailure
 from actors.core.events import (
     CancelTimeout,
     Event,
@@ -49,6 +49,7 @@ from actors.core.summary import run_id
 from actors.core.tool_run import Receipt
 from actors.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
+from actors.ports.resources import lacking, no_room
 from actors.rights import Rights
 from actors.runtime import Runtime
 from actors.shown_images import within_limits
@@ -207,9 +208,8 @@ class EffectExecutor:
         return self.work.token
 
     def _request(self, effect: RequestLlm | RequestContinuation, record: ConversationRecord) -> None:
-        if not self._admission.enter():
-            text = f"{self._admission.limit} model requests are in flight on this server: send a message later."
-            self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
+        if full := self._admission.enter():
+            self._refuse(effect, no_room(full))
             return
         token = self._begin(record)
         history = self._history_of(record)
@@ -219,10 +219,9 @@ class EffectExecutor:
         runner = LlmRunner(self._llm, self._owner, self._runtime.clock, functools.partial(self._llm_ended, record.id))
         try:
             runner.launch()
-        except RuntimeError:  # the machine has no thread left
+        except RuntimeError as error:  # the machine has no thread left
             self._admission.leave()
-            text = "This server has no room for another request: send a message later."
-            self._refuse(effect, LlmFailure(ErrorKind.SERVER_ERROR, text))
+            self._refuse(effect, no_room(lacking(error) or str(error)))
 
     def _llm_ended(self, conversation_id: str) -> None:
         """A request is over (runner's thread), perhaps long after it was abandoned: then nobody else will tell that
@@ -256,7 +255,7 @@ class EffectExecutor:
             self._tools = ToolRunner(self._runtime, self._owner, self._asides).launch().actor_ref
         except RuntimeError as error:  # the machine has no thread left
             identity = effect.tool_use_id, effect.execution_id
-            self._tell(ToolTransient(self._now(), *identity, str(error), begun=False))
+            self._tell(ToolTransient(self._now(), *identity, lacking(error) or str(error), begun=False))
             return
         tell(self._tools, run)
 

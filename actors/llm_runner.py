@@ -25,6 +25,7 @@ from actors.ports import (
     ModelRequest,
     StoreError,
 )
+from actors.ports.resources import lacking, no_room
 
 log = logging.getLogger(__name__)
 
@@ -140,14 +141,18 @@ class LlmRunner(Actor):
             return self._aborted(aborted.usage)
         except ModelFailed as failed:
             return self._error(failed.failure, failed.retry_after_ms, failed)
-        except StoreError:
+        except StoreError as failed:
+            if text := lacking(failed):
+                return self._error(no_room(text))
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ImagesUnavailable as unavailable:
             if request.cancel.cancelled:
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
-        except BaseException:
+        except BaseException as fault:
+            if text := lacking(fault):
+                return self._error(no_room(text))
             log.exception("fault in a model request of %s", request.request_id)
             text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from actors.admission import FileRoom
 from actors.core.context import ConvContext, Limits, ToolTraits
 from actors.event_hub import EventHub
 from actors.ports import (
@@ -66,6 +67,8 @@ class Runtime:
     idle_seconds: float = 30.0
     """A conversation without work keeps its thread this long."""
     max_llm_requests: int = 1_000
+    files: FileRoom = field(default_factory=FileRoom)
+    """File descriptors for model requests and tools."""
     """Model requests in flight in the whole process; one more fails as retryable."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""

@@ -20,6 +20,7 @@ from actors.machine import Machine, taken_over
 from actors.ports import CancelToken, Commit, ConversationRecord, StoreError, StoreUnavailable
 from actors.requests import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
 from actors.runtime import Runtime
+from actors.spare_thread import SpareThread
 from actors.sub_agents import SubAgents
 from actors.titles import Titles
 
@@ -36,11 +37,12 @@ class Supervisor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._admission = Admission(runtime.max_llm_requests)
+        self._admission = Admission(runtime.max_llm_requests, runtime.files)
         self.titles = Titles(runtime, Asides(runtime, self._admission), self.ask)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, ConversationActor] = {}
+        self._spare = SpareThread()
         self._refusing = False
         self._stopped = False
         self._hurried = False
@@ -94,6 +96,7 @@ class Supervisor:
             self._stopped = True
             actors = tuple(self._live.values())
         self.titles.close()
+        self._spare.release()
         endings: list[Future[None]] = []
         for actor in actors:
             done: Future[None] = Future()
@@ -131,9 +134,9 @@ class Supervisor:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _put(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
-        refused = self._refusing and not isinstance(asked.request, Cancel)
+        urgent = isinstance(asked.request, Cancel)
         try:
-            if refused or not self._deliver(conversation_id, asked):
+            if (self._refusing and not urgent) or not self._deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
         except RuntimeError as error:  # the machine has no thread left for an actor
             asked.fail(error)
@@ -176,9 +179,12 @@ class Supervisor:
             asked.fail(error)
         return asked.answer
 
-    def _deliver(self, conversation_id: str, message: object) -> bool:
-        """Into the mailbox of the conversation's actor, which is started if need be; False while stopping."""
-        while (actor := self._find(conversation_id)) is not None:
+    def _deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+        """Into the mailbox of the conversation's actor, which is started if need be; False while stopping.
+
+        What is `urgent` gets the spare thread if there is no other. Raises RuntimeError if there is none at all.
+        """
+        while (actor := self._find(conversation_id, urgent=urgent)) is not None:
             if tell(actor.actor_ref, message):
                 return True
         return False
@@ -188,8 +194,19 @@ class Supervisor:
             actor = self._live.get(conversation_id)
         return None if actor is None or actor.gone else actor
 
-    def _find(self, conversation_id: str) -> ConversationActor | None:
+    def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
         """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""
+        try:
+            actor = self._live_or_new(conversation_id)
+            if not self._stopped:
+                self._spare.keep()  # it may have been used
+            return actor
+        except RuntimeError:
+            if not (urgent and self._spare.release()):
+                raise
+            return self._live_or_new(conversation_id)
+
+    def _live_or_new(self, conversation_id: str) -> ConversationActor | None:
         with self._lock:
             if self._stopped:
                 return None

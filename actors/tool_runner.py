@@ -16,6 +16,7 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.actor import Actor, tell
+from actors.admission import FILES_PER_TOOL
 from actors.agent_tasks import planned
 from actors.asides import Asides, for_tool
 from actors.core.content import ToolError, ToolResult, ToolSuccess
@@ -49,6 +50,7 @@ from actors.ports import (
     ToolTransientError,
     no_agents,
 )
+from actors.ports.resources import lacking
 from actors.rights import Rights
 from actors.runtime import Runtime
 
@@ -167,12 +169,19 @@ class ToolRunner(Actor):
                 tell(self._owner, receipt)
 
     def _start(self, execution: Execution) -> None:
+        if not self._runtime.files.take(FILES_PER_TOOL):
+            self._not_started(execution, f"{self._runtime.files.refusal} for a tool")
+            return
         name = f"bedrock-tool-{execution.run.effect.name}"
         try:
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread left
-            outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, str(error), begun=False)
-            tell(self.actor_ref, ToolEnded(outcome, Receipt(*execution.identity)))
+        except RuntimeError as error:
+            self._not_started(execution, lacking(error) or str(error))
+
+    def _not_started(self, execution: Execution, reason: str) -> None:
+        """It did not begin, so that it may be tried again."""
+        outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, reason, begun=False)
+        tell(self.actor_ref, ToolEnded(outcome, Receipt(*execution.identity)))
 
     def _give_up(self, execution: Execution) -> None:
         """The bound for this tool's death is over (timer thread)."""

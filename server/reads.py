@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -18,6 +19,18 @@ class Reads:
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._start_all(threads)
+
+    def _start_all(self, threads: int) -> None:
+        """Start every thread now: when it is needed there may be none to be had. Raises RuntimeError."""
+        together = threading.Barrier(threads + 1)
+        try:
+            for _ in range(threads):
+                self._pool.submit(together.wait)
+            together.wait()
+        except BaseException:
+            together.abort()
+            raise
 
     async def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `read` on a thread of the pool and wait for it without blocking the loop."""

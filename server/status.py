@@ -17,6 +17,7 @@ from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.ports import ImagesUnavailable, RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
+from actors.ports.resources import lacking
 from actors.requests import EtagMismatch, Expired, Invalid, NotFound
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.SHUTTING_DOWN: _Code.UNAVAILABLE,
     Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
     Reason.NOT_EXHAUSTED: _Code.FAILED_PRECONDITION,
+    Reason.SERVER_EXHAUSTED: _Code.RESOURCE_EXHAUSTED,
 }
 
 FIELDS = {
@@ -166,8 +168,7 @@ def status_of(error: BaseException) -> Status:
             text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
         case StoreError():
-            log.error("the store failed: %s", type(error).__name__, exc_info=error)
-            return _refusal(Reason.STORE_UNAVAILABLE, "")
+            return _store_failed(error)
         case _:
             return _plain(error)
 
@@ -194,10 +195,25 @@ _TEXTS: dict[type[BaseException], str] = {
 def _plain(error: BaseException) -> Status:
     """Errors that are no refusals: their reason is the name of their code."""
     code = _PLAIN.get(type(error))
+    if code is None and (lacked := lacking(error)):
+        return _exhausted(lacked)
     if code is None:
         return _internal(error)
     text = str(error) or _TEXTS.get(type(error), code.name)
     return make(code, text, code.name)
+
+
+def _store_failed(error: StoreError) -> Status:
+    if text := lacking(error):
+        return _exhausted(text)
+    log.error("the store failed: %s", type(error).__name__, exc_info=error)
+    return _refusal(Reason.STORE_UNAVAILABLE, "")
+
+
+def _exhausted(text: str) -> Status:
+    """This process has run out of something, as `text` says."""
+    log.warning("a call was refused: %s", text)
+    return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
 
 def _internal(error: BaseException) -> Status:
@@ -212,7 +228,7 @@ def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
     more: list[Message] = []
     if reason in FIELDS:
         more.append(_bad_request(((prefix + FIELDS[reason], text),)))
-    if reason is Reason.STORE_UNAVAILABLE:
+    if reason in (Reason.STORE_UNAVAILABLE, Reason.SERVER_EXHAUSTED):
         more.append(details.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
     return make(CODES[reason], text, reason.value, None, *more)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 STACK_BYTES = 1024 * 1024
 """Of a thread's stack. Only what is used takes memory, but 256 KiB is not enough: decoding JSON that is nested as
 deep as Python allows overflows it, which would end the process."""
+MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
 _PR_SET_DUMPABLE = 4
 _PR_FUTEX_HASH = 78
@@ -20,10 +23,22 @@ _PR_FUTEX_HASH_SET_SLOTS = 1
 def tune_process() -> None:
     """Prepare for thousands of threads."""
     threading.stack_size(STACK_BYTES)
+    raise_open_files()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if sys.platform == "linux":
         _hide_memory()
         _spread_futexes()
+
+
+def raise_open_files() -> None:
+    """Have as many files open as the machine allows, up to `MAX_OPEN_FILES`: shells and service managers start programs
+    with 1,024, of which a thousand model requests take 2,000. Tools keep their own limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # some systems have another limit that they do not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def spare_what_stays() -> None:

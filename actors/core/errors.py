@@ -76,6 +76,7 @@ class Reason(StrEnum):
     SHUTTING_DOWN = "SHUTTING_DOWN"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     NOT_EXHAUSTED = "NOT_EXHAUSTED"
+    SERVER_EXHAUSTED = "SERVER_EXHAUSTED"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -105,6 +106,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.STORE_UNAVAILABLE: "the store cannot take the change now: nothing was changed, try again",
     Reason.SHUTTING_DOWN: "the server is shutting down",
     Reason.PERMISSION_DENIED: "this token may not do that",
+    Reason.SERVER_EXHAUSTED: "this server has no room for that now: nothing was changed, try again",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

@@ -21,6 +21,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from actors.core.errors import ErrorKind
 from actors.llm.header_deadline import PunctualResponse
+from actors.ports.resources import no_file_left, no_file_text
 
 
 class TransportFailed(Exception):
@@ -37,6 +38,13 @@ class TransportTimedOut(TransportFailed):
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.NETWORK, text)
+
+
+class NothingLeft(TransportFailed):
+    """This process, and not the provider, had no room for the request; the text says what was lacking."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
 
 
 class Lifeline:
@@ -94,6 +102,8 @@ def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> soc
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
+        if no_file_left():  # the resolver's errors do not tell
+            raise NothingLeft(no_file_text()) from None
         raise TransportFailed(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
     failure = TransportFailed(ErrorKind.NETWORK, f"{host} has no address")

@@ -14,12 +14,13 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.llm import failures
 from actors.llm.answer import AnswerReader, Asked
-from actors.llm.connections import TransportFailed, TransportTimedOut
+from actors.llm.connections import NothingLeft, TransportFailed, TransportTimedOut
 from actors.llm.http import Reply, Transport
 from actors.llm.keys import Keys
 from actors.llm.provider import ProviderConfig, Secret
 from actors.llm.sse import SseParser, SseTooLarge
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
+from actors.ports.resources import lacking, no_room
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +89,15 @@ class Exchange:
             return None, failed
         except ModelAborted:
             return None, None  # while it waited for a key
+        except NothingLeft as full:
+            return None, ModelFailed(no_room(full.text))
         except TransportTimedOut as late:
             return None, failures.timed_out(self.provider, late.text, reader.usage if reader else None)
         except TransportFailed as failed:
             return None, failures.cut_off(self.provider, failed.kind, failed.text, reader.usage if reader else None)
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
+            if text := lacking(fault):
+                return None, ModelFailed(no_room(text))
             return None, _unexpected(self.provider, fault)
 
     def _read(

@@ -19,11 +19,13 @@ from actors.llm.connections import (
     AbortableConnection,
     AbortableTlsConnection,
     Lifeline,
+    NothingLeft,
     TransportFailed,
     TransportTimedOut,
 )
 from actors.llm.provider import ProviderConfig, Timeouts
 from actors.ports import CancelToken
+from actors.ports.resources import lacking
 
 #: Bytes of one answer, decoded.
 MAX_ANSWER_BYTES = 64 << 20
@@ -98,7 +100,9 @@ class Transport:
         """Shared and never changed after this."""
         try:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
-        except OSError:
+        except OSError as error:
+            if text := lacking(error):
+                raise NothingLeft(text) from None
             raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
     def post(
@@ -154,6 +158,8 @@ class Transport:
         except requests.exceptions.ProxyError:
             raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            if text := lacking(error):
+                raise NothingLeft(text) from None
             if _timed_out(error):
                 text = f"no answer began within {timeouts.first_byte:g} s"
                 raise TransportTimedOut(text) from None

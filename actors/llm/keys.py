@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.llm.provider import ProviderConfig, Secret
 from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports.resources import lacking, no_room
 
 #: What a command may take; a person may have to unlock something.
 COMMAND_SECONDS = 60.0
@@ -29,7 +30,7 @@ class Keys:
         self._key: Secret | None = None
         self._running = False
         self._failures = 0
-        self._failure = ""
+        self._failure: str | LlmFailure = ""
 
     def armed(self, cancel: CancelToken) -> ProviderConfig:
         """The provider with its key in place.
@@ -73,7 +74,8 @@ class Keys:
             if self._failures != failures:
                 raise self._failed(self._failure)  # the run that was waited for failed for all
             self._running = True
-        key, failure = Secret(), "could not be run"
+        key: Secret = Secret()
+        failure: str | LlmFailure = "could not be run"
         try:
             key, failure = _run(self._provider.api_key_command, cancel)
         finally:
@@ -91,13 +93,15 @@ class Keys:
             raise self._failed(failure)
         return key
 
-    def _failed(self, text: str) -> ModelFailed:
+    def _failed(self, text: str | LlmFailure) -> ModelFailed:
+        if isinstance(text, LlmFailure):
+            return ModelFailed(text)
         name = self._provider.name
         return ModelFailed(LlmFailure(ErrorKind.AUTH, f"Authentication failed at {name}: its api_key_command {text}."))
 
 
-def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str]:
-    """What the command prints, or an empty secret and what went wrong."""
+def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
+    """What the command prints, or an empty secret and what went wrong: with the command, or with this process."""
     try:
         process = subprocess.Popen(
             command,
@@ -106,7 +110,9 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError) as error:
+        if text := lacking(error):
+            return Secret(), no_room(text)
         return Secret(), "cannot be started: is its program there, by its full path or on PATH?"
 
     def kill() -> None:
@@ -123,8 +129,8 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str]:
     late.daemon = True
     with process:
         cancel.on_cancel(kill)
-        late.start()
         try:
+            late.start()
             assert process.stdout is not None  # noqa: S101 - it was asked for
             printed = process.stdout.read(_MAX_KEY + 1)
             if len(printed) > _MAX_KEY:

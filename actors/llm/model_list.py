@@ -85,8 +85,10 @@ class ModelList:
             return self._fetch(cancel), ""
         except TransportFailed as failed:
             return None, failed.text
-        except (ModelFailed, ModelAborted):
-            return None, "there is no key for it"
+        except ModelFailed as failed:
+            return None, failed.failure.message.rstrip(".")
+        except ModelAborted:
+            return None, "it was not waited for"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, "its list of models cannot be understood"
 

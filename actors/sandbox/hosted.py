@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from actors.ports import Launch, ProcessEnd, ProcessStartFailed, SandboxUnavailable
+from actors.ports.resources import lacking
 from actors.sandbox import toolhost
 from actors.sandbox.capture import Capture
 
@@ -137,7 +138,7 @@ class HostedTree:
             self._reader.start()
         except RuntimeError as error:
             self._silent = True
-            raise ProcessStartFailed("no thread could be started for the tool's output") from error
+            raise ProcessStartFailed(lacking(error) or "no thread could be started for the tool's output") from error
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
             self._control.sendall(len(description).to_bytes(4, "big"))

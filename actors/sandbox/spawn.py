@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
+from actors.ports.resources import lacking
 from actors.sandbox import toolhost
 from actors.sandbox.hosted import HostedTree
 from actors.sandbox.private import PrivateRoot, remove
@@ -107,7 +108,9 @@ class ToolHostSandbox:
                 host = _popen([theirs.fileno(), *([stdin] if launch.stdin else [])])
                 unowned.pop_all()
             except OSError as error:
-                raise ProcessStartFailed(f"the tool host could not be started: {error.strerror}") from error
+                raise ProcessStartFailed(
+                    lacking(error) or f"the tool host could not be started: {error.strerror}"
+                ) from error
             tree = HostedTree(host, ours, launch, on_output, self._ended)
             self._register(tree, directory)
         return tree, description

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import peewee
 from msgspec import DecodeError
 
 from actors.ports import StoreDamaged, StoreError, StoreUnavailable
+from actors.ports.resources import no_file_left
 from actors.store.engine import open_reader, reader_of, sqlite3
 from actors.store.open_files import OpenFiles
 
@@ -62,7 +64,12 @@ class Readers:
             self._files.refuse_if_missing()
             if self._idle:
                 return self._idle.pop()
-        database = open_reader(self._path)
+        try:
+            database = open_reader(self._path)
+        except (sqlite3.OperationalError, peewee.OperationalError):
+            if no_file_left():  # SQLite only says that it cannot open the file
+                raise StoreUnavailable("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
+            raise
         if not self._files.database_is_there:
             database.close()
             raise StoreUnavailable("the database was removed or replaced")

@@ -39,6 +39,7 @@ Catch the class that you can do something about, or a class higher up:
     ├── PermissionDenied
     ├── ResourceExhausted
     │   ├── QueueFull
+    │   ├── ServerExhausted
     │   └── TooManyStreams
     ├── RunEnded                   a run brought no answer (see `Run.answer`)
     │   ├── ApprovalNeeded
@@ -98,6 +99,7 @@ __all__ = [
     "RunFailed",
     "RunInterrupted",
     "RunOver",
+    "ServerExhausted",
     "ServerNotRunning",
     "ShuttingDown",
     "SlugTaken",
@@ -314,6 +316,12 @@ class QueueFull(ResourceExhausted):
     """As many messages wait in the conversation as the server keeps."""
 
     hint = "Wait until one is delivered, or withdraw one."
+
+
+class ServerExhausted(ResourceExhausted):
+    """The server has no file descriptor, thread or memory left for the call; the message names the limit."""
+
+    hint = "Try again later, with fewer conversations at the same time, or raise the limit."
 
 
 class TooManyStreams(ResourceExhausted):

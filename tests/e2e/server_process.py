@@ -40,7 +40,10 @@ def tcp_address(ready: str) -> str:
 class ServerProcess:
     """A running server. `stop`, or `kill` it; its folder can then be given to another one."""
 
-    def __init__(self, folder: Path, *arguments: str, listen: str = "127.0.0.1:0", **env: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, listen: str = "127.0.0.1:0", open_files: str = "", **env: str
+    ) -> None:
+        """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256"."""
         self.folder = folder
         self.data = folder / "data"
         self.marker = f"e2e-{uuid.uuid4().hex}"
@@ -48,7 +51,7 @@ class ServerProcess:
         self._log = folder / f"{self.marker}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "server", "--listen", listen, *arguments],
+                [*_limited(open_files), sys.executable, "-m", "server", "--listen", listen, *arguments],
                 cwd=folder,
                 env=clean_environment(
                     folder,
@@ -122,6 +125,10 @@ class ServerProcess:
         for pid in self.running():
             with suppress(ProcessLookupError):  # it was about to end
                 os.kill(pid, signal.SIGKILL)
+
+
+def _limited(open_files: str) -> list[str]:
+    return ["sh", "-c", f'ulimit {open_files} && exec "$@"', "sh"] if open_files else []
 
 
 class Servers:

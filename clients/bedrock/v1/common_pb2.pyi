@@ -197,6 +197,13 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     Send a message instead, or call TriggerContinuation first.
     """
+    REFUSAL_REASON_SERVER_EXHAUSTED: _RefusalReason.ValueType  # 28
+    """RESOURCE_EXHAUSTED. The server has no file descriptor, thread or memory left
+    for the call. The message names what is lacking and the limit.
+
+    Try again later; RetryInfo says when at the earliest. If it happens often, raise
+    the limit or have fewer conversations run at the same time.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which a well-formed call is refused.
@@ -404,6 +411,13 @@ REFUSAL_REASON_NOT_EXHAUSTED: RefusalReason.ValueType  # 27
 conversation is not used up.
 
 Send a message instead, or call TriggerContinuation first.
+"""
+REFUSAL_REASON_SERVER_EXHAUSTED: RefusalReason.ValueType  # 28
+"""RESOURCE_EXHAUSTED. The server has no file descriptor, thread or memory left
+for the call. The message names what is lacking and the limit.
+
+Try again later; RetryInfo says when at the earliest. If it happens often, raise
+the limit or have fewer conversations run at the same time.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 

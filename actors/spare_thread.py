@@ -1,0 +1,40 @@
+"""A thread kept in reserve: where no other can be started any more, one that must be can take its place."""
+
+from __future__ import annotations
+
+import threading
+
+STOP_SECONDS = 1.0
+
+
+class SpareThread:
+    """Holds one idle thread. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: tuple[threading.Event, threading.Thread] | None = None
+        self.keep()
+
+    def keep(self) -> None:
+        """Hold a thread, unless one is held already or none can be had now."""
+        with self._lock:
+            if self._held is not None:
+                return
+            released = threading.Event()
+            thread = threading.Thread(target=released.wait, name="bedrock-spare", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return
+            self._held = released, thread
+
+    def release(self) -> bool:
+        """End the thread that is held; whether there was one."""
+        with self._lock:
+            held, self._held = self._held, None
+        if held is None:
+            return False
+        released, thread = held
+        released.set()
+        thread.join(STOP_SECONDS)
+        return True

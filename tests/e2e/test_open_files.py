@@ -1,0 +1,101 @@
+"""A server with few file descriptors: it says so, blames nobody else, and can always be told to stop what it does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bedrock import v1
+
+from tests.e2e import processes
+from tests.e2e.chat import Chat
+from tests.e2e.patience import eventually, within
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.twin import Twin, calls, hangs, says
+
+LIMIT = 192
+"""File descriptors; a server that rests takes some forty."""
+CHATS = 90
+
+
+@pytest.fixture(scope="module")
+def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    servers = Servers()
+    options = {**provider(twin.url), "BEDROCK_TITLES": "false"}
+    yield servers(tmp_path_factory.mktemp("server"), open_files=f"-n {LIMIT}", **options)
+    servers.close()
+
+
+def _connections(server: ServerProcess, stack: ExitStack, count: int) -> None:
+    """Connect so often, and say nothing."""
+    host, _, port = server.address.rpartition(":")
+    for _ in range(count):
+        stack.callback(socket.create_connection((host, int(port)), 5).close)
+
+
+def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
+    server: ServerProcess, twin: Twin, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        chats = [Chat(client, twin.part(otherwise=hangs), tmp_path) for _ in range(CHATS)]
+        for chat in chats:
+            chat.send("Wait")
+        refused: list[Chat] = []
+
+        def decided() -> bool:
+            refused[:] = [chat for chat in chats if chat.state.kind == v1.STATE_KIND_ERROR]
+            return len(refused) + sum(bool(chat.part.exchanges) for chat in chats) == CHATS
+
+        eventually(decided, "each is asked, or was refused three times")
+        assert 20 < len(refused) < CHATS - 20
+        for chat in refused:
+            error = chat.state.error
+            assert error.kind == v1.ERROR_KIND_RESOURCE_EXHAUSTED
+            assert f"this server may have {LIMIT} files open (ulimit -n)" in error.message.replace("This", "this")
+        with server.client() as another:
+            for chat in chats:
+                if chat not in refused:
+                    assert not another.conversation(chat.name).cancel().no_op
+        for chat in chats:
+            chat.settle()
+        chat = refused[0]
+        chat.part.then(says("Now."))
+        assert chat.ask("And now?") == "Now."
+        chat.assert_valid()
+
+
+def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_through(
+    server: ServerProcess, twin: Twin, tmp_path: Path
+) -> None:
+    with server.client() as client, ExitStack() as connections:
+        running = Chat(client, twin.part(hangs), tmp_path)
+        running.send("Wait")
+        running.part.next_reached()
+        tool = Chat(client, twin.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
+        _connections(server, connections, LIMIT)
+        eventually(lambda: processes.open_files(server.pid) == LIMIT, "every descriptor is in use")
+        tool.send("Run it")
+        eventually(lambda: tool.state.kind == v1.STATE_KIND_ERROR, "three attempts fail")
+        assert tool.state.error.kind == v1.ERROR_KIND_RESOURCE_EXHAUSTED
+        assert str(LIMIT) in tool.state.error.message
+        assert not within(running.conversation.cancel).no_op
+        within(running.settle)
+    with server.client() as client:
+        again = client.conversation(tool.name)
+        assert within(again.send("Once more").answer) == "Done."
+
+
+def test_the_limit_is_raised_for_the_server_and_not_for_its_tools(
+    start_server: Servers, twin: Twin, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path, open_files="-S -n 256", **provider(twin.url))
+    limits = Path(f"/proc/{server.pid}/limits").read_text()
+    soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+    assert int(soft) == min(int(hard), 65_536) > 256
+    with server.client() as client:
+        chat = Chat(client, twin.part(calls(("bash", {"cmd": "ulimit -Sn; ulimit -Hn"})), says("Done.")), tmp_path)
+        assert chat.ask("How many?") == "Done."
+        assert "1024\n1024" in "".join(text for _, text in chat.said())

@@ -1,0 +1,88 @@
+"""A machine that can start no more threads: calls are refused as that, and cancels still get through."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from actors.core.context import Limits
+from actors.core.errors import ErrorKind
+from actors.core.states import Error, Idle
+from actors.ports.resources import lacking
+from actors.requests import Cancel, Create, Send
+
+World = Any
+PATIENCE = 10.0
+
+
+def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no more threads can run than do."""
+    limit = threading.active_count()
+    start = threading.Thread.start
+
+    def start_if_there_is_room(thread: threading.Thread) -> None:
+        if threading.active_count() >= limit:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_there_is_room)
+
+
+def _parked(world: World) -> None:
+    """Wait until no conversation has a thread."""
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+
+
+def test_a_new_conversation_is_refused_as_what_it_is(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world()
+    _fill(monkeypatch)
+    asked = world.supervisor.create(Create(principal="p", working_directory="/"))
+    assert lacking(asked.exception(PATIENCE)).startswith("this server can start no more threads")
+
+
+def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
+    make_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(limits=Limits(retry_base_ms=1))
+    talk = world.create()
+    _fill(monkeypatch)
+    talk.send("hello")
+    state = talk.rest(Error)
+    assert state.error_kind is ErrorKind.RESOURCE_EXHAUSTED
+    assert "Failed after 3 attempts: This server can start no more threads" in state.message
+    monkeypatch.undo()
+    talk.send("again")
+    world.model.exchanges.get(timeout=PATIENCE).say("fine")
+    talk.rest(Idle)
+
+
+def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(idle_seconds=0.0)
+    talk = world.create()
+    talk.send("hello")
+    world.model.exchanges.get(timeout=PATIENCE).say("hi")
+    talk.rest(Idle)
+    _parked(world)
+    _fill(monkeypatch)
+    refused = world.supervisor.ask(talk.id, Send(text="more"))
+    assert lacking(refused.exception(PATIENCE))
+    assert talk.ask(Cancel(kill_jobs=True)).no_op
+    _parked(world)
+    monkeypatch.undo()
+    world.create()
+    assert world.supervisor._spare.release(), "there is another one as soon as there can be"
+
+
+def test_what_runs_is_cancelled_without_a_thread(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world()
+    talk = world.create()
+    talk.send("hello")
+    exchange = world.model.exchanges.get(timeout=PATIENCE)
+    world.supervisor._spare.release()
+    _fill(monkeypatch)
+    assert not talk.ask(Cancel()).no_op
+    talk.rest(Idle)
+    assert exchange.cancel.cancelled

@@ -1,0 +1,193 @@
+"""What this process has none left of is told as that, whatever error it came as, and some is kept for cancels."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from actors import admission
+from actors.admission import Admission, FileRoom
+from actors.core.errors import ErrorKind
+from actors.ports import CancelToken, StoreUnavailable
+from actors.ports.resources import lacking, max_open_files, no_file_left, open_files
+from actors.spare_thread import SpareThread
+from actors.store.engine import open_writer, reader_of
+from server.status import status_of
+from server.tuning import raise_open_files
+from tests.unit.llm.asking import failure, model, request
+
+
+@contextmanager
+def no_files() -> Iterator[int]:
+    """No file can be opened by this process; gives the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield lowest
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def wrapped(cause: BaseException) -> BaseException:
+    """An error that another one led to."""
+    try:
+        try:
+            raise cause
+        except BaseException as inner:
+            raise ValueError("something else") from inner
+    except ValueError as outer:
+        return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "this server has as many files open as it may, "),
+        (OSError(errno.ENFILE, "Too many open files in system"), "this machine has as many files open as it can"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "this server has no memory left"),
+        (MemoryError(), "this server has no memory left"),
+        (RuntimeError("can't start new thread"), "this server can start no more threads"),
+    ],
+)
+def test_what_is_lacking_is_found_at_the_bottom_of_an_error_and_is_no_fault(error: BaseException, text: str) -> None:
+    for told in (error, wrapped(error)):
+        assert lacking(told).startswith(text)
+        status = status_of(told)
+        assert status.code == 8  # RESOURCE_EXHAUSTED
+        assert status.message.startswith(text)
+        assert status.message.endswith("try again later")
+    stored = StoreUnavailable("cannot be read")
+    stored.__cause__ = error
+    assert status_of(stored).code == 8
+
+
+def test_other_errors_are_about_something_else() -> None:
+    for error in (RuntimeError("other"), OSError(errno.ENOENT, "none"), ValueError(), None):
+        assert lacking(error) == ""
+    assert status_of(RuntimeError("other")).code == 13  # INTERNAL
+
+
+def test_python_says_that_no_thread_can_be_started_as_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    threading.stack_size(1 << 46)  # more than any machine has
+    try:
+        with pytest.raises(RuntimeError) as raised:
+            threading.Thread(target=lambda: None).start()
+    finally:
+        threading.stack_size(0)
+    assert lacking(raised.value)
+
+
+def test_files_are_counted_and_their_end_is_seen() -> None:
+    assert 0 < open_files() < max_open_files()
+    assert not no_file_left()
+    with no_files() as limit:
+        assert no_file_left()
+        assert open_files() == limit == max_open_files()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1", "https://127.0.0.1:1"])
+def test_a_request_without_a_file_descriptor_is_our_own_failure_and_may_be_tried_again(url: str) -> None:
+    asked = model("anthropic", url)
+    with no_files() as limit:
+        failed = failure(asked).failure
+    assert failed.kind is ErrorKind.RESOURCE_EXHAUSTED
+    assert failed.retryable
+    assert failed.message == (
+        f"This server has as many files open as it may, {limit:,} (ulimit -n). Send a message later to try again."
+    )
+
+
+def test_neither_is_it_the_fault_of_a_keys_command() -> None:
+    asked = model("anthropic", "http://127.0.0.1:1", api_key_command=("true",))
+    with no_files():
+        assert failure(asked).failure.kind is ErrorKind.RESOURCE_EXHAUSTED
+
+
+def test_memory_that_runs_out_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    asked = model("anthropic", "http://127.0.0.1:1")
+    monkeypatch.setattr("actors.llm.http.Transport.post", exhausted)
+    with pytest.raises(Exception, match="This server has no memory left") as raised:
+        asked.respond(request(), None, CancelToken())  # type: ignore[arg-type]
+    assert raised.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+
+
+def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -> None:
+    from actors.store.open_files import OpenFiles
+    from actors.store.readers import Readers
+
+    path = tmp_path / "bedrock.db"
+    open_writer(path).close()
+    readers = Readers(path, OpenFiles(path))
+    with no_files(), pytest.raises(StoreUnavailable) as raised, readers.lend():
+        pass
+    assert lacking(raised.value).startswith("this server has as many files open as it may")
+    with readers.lend() as database:
+        assert reader_of(database).execute("select 1").fetchone() == (1,)
+    readers.close()
+
+
+# --- what is kept for cancels -----------------------------------------------------------------------------------------
+
+
+def test_the_last_file_descriptors_are_not_given_to_anything_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "COUNT_SECONDS", 3600.0)
+    room = FileRoom(limit=lambda: 256, count=lambda: 200)
+    assert room.reserved == 32
+    assert [room.take(10) for _ in range(4)] == [True, True, False, False]
+    monkeypatch.setattr(admission, "COUNT_SECONDS", 0.0)
+    assert room.take(10), "they were counted anew"
+
+
+def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
+    count = [0]
+    gate = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
+    assert gate.enter() == ""
+    assert gate.enter() == ""
+    assert gate.enter() == "2 model requests are in flight on this server, which is its limit"
+    gate.leave()
+    count[0] = 240
+    full = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
+    for _ in range(3):
+        assert full.enter() == (
+            "this server may have 256 files open (ulimit -n) and keeps 32 of them for cancels and for what is running:"
+            " there is none left for another model request"
+        )
+    count[0] = 0
+
+
+def test_the_spare_thread_makes_room_for_one_and_is_kept_again() -> None:
+    before = threading.active_count()
+    spare = SpareThread()
+    assert threading.active_count() == before + 1
+    spare.keep()
+    assert threading.active_count() == before + 1
+    assert spare.release()
+    assert threading.active_count() == before
+    assert not spare.release()
+    spare.keep()
+    assert spare.release()
+
+
+def test_the_limit_is_raised_to_what_the_machine_allows_and_never_lowered() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_open_files()
+        assert max_open_files() == min(hard if hard != resource.RLIM_INFINITY else 65_536, 65_536)
+        raised = max_open_files()
+        raise_open_files()
+        assert max_open_files() == raised
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
