@@ -217,7 +217,7 @@ def test_where_there_is_no_place_an_aside_is_not_asked(narrow: World, small: Scr
     first.say("Done.")
     other.rest(Idle)
     assert small.asked == 0
-    assert "unanswered: 1 model requests are in flight on this server" in talk.texts()
+    assert "unanswered: 1 model requests are in flight on this server, which is its limit" in talk.texts()
 
 
 def test_without_a_small_model_there_is_no_answer(make_world: Callable[..., World]) -> None:
