@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every start of a program would compile it anew else.
@@ -13,28 +14,32 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml
+# What running needs, and with it everything that developing needs.
+$(RUN) $(STAMP): pyproject.toml clients/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
 	@echo "Setting up $(VENV), which takes a minute or two the first time…" >&2
 	@if command -v uv >/dev/null; then \
-	  { test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); } && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	  { test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); } && uv pip install --quiet --python $(BIN)/python $(PACKAGES); \
 	else \
 	  test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	    { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES); \
 	fi
 	@echo "Done. The program is $(BIN)/bedrock; \`. $(BIN)/activate\` puts it on your PATH." >&2
-	@touch $@
+	@touch $(RUN) $@
+
+$(RUN): PACKAGES = -e ./clients -e .
+$(STAMP): PACKAGES = -e ./clients -e '.[dev]'
 
 .PHONY: setup
-setup: $(STAMP)  ## Create the environment in .venv
+setup: $(STAMP)  ## Create the environment in .venv, with everything that developing needs
 
 .PHONY: run
-run: $(STAMP)  ## Start a server and chat in the terminal; without a terminal, play a demo conversation
+run: $(RUN)  ## Start a server and chat in the terminal; without a terminal, play a demo conversation
 	@$(BIN)/bedrock chat --spawn
 
 .PHONY: local-llm
-local-llm: $(STAMP)  ## Chat with a small model that runs on this machine, without a key (130 MB; GGUF=… for another one)
+local-llm: $(RUN)  ## Chat with a small model that runs on this machine, without a key (130 MB; GGUF=… for another one)
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.install llama
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.local_llm $(if $(GGUF),--gguf $(GGUF)) $(ARGS)
 

@@ -20,7 +20,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 
 from tests.documents.pages import fenced
 from tests.e2e.patience import PATIENCE, only, within
-from tests.e2e.server_process import ROOT, ServerProcess, Servers
+from tests.e2e.server_process import ROOT, ServerProcess, Servers, clean_environment
 from tests.e2e.twin import Twin, says, stalls
 
 SERVICE = "bedrock.v1.ConversationService"
@@ -184,3 +184,15 @@ def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_pa
     _, *printed = re.split(r"^# .+$", done.stdout, flags=re.MULTILINE)
     for (name, wanted), answer in zip(RECIPES.items(), printed, strict=True):
         assert [text for text in wanted if text not in answer] == [], f"{name}: {answer}"
+
+
+def test_the_socket_is_reached_from_python_as_the_guide_says(server: ServerProcess, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", fenced(GUIDE, "socket: Python")],
+        env=clean_environment(tmp_path, BEDROCK_DATA_DIR=str(server.data)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, bool(done.stdout.strip())) == (0, True), done.stderr

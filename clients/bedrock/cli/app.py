@@ -78,7 +78,8 @@ class Commands(click.Group):
         if cmd_name in SERVERS:
             raise exits.Failure(
                 f"`bedrock {cmd_name}` belongs to the server, which is not installed here",
-                "Install it from a checkout with `pip install .`, or use a server elsewhere: set BEDROCK_ADDRESS.",
+                "Install it from a checkout with `pip install ./clients .`, or use a server elsewhere: "
+                "set BEDROCK_ADDRESS and BEDROCK_TOKEN.",
                 exits.USAGE,
             )
         return None
@@ -132,7 +133,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--address", metavar="HOST:PORT", help="The server; https://… for TLS. [default: the local one]")
+@click.option("--address", metavar="HOST:PORT", help="The server; https://… for TLS. [default: yours on this machine]")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -142,7 +143,7 @@ def bedrock(ctx: click.Context, address: str | None) -> None:
 
     New here? `bedrock chat --spawn` starts a server of its own and needs no key.
 
-    A conversation is named by its slug or its id. The server is found by --address, BEDROCK_ADDRESS, or on this
-    machine; the token by BEDROCK_TOKEN or on this machine.
+    A conversation is named by its slug or its id. Your own server on this machine is found without any setting; for
+    another one give --address or BEDROCK_ADDRESS, and BEDROCK_TOKEN.
     """
     ctx.obj = address

@@ -104,7 +104,7 @@ def _fold() -> Any:
             return plugged.load()
     raise exits.Failure(
         "cycles of a file are made by the server's program, which is not installed here",
-        "Install it from a checkout with `pip install .`; no server has to run.",
+        "Install it from a checkout with `pip install ./clients .`; no server has to run.",
         exits.USAGE,
     )
 

@@ -131,7 +131,7 @@ class SpawnedServer:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         if any("No module named server" in line for line in lines):
-            return "it is not installed here; from a checkout: `pip install .`"
+            return "it is not installed here; from a checkout: `pip install ./clients .`"
         return lines[-1] if lines else "it said nothing"
 
 

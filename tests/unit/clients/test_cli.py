@@ -675,7 +675,7 @@ def test_without_the_server_its_commands_say_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(app, "entry_points", lambda group: [])
     result = CliRunner().invoke(bedrock, ["serve"])
     assert result.exit_code == exits.USAGE
-    assert "from a checkout with `pip install .`" in result.stderr
+    assert "from a checkout with `pip install ./clients .`" in result.stderr
     assert CliRunner().invoke(bedrock, ["nonsense"]).exit_code == exits.USAGE
 
 

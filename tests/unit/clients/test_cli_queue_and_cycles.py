@@ -249,7 +249,7 @@ def test_without_the_servers_program_a_file_cannot_be_read(program: Program, mon
     monkeypatch.setattr(command, "entry_points", lambda **_: [])
     done = program("cycles", "-", stdin=LINES)
     assert done.exit_code == exits.USAGE
-    assert "from a checkout with `pip install .`" in done.stderr
+    assert "from a checkout with `pip install ./clients .`" in done.stderr
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------
