@@ -5,12 +5,14 @@
  *     const conversation = await bedrock.create({ workingDirectory: process.cwd() });
  *     for await (const event of await conversation.send('Which files are here?')) {
  *       if (event.event === 'textDelta') process.stdout.write(event.textDelta.text);
- *     }
+ *     } // it ends with the run; a tool call that needs an approval is denied, unless the loop or `onApproval` answers
  *
  * Requests, answers and events are the messages of protos/bedrock/v1, with fields in camelCase and enums as the names
  * of their values. `event.event` is the kind of an event: the name of the field that is set.
  */
 import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -18,13 +20,13 @@ import { promisify } from 'node:util';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 
+import { contractOf, mistake } from './requests.js';
 import { NoWay, settings } from './settings.js';
 
 const includeDirs = ['../../protos', '.'].map((folder) => fileURLToPath(new URL(folder, import.meta.url)));
-const contract = protoLoader.loadSync(
-  ['bedrock/v1/conversation_service.proto', 'bedrock/v1/catalog_service.proto', 'status.proto'],
-  { includeDirs, longs: Number, enums: String, defaults: true, oneofs: true },
-);
+const files = ['bedrock/v1/conversation_service.proto', 'bedrock/v1/catalog_service.proto', 'status.proto'];
+const contract = protoLoader.loadSync(files, { includeDirs, longs: Number, enums: String, defaults: true, oneofs: true });
+const types = contractOf(files, (file) => includeDirs.map((folder) => join(folder, file)).find(existsSync));
 const { ConversationService, CatalogService } = grpc.loadPackageDefinition(contract).bedrock.v1;
 const CHANNEL = { 'grpc.keepalive_time_ms': 30_000, 'grpc.max_reconnect_backoff_ms': 2_000 };
 
@@ -42,7 +44,9 @@ export class Bedrock {
    * milliseconds for a call. `reconnectFor`: milliseconds until a stream that stays broken is given up.
    * `onDisconnect(error, milliseconds)` is told before each pause.
    */
-  constructor({ address, token, caFile, timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {} } = {}) {
+  constructor(options = {}) {
+    const { address, token, caFile, timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {}, ...rest } = options;
+    for (const key of Object.keys(rest)) throw invalid(key, 'there is no such option');
     this.#find = () => settings(address, token, caFile);
     Object.assign(this, { timeout, reconnectFor, onDisconnect });
     try {
@@ -57,7 +61,7 @@ export class Bedrock {
   /** Make a unary call of either service: `call('listModels', {})`. Throws BedrockError. */
   async call(method, request) {
     try {
-      const stub = this.#stub(method);
+      const stub = this.#stub(method, request);
       return await promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + this.timeout });
     } catch (error) {
       throw this.#failed(error);
@@ -67,16 +71,22 @@ export class Bedrock {
   /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. Throws BedrockError. */
   stream(method, request) {
     try {
-      const stream = this.#stub(method)[method](request, this.#metadata);
+      const stream = this.#stub(method, request)[method](request, this.#metadata);
       return stream.on('error', (error) => this.#failed(error)); // iterating throws it; after a cancel nobody listens
     } catch (error) {
       throw this.#failed(error);
     }
   }
 
-  #stub(method) {
+  /** The stub that has a method, if the request is what that takes. */
+  #stub(method, request) {
+    const Stub = [ConversationService, CatalogService].find(({ service }) => methodOf(service, method));
+    if (!Stub) throw invalid('method', `the contract has no method ${method}`);
+    const [, name, rpc] = methodOf(Stub.service, method).path.split('/');
+    const found = mistake(types.lookupService(name).methods[rpc].resolvedRequestType, request);
+    if (found) throw invalid(found.path, found.text);
     if (this.#lost) this.#connect();
-    return this.#stubs.find((each) => method in each);
+    return this.#stubs.find((each) => each instanceof Stub);
   }
 
   /** Look for the server; if it is where it was, gRPC connects again by itself. */
@@ -116,16 +126,37 @@ export class Bedrock {
   conversation = (name) => new Conversation(this, name);
 }
 
+/** Milliseconds to wait after so many failures. */
+const backoff = (failures) => Math.min(100 * 2 ** failures, 5_000) * (0.8 + 0.4 * Math.random());
+
+const methodOf = (service, method) => Object.values(service).find(({ originalName }) => originalName === method);
+
+/** The error for what cannot be sent. */
+const invalid = (field, text) =>
+  new BedrockError(`${field}: ${text}`, { code: 'INVALID_ARGUMENT', reason: 'INVALID_ARGUMENT', fields: { [field]: text } });
+
+/** What the agent is told, and every watcher, of a question that was left open. */
+const DENIED_NOTE = 'Denied automatically: the program that sent the message went on without an answer.';
+
 /** One conversation. Holds nothing but its name; every method is a call. */
 class Conversation {
   constructor(client, name) {
     Object.assign(this, { client, name });
   }
 
-  /** Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. */
-  async send(text, fields = {}) {
+  /**
+   * Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. A question
+   * of the run that is still open when its loop asks for the next event goes to `onApproval`: 'APPROVE', 'DENY', or a
+   * function of the approval that returns true or false, or a promise of it. Without one it is denied, the next events
+   * show it, and a warning is emitted. With `waitForOthers: true` it is left to somebody else.
+   */
+  async send(text, { onApproval, waitForOthers = false, ...fields } = {}) {
+    if (!['undefined', 'function'].includes(typeof onApproval) && !['APPROVE', 'DENY'].includes(onApproval)) {
+      throw invalid('onApproval', `${JSON.stringify(onApproval)} is not one of APPROVE, DENY, nor a function`);
+    }
+    if (typeof waitForOthers !== 'boolean') throw invalid('waitForOthers', `${waitForOthers} is not true or false`);
     const request = { name: this.name, text, requestId: randomUUID(), ...fields };
-    return new Run(this, await this.client.call('sendMessage', request));
+    return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
   }
 
   /** Answer a question: `approval` of an event, and APPROVE, APPROVE_ALWAYS or DENY. */
@@ -168,7 +199,7 @@ class Conversation {
       const gap = failure.reason === 'REVISION_TOO_OLD' || failure.fields?.after_revision;
       if (gap) cursor = new Cursor(this.name);
       else if (!failure.passing || Date.now() - since > this.client.reconnectFor) throw failure;
-      const delay = Math.min(100 * 2 ** failures, 5_000) * (0.8 + 0.4 * Math.random());
+      const delay = backoff(failures);
       this.client.onDisconnect(failure, delay);
       await pause(delay);
     }
@@ -177,20 +208,79 @@ class Conversation {
 
 /** What one message does: an iterable of events that ends with the run. `stop`, its runStopped, then says how. */
 class Run {
-  constructor(conversation, { message, disposition, run, revision }) {
+  #onApproval;
+  #waitForOthers;
+
+  constructor(conversation, { message, disposition, run, revision }, { onApproval, waitForOthers }) {
     Object.assign(this, { conversation, message, disposition, name: run, revision, stop: null });
+    this.#onApproval = onApproval;
+    this.#waitForOthers = waitForOthers;
   }
 
   async *[Symbol.asyncIterator]() {
     const mine = (message) => message?.name === this.message.name;
+    const open = new Map(); // the questions that were shown and, as far as is known, not decided
+    const note = ({ approval, decision }) =>
+      decision === 'APPROVAL_DECISION_UNSPECIFIED' ? open.set(approval.name, approval) : open.delete(approval.name);
     for await (const event of this.conversation.events(this.revision)) {
-      const { messageAdded, queueChanged, runStopped, snapshot } = event;
+      const { approvalChanged, messageAdded, queueChanged, runStopped, snapshot } = event;
       this.name = [messageAdded, queueChanged?.message].find(mine)?.requestCycle || this.name;
       if (this.name && runStopped?.requestCycle === this.name) this.stop = runStopped;
       yield event;
       const withdrawn = mine(queueChanged?.message) && queueChanged.fate === 'FATE_WITHDRAWN';
       const missed = snapshot && snapshot.conversation.state.run !== this.name && !snapshot.queue.some(mine);
       if (this.stop || withdrawn || missed || event.event === 'deleted') return;
+      if (approvalChanged) note(approvalChanged);
+      for (const approval of snapshot?.pendingApprovals ?? []) {
+        if (open.has(approval.name)) continue;
+        const asked = { approval, decision: 'APPROVAL_DECISION_UNSPECIFIED', note: '' };
+        yield { event: 'approvalChanged', revision: 0, approvalChanged: asked };
+        note(asked);
+      }
+      if (open.size && !this.#waitForOthers) await this.#settle(open);
+    }
+  }
+
+  /** See to the questions that were shown, and that nobody has answered. */
+  async #settle(open) {
+    const { conversation } = await this.#insist('getConversation', { name: this.conversation.name });
+    const pending = conversation?.state.awaitingApproval?.pending ?? [];
+    for (const [name, approval] of open) {
+      open.delete(name);
+      if (pending.some((each) => each.name === name)) await this.#answer(approval);
+    }
+  }
+
+  async #answer(approval) {
+    const tool = approval.toolCall?.tool ?? 'request_mode_upgrade';
+    if (!this.name) {
+      const text = `the run before this one asks whether ${tool} may run; answer that, or send with waitForOthers: true`;
+      throw new BedrockError(text, { reason: 'APPROVAL_NEEDED' });
+    }
+    let [approved, note] = [this.#onApproval === 'APPROVE', ''];
+    if (typeof this.#onApproval === 'function') approved = await this.#onApproval(approval);
+    if (typeof approved !== 'boolean') throw new TypeError(`onApproval returned ${approved}, neither true nor false`);
+    if (!this.#onApproval) {
+      note = DENIED_NOTE;
+      process.emitWarning(`${tool} was denied, because nobody answered: answer in the loop, or give onApproval`);
+    }
+    const decision = `APPROVAL_DECISION_${approved ? 'APPROVE' : 'DENY'}`;
+    await this.#insist('resolveApproval', { name: approval.name, decision, note });
+  }
+
+  /** Make a call for as long as a stream is tried again; nothing if somebody else was faster, or all is deleted. */
+  async #insist(method, request) {
+    const { client } = this.conversation;
+    for (let failures = 0, since = Date.now(); ; failures += 1) {
+      try {
+        return await client.call(method, request);
+      } catch (error) {
+        if (['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL', 'NOT_FOUND'].includes(error.reason)) return {};
+        if (error.code !== 'UNAVAILABLE' || Date.now() - since > client.reconnectFor) throw error;
+        const delay = backoff(failures);
+        client.onDisconnect(error, delay);
+        await pause(delay);
+      }
     }
   }
 }

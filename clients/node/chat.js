@@ -33,7 +33,10 @@ function commandLine() {
     help: { type: 'boolean', short: 'h' },
   };
   try {
-    return parseArgs({ allowPositionals: true, options: known });
+    const given = parseArgs({ allowPositionals: true, options: known });
+    const policies = ['auto', 'ask_writes', 'ask_all'];
+    if (policies.includes(given.values.ask)) return given;
+    throw new Error(`--ask ${given.values.ask}: choose one of ${policies.join(', ')}`);
   } catch (error) {
     console.error(`${error.message}\n${USAGE}`);
     return process.exit(2);
@@ -42,7 +45,7 @@ function commandLine() {
 
 /** Send a message and show what it does until its run has ended. */
 async function talk(text) {
-  const run = await conversation.send(text);
+  const run = await conversation.send(text, { waitForOthers: true }); // the person at the terminal
   for await (const event of run) {
     if (options.json) console.log(JSON.stringify(event));
     else if (event.textDelta && !event.textDelta.reasoning) process.stdout.write(event.textDelta.text);

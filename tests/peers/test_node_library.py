@@ -74,6 +74,83 @@ def test_refusals_are_errors_with_reasons_and_fields(
     assert (nobody["code"], nobody["reason"]) == ("UNAVAILABLE", "")
 
 
+WRONG = {
+    "approvalPolicy": ("create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })", "APPROVAL_POLICY_ASK_WRITES"),
+    "mode": ("create({ mode: 'restricted' })", "MODE_RESTRICTED, MODE_UNRESTRICTED"),
+    "aproval": ("create({ aproval: 1 })", "approvalPolicy"),
+    "budget.runTokens": ("create({ budget: { runTokens: 'abc' } })", "whole number"),
+    "budget.tokens": ("create({ budget: { tokens: 1 } })", "conversationTokens"),
+    "labels.a": ("create({ labels: { a: 1 } })", "string"),
+    "delivery": ("conversation('conversations/c').send('Hi', { delivery: 'STEER' })", "DELIVERY_STEER"),
+    "images[0].mime": ("conversation('conversations/c').send('Hi', { images: [{ mime: 'a/b' }] })", "mediaType"),
+    "onApproval": ("conversation('conversations/c').send('Hi', { onApproval: 'approve' })", "APPROVE, DENY"),
+    "discardQueued": ("conversation('conversations/c').cancel({ discardQueued: 'false' })", "true or false"),
+    "decision": ("conversation('conversations/c').resolve({ name: 'n' }, 'APROVE')", "APPROVAL_DECISION_APPROVE"),
+    "tasks[0].timeout.second": (
+        "call('spawnSubAgents', { name: 'n', tasks: [{ task: 't', timeout: { second: 1 } }] })",
+        "seconds, nanos",
+    ),
+    "start": ("call('subscribe', { name: 'n', afterRevision: 1, recentMessages: 1 })", "exclude each other"),
+    "method": ("call('creatConversation', {})", "creatConversation"),
+}
+"""What cannot be sent, by the field that is wrong, and a part of what is said about it."""
+
+
+def test_what_is_misspelt_is_an_error_that_lists_what_exists(node: Node, tmp_path: Path) -> None:
+    """And nothing is sent: nobody listens at this address."""
+    body = """
+        const bedrock = new Bedrock({ address: '127.0.0.1:1', token: 'x' });
+        const told = [];
+        const attempt = async (call) => call();
+        for (const call of [%s]) {
+          told.push(await attempt(call).then(() => null, ({ reason, fields }) => ({ reason, fields })));
+        }
+        const misspelt = attempt(() => new Bedrock({ adress: 'x' }));
+        told.push(await misspelt.catch(({ reason, fields }) => ({ reason, fields })));
+        console.log(JSON.stringify(told));
+    """
+    told = run_script(node, tmp_path, body % ", ".join(f"() => bedrock.{call}" for call, _ in WRONG.values()))
+    assert [each["reason"] for each in told] == ["INVALID_ARGUMENT"] * (len(WRONG) + 1)
+    for each, (field, (_, said)) in zip(told, WRONG.items(), strict=False):
+        assert list(each["fields"]) == [field]
+        assert said in each["fields"][field]
+    assert list(told[-1]["fields"]) == ["adress"]
+
+
+def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    body = f"""
+        const bedrock = new Bedrock();
+        const outcome = async (options) => {{
+          const conversation = await bedrock.create({{
+            workingDirectory: {json.dumps(str(tmp_path))}, approvalPolicy: 'APPROVAL_POLICY_ASK_ALL',
+          }});
+          const decisions = [];
+          for await (const {{ approvalChanged }} of await conversation.send('run echo a', options)) {{
+            if (approvalChanged) decisions.push(approvalChanged.decision, approvalChanged.note);
+            if (options.waitForOthers && approvalChanged && decisions.length === 2) {{
+              setTimeout(() => conversation.resolve(approvalChanged.approval, 'APPROVE', 'later'), 300);
+            }}
+          }}
+          return decisions.slice(2);
+        }};
+        console.log(JSON.stringify([
+          await outcome({{}}),
+          await outcome({{ onApproval: 'APPROVE' }}),
+          await outcome({{ onApproval: async ({{ toolCall }}) => toolCall.tool !== 'bash' }}),
+          await outcome({{ waitForOthers: true }}),
+          await outcome({{ onApproval: () => 'no' }}).catch((error) => [error.message]),
+        ]));
+        bedrock.close();
+    """
+    denied, approved, asked, left, neither = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    assert denied[0] == "APPROVAL_DECISION_DENY"
+    assert "without an answer" in denied[1]
+    assert approved == ["APPROVAL_DECISION_APPROVE", ""]
+    assert asked == ["APPROVAL_DECISION_DENY", ""]
+    assert left == ["APPROVAL_DECISION_APPROVE", "later"]
+    assert neither == ["onApproval returned no, neither true nor false"]
+
+
 def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
     node: Node, scripted: ServerProcess, twin: Twin, tmp_path: Path
 ) -> None:
@@ -92,7 +169,9 @@ def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
           if (runStopped) stops.push(runStopped.reason);
         }}
         const history = [];
-        for await (const message of conversation.messages()) history.push(message.content[0].text);
+        for await (const {{ role, content }} of conversation.messages()) {{
+          if (role !== 'ROLE_SYSTEM') history.push(content[0].text);
+        }}
         console.log(JSON.stringify({{ said, history, stops, disposition: run.disposition }}));
         bedrock.close();
     """

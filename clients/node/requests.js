@@ -1,0 +1,67 @@
+/**
+ * Requests are checked before they are sent: the library that encodes them takes a name that does not exist for no
+ * name and "abc" for the number 0, and leaves out a field that it does not know.
+ */
+import protobuf from 'protobufjs';
+
+const INTEGER = /^[su]?int(32|64)$/;
+
+/** The messages of the contract, for `mistake`. `files` as protoc takes them, to be found in `folders` by `find`. */
+export function contractOf(files, find) {
+  const root = new protobuf.Root();
+  root.resolvePath = (_, file) => find(file) ?? protobuf.util.path.resolve('', file);
+  return root.loadSync(files).resolveAll();
+}
+
+/** What is wrong with a message, as the path of the field and a text; null if nothing is. */
+export function mistake(type, value, path = '') {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return wrong(path, value, 'an object');
+  for (const [key, given] of Object.entries(value)) {
+    if (given === undefined || given === null) continue;
+    const found = inEntry(type, key, given, path ? `${path}.${key}` : key);
+    if (found) return found;
+  }
+  for (const { name, oneof } of type.oneofsArray) {
+    const set = oneof.filter((each) => (value[each] ?? null) !== null);
+    if (set.length > 1) return { path: path || name, text: `${set.join(' and ')} exclude each other: give one` };
+  }
+  return null;
+}
+
+function inEntry(type, key, value, path) {
+  const field = Object.hasOwn(type.fields, key) && type.fields[key];
+  if (!field) {
+    // What the server has sent may be sent back: there, the name of a oneof holds the name of the field that is set.
+    const members = Object.hasOwn(type.oneofs ?? {}, key) && type.oneofs[key].oneof;
+    if (members) return members.includes(value) ? null : wrong(path, value, `one of ${members.join(', ')}`);
+    const names = Object.keys(type.fields);
+    return { path, text: `there is no such field; ${names.length ? `choose one of: ${names.join(', ')}` : 'give none'}` };
+  }
+  const plain = typeof value === 'object' && !Array.isArray(value);
+  if (field.map && !plain) return wrong(path, value, 'an object');
+  if (field.repeated && !Array.isArray(value)) return wrong(path, value, 'an array');
+  if (!field.map && !field.repeated) return inValue(field, value, path);
+  for (const [index, each] of Object.entries(value)) {
+    const found = inValue(field, each, field.map ? `${path}.${index}` : `${path}[${index}]`);
+    if (found) return found;
+  }
+  return null;
+}
+
+function inValue({ type, resolvedType }, value, path) {
+  if (resolvedType instanceof protobuf.Type) return mistake(resolvedType, value, path);
+  if (resolvedType instanceof protobuf.Enum) {
+    const names = Object.keys(resolvedType.values);
+    const known = names.filter((name) => !name.endsWith('_UNSPECIFIED'));
+    return names.includes(value) ? null : wrong(path, value, `one of ${known.join(', ')}`);
+  }
+  if (type === 'string') return typeof value === 'string' ? null : wrong(path, value, 'a string');
+  if (type === 'bool') return typeof value === 'boolean' ? null : wrong(path, value, 'true or false');
+  if (type === 'bytes') return value instanceof Uint8Array ? null : wrong(path, value, 'a Buffer');
+  if (INTEGER.test(type)) return Number.isSafeInteger(value) ? null : wrong(path, value, 'a whole number');
+  return typeof value === 'number' ? null : wrong(path, value, 'a number');
+}
+
+function wrong(path, value, wanted) {
+  return { path: path || 'request', text: `${JSON.stringify(value) ?? String(value)} is not ${wanted}` };
+}
