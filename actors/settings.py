@@ -11,7 +11,7 @@ from actors.core.content import Message, MessageType, SystemKind, Text
 from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, MessageAdded
-from actors.core.states import TERMINAL, AgentTask, AwaitingSubAgents, AwaitingToolApproval, Idle, Ledger
+from actors.core.states import QUIET, TERMINAL, AgentTask, AwaitingSubAgents, AwaitingToolApproval, Idle, Ledger
 from actors.journal import Created, SettingsChanged
 from actors.machine import Draft
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Model
@@ -151,6 +151,10 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
     if "model" in wanted:
         if isinstance(record.state, TERMINAL):
             raise Rejected(Reason.TERMINAL)
+        if not isinstance(record.state, QUIET):
+            raise Rejected(
+                Reason.AGENT_BUSY, "agent is busy: cancel it or wait until it is done, then change the model"
+            )
         offered(runtime, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise Invalid("always_approved_tools", "tools can only be left out; approving one is the answer to a question")

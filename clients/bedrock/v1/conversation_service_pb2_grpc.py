@@ -279,8 +279,11 @@ class ConversationServiceServicer(object):
     def UpdateConversation(self, request, context):
         """Changes the slug, the title, the model or other settings of a conversation.
 
-        A change of the model is refused with AGENT_BUSY while a run is under way, and
-        with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). An
+        A change of the model is refused with AGENT_BUSY while anything is under way, a
+        wait for the next attempt and a summary included, and with TERMINAL once the
+        conversation is terminal (both FAILED_PRECONDITION). Other settings can be
+        changed at any time: policies hold from the next question or the end of the run
+        on, a budget from the next request to the model on. An
         unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless

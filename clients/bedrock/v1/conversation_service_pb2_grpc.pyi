@@ -96,8 +96,11 @@ class ConversationServiceStub:
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]
     """Changes the slug, the title, the model or other settings of a conversation.
 
-    A change of the model is refused with AGENT_BUSY while a run is under way, and
-    with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). An
+    A change of the model is refused with AGENT_BUSY while anything is under way, a
+    wait for the next attempt and a summary included, and with TERMINAL once the
+    conversation is terminal (both FAILED_PRECONDITION). Other settings can be
+    changed at any time: policies hold from the next question or the end of the run
+    on, a budget from the next request to the model on. An
     unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
@@ -462,8 +465,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
     """Changes the slug, the title, the model or other settings of a conversation.
 
-    A change of the model is refused with AGENT_BUSY while a run is under way, and
-    with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). An
+    A change of the model is refused with AGENT_BUSY while anything is under way, a
+    wait for the next attempt and a summary included, and with TERMINAL once the
+    conversation is terminal (both FAILED_PRECONDITION). Other settings can be
+    changed at any time: policies hold from the next question or the end of the run
+    on, a budget from the next request to the model on. An
     unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
@@ -849,8 +855,11 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversation_service_pb2.UpdateConversationResponse]]:
         """Changes the slug, the title, the model or other settings of a conversation.
 
-        A change of the model is refused with AGENT_BUSY while a run is under way, and
-        with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). An
+        A change of the model is refused with AGENT_BUSY while anything is under way, a
+        wait for the next attempt and a summary included, and with TERMINAL once the
+        conversation is terminal (both FAILED_PRECONDITION). Other settings can be
+        changed at any time: policies hold from the next question or the end of the run
+        on, a budget from the next request to the model on. An
         unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless

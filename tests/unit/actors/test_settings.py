@@ -14,12 +14,13 @@ from actors.core.content import SystemKind, ToolUse
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
+from actors.core.states import QUIET, TERMINAL, ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
 from actors.machine import Draft, Machine
 from actors.ports import ConversationRecord, SandboxReport
 from actors.requests import Continue, Create, Invalid, Update
 from actors.runtime import Runtime
 from actors.system_prompt import system_prompt
+from tests.machine.columns import Column, parent_columns
 
 
 def refused(reason: Reason) -> Any:
@@ -186,6 +187,26 @@ def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(ru
     over = msgspec.structs.replace(record, state=ContextExhausted(Ledger(), "x"), model="old")
     with refused(Reason.TERMINAL):
         settings.update(runtime, draft_of(runtime, over), Update(model="known"), 6)
+
+
+@pytest.mark.parametrize("column", parent_columns(), ids=lambda column: column.name)
+def test_the_model_changes_only_while_nothing_is_under_way(runtime: Runtime, column: Column) -> None:
+    """In a backoff and during a summary too: one run never talks to two models."""
+    record = msgspec.structs.replace(born(runtime), state=column.state, model="old")
+    busy, over = not isinstance(column.state, QUIET), isinstance(column.state, TERMINAL)
+    draft = draft_of(runtime, record)
+    if busy or over:
+        with refused(Reason.AGENT_BUSY if busy else Reason.TERMINAL):
+            settings.update(runtime, draft, Update(model="known"), 6)
+        assert draft.record == record
+    else:
+        settings.update(runtime, draft, Update(model="known"), 6)
+        assert draft.record.model == "known"
+    unchanged = draft_of(runtime, record)
+    settings.update(runtime, unchanged, Update(model="old"), 6)
+    assert unchanged.empty, "the model that it has is no change"
+    settings.update(runtime, unchanged, Update(title="T", approval_policy=ApprovalPolicy.ASK_ALL, budget=Budget(9)), 6)
+    assert unchanged.record.title == "T"
 
 
 def test_approvals_can_be_taken_back_but_not_given_by_an_update(runtime: Runtime) -> None:
