@@ -31,9 +31,10 @@ def spawned(draft: Draft, message_id: str) -> Spawned:
     return Spawned(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
 
 
-def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...]) -> Cancelled:
-    """The receipt of a cancel: what it stopped, and which background jobs it ended and left."""
-    summary = summarize(draft.record.state, draft.context)
+def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True) -> Cancelled:
+    """The receipt of a cancel: what it stopped, which background jobs it ended and left, and whether it is stored."""
+    now = draft.record if recorded else draft.before
+    summary = summarize(now.state, draft.context)
     if draft.empty:
         return Cancelled(
             no_op=not ended,
@@ -43,12 +44,13 @@ def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...
             surviving_jobs=surviving,
         )
     before = summarize(draft.before.state, draft.context)
-    fates = draft.find(QueueChanged)
+    fates = draft.find(QueueChanged) if recorded else ()
     return Cancelled(
         no_op=False,
         state=summary,
+        recorded=recorded,
         run=before.run,
-        revision=draft.record.last_seq,
+        revision=now.last_seq,
         llm_request_id=before.request_id,
         tool_use_ids=tuple(
             result.tool_use_id

@@ -20,7 +20,7 @@ from actors.core.notifications import QueueChanged
 from actors.core.states import AwaitingContinuation, AwaitingToolApproval, ContextExhausted
 from actors.effect_executor import live_run
 from actors.machine import Machine
-from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken
+from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken, StoreUnavailable
 from actors.requests import (
     Archive,
     Cancel,
@@ -187,15 +187,23 @@ class Commands:
     def cancel(self, request: Cancel, event: UserCancel) -> Cancelled:
         """Stop what is under way; `event` is the request as the machine takes it.
 
-        The background jobs first: to kill them takes nothing of the store.
+        The background jobs first: to kill them takes nothing of the store. If the store cannot take the cancel, all
+        the same is stopped, and the receipt says so. Raises StoreUnavailable if nothing is awake that it could stop.
         """
         machine = self._road.load()
         ended: tuple[str, ...] = ()
         if request.kill_jobs and request.run_id in ("", live_run(machine.record)):
             ended = self._road.executor.end_jobs(machine.record.id)
-        draft = self._road.advance(event)
+        draft = machine.draft()
+        draft.run(event)
+        try:
+            self._road.perform(machine, draft, urgent=True)
+            recorded = True
+        except StoreUnavailable:
+            self._road.executor.stop_unrecorded(draft.effects, draft.record, draft.context)
+            recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
-        return answers.cancelled(draft, ended=ended, surviving=surviving)
+        return answers.cancelled(draft, ended=ended, surviving=surviving, recorded=recorded)
 
     def _withdraw(self, message_id: str) -> QueueChanged:
         draft = self._road.advance(WithdrawMessage(self._road.now(), message_id))

@@ -208,13 +208,10 @@ class ConversationActor(Actor):
                 raise Rejected(Reason.STORE_UNAVAILABLE)
             return self._commands.carry_out(request)
         event = cancel_event(request, self._road.now())
-        try:
-            return self._commands.cancel(request, event)
-        except StoreUnavailable:
-            awake = self._road.machine is not None
-            if awake and not any(_covers(entry, event) for entry in self._backlog):
-                self._backlog.put_off(Outcome(event), first=True)
-            raise
+        receipt = self._commands.cancel(request, event)
+        if not receipt.recorded and not any(_covers(entry, event) for entry in self._backlog):
+            self._backlog.put_off(Outcome(event), first=True)
+        return receipt
 
     # --- deletion ---------------------------------------------------------------------------------------------
 

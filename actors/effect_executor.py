@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,13 @@ class EffectExecutor:
             case NotifyParent(result=result):
                 self._tell_parent(record, result)
         self._runtime.faults.hit(f"effect.after.{point}")
+
+    def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
+        """Of what a cancel decided, carry out what stops something; the rest comes when the store has it. Each of
+        these may be carried out twice."""
+        for effect in effects:
+            if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
+                self.perform(effect, record, context)
 
     def rest(self) -> None:
         """Nothing is under way: let the tool runner end once its last process tree is gone, and stop what sub-agents

@@ -96,6 +96,9 @@ class Cancelled(Struct, frozen=True):
 
     no_op: bool
     state: StateSummary
+    recorded: bool = True
+    """False: all of this was stopped, but the store cannot take it yet. It will be tried again; `state` is still that
+    of before, and what becomes of the queue is not decided."""
     run: str = ""
     revision: int = 0
     """The newest revision after the cancel."""

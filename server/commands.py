@@ -159,4 +159,5 @@ def cancelled(facts: Facts, conversation_id: str, answer: requests.Cancelled, at
         surviving_jobs=answer.surviving_jobs,
         ended_jobs=answer.ended_jobs,
         revision=0 if answer.no_op else answer.revision,
+        unrecorded=not answer.recorded,
     )

@@ -106,6 +106,12 @@ async function take(line) {
   talking = question = null;
 }
 
+/** Stop what is under way. */
+async function cancel() {
+  const { unrecorded } = await conversation.cancel({ discardQueued: true });
+  if (unrecorded) note('stopped, but not recorded yet: the server cannot store it now and tries again');
+}
+
 /** Wait for something; what Bedrock refuses is told. */
 async function report(work) {
   try {
@@ -124,7 +130,7 @@ async function main() {
     ? bedrock.conversation(`conversations/${resume.replace(/^conversations\//, '')}`)
     : await bedrock.create({ workingDirectory, approvalPolicy: `APPROVAL_POLICY_${policy.toUpperCase()}` });
   note(conversation.name);
-  process.on('SIGINT', () => (talking ? report(conversation.cancel({ discardQueued: true })) : process.exit(130)));
+  process.on('SIGINT', () => (talking ? report(cancel()) : process.exit(130)));
   const lines = createInterface({ input: process.stdin });
   lines.on('line', (line) => report(take(line)));
   lines.on('close', () => {

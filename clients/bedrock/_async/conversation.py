@@ -238,6 +238,9 @@ class AsyncConversation:
     ) -> v1.CancelConversationResponse:
         """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
 
+        If the server cannot store the cancel now, for example on a full disk, everything is stopped all the same and
+        the receipt says `unrecorded`; it is stored as soon as that is possible.
+
         Args:
             run: Stop only this run, so that a late cancel never hits the next one.
             discard_queued: Drop queued follow-ups as well.

@@ -14,7 +14,7 @@ from bedrock.cli.connection import connect
 from bedrock.cli.names import NAME
 from bedrock.cli.paint import one_line
 from bedrock.cli.text.output import print_text
-from bedrock.cli.words import counted
+from bedrock.cli.words import UNRECORDED, counted
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
 
@@ -70,6 +70,8 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
         *([counted(len(receipt.ended_jobs), "background job")] if receipt.ended_jobs else []),
     ]
     print_text("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
+    if receipt.unrecorded:
+        print_text(UNRECORDED)
     for steer in receipt.returned_steers:
         print_text(f"not delivered: {one_line(Message(steer).text, 100)}")
     _still_running(receipt.surviving_jobs, conversation)

@@ -18,6 +18,7 @@ from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
+from bedrock.cli.words import UNRECORDED
 from bedrock.errors import BedrockError
 from bedrock.messages import Approval
 
@@ -198,6 +199,8 @@ class ChatSession:
             return
         if receipt.no_op:
             self.say(self.paint.dim("· there is nothing to cancel"))
+        if receipt.unrecorded:
+            self.say(self.paint.careful(f"· {UNRECORDED}"))
         self.view.jobs = len(receipt.surviving_jobs)
         if receipt.ended_jobs:
             self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))

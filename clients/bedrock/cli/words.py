@@ -8,6 +8,9 @@ from bedrock._shared.names import enum_name
 #: Of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
 
+#: Of a cancel that the server could not store.
+UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
+
 #: Of a change of the mode, by what the server calls its notice.
 MODES = {
     v1.SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: (

@@ -631,6 +631,7 @@ class CancelConversationResponse(_message.Message):
     SURVIVING_JOBS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     ENDED_JOBS_FIELD_NUMBER: _builtins.int
+    UNRECORDED_FIELD_NUMBER: _builtins.int
     no_op: _builtins.bool
     """Whether there was nothing to cancel, and no background job to end. All other
     fields but `state` and `surviving_jobs` are unset then.
@@ -646,6 +647,13 @@ class CancelConversationResponse(_message.Message):
     """
     revision: _builtins.int
     """The newest revision after the cancel."""
+    unrecorded: _builtins.bool
+    """Whether the cancel is not stored yet, because the store takes nothing now, for
+    example on a full disk. All that is named here was stopped all the same. The
+    server stores the cancel as soon as it can, and tells it by events; until then
+    `state` and `revision` are still those of before, and the steers and follow-ups
+    that wait are not decided about.
+    """
     @_builtins.property
     def state(self) -> _conversation_pb2.ConversationState:
         """The state right after the cancel. It is already that of the next run if a
@@ -694,10 +702,11 @@ class CancelConversationResponse(_message.Message):
         surviving_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
         ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        unrecorded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_follow_ups", b"discarded_follow_ups", "ended_jobs", b"ended_jobs", "llm_request_id", b"llm_request_id", "no_op", b"no_op", "returned_steers", b"returned_steers", "revision", b"revision", "run", b"run", "state", b"state", "sub_agents", b"sub_agents", "surviving_jobs", b"surviving_jobs", "tool_use_ids", b"tool_use_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discarded_follow_ups", b"discarded_follow_ups", "ended_jobs", b"ended_jobs", "llm_request_id", b"llm_request_id", "no_op", b"no_op", "returned_steers", b"returned_steers", "revision", b"revision", "run", b"run", "state", b"state", "sub_agents", b"sub_agents", "surviving_jobs", b"surviving_jobs", "tool_use_ids", b"tool_use_ids", "unrecorded", b"unrecorded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

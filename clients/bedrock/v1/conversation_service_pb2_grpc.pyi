@@ -174,7 +174,8 @@ class ConversationServiceStub:
     Background jobs that earlier tool calls left running on purpose go on, unless
     `kill_jobs` is set; the answer lists both kinds.
 
-    The call is never refused because of the state. If there is nothing to cancel
+    The call is never refused because of the state, nor because the store is full:
+    what runs is stopped then, too, and `unrecorded` is set. If there is nothing to cancel
     and no job to end it succeeds with `no_op`. A second cancel changes nothing,
     except that it can add `discard_queued` while sub-agents are ending. A
     cancelled sub-agent has failed.
@@ -543,7 +544,8 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     Background jobs that earlier tool calls left running on purpose go on, unless
     `kill_jobs` is set; the answer lists both kinds.
 
-    The call is never refused because of the state. If there is nothing to cancel
+    The call is never refused because of the state, nor because the store is full:
+    what runs is stopped then, too, and `unrecorded` is set. If there is nothing to cancel
     and no job to end it succeeds with `no_op`. A second cancel changes nothing,
     except that it can add `discard_queued` while sub-agents are ending. A
     cancelled sub-agent has failed.
@@ -963,7 +965,8 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         Background jobs that earlier tool calls left running on purpose go on, unless
         `kill_jobs` is set; the answer lists both kinds.
 
-        The call is never refused because of the state. If there is nothing to cancel
+        The call is never refused because of the state, nor because the store is full:
+        what runs is stopped then, too, and `unrecorded` is set. If there is nothing to cancel
         and no job to end it succeeds with `no_op`. A second cancel changes nothing,
         except that it can add `discard_queued` while sub-agents are ending. A
         cancelled sub-agent has failed.

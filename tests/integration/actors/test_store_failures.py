@@ -9,7 +9,7 @@ import pytest
 
 from actors.core.content import ToolUse
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import RunStop, ToolTreeReaped
+from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.ports import StoreDamaged, ToolOutput
 from actors.requests import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
@@ -111,8 +111,9 @@ def test_a_cancel_strikes_at_once_and_is_stored_before_everything_that_waits(sha
     talk.send("hello")
     exchange = talk.exchange()
     shaky.store.down = True
-    with refused(Reason.STORE_UNAVAILABLE):
-        talk.cancel()
+    receipt = talk.cancel()
+    assert (receipt.recorded, receipt.no_op, receipt.llm_request_id) == (False, False, f"{talk.id}:r1")
+    assert (receipt.state.kind, receipt.revision) == ("llm_requesting", talk.record.last_seq), "what is stored still"
     assert exchange.cancel.cancelled
     refusal(shaky)
     shaky.store.down = False
@@ -120,6 +121,18 @@ def test_a_cancel_strikes_at_once_and_is_stored_before_everything_that_waits(sha
     assert talk.texts() == ["hello"]
     assert shaky.model.asked == 1, "the aborted request was taken for one that failed"
     assert [(stop.reason.value, stop.detail) for stop in talk.found(RunStop)] == [("interrupted", "")]
+
+
+def test_what_a_cancel_has_queued_up_is_decided_when_it_is_stored(shaky: World) -> None:
+    talk = shaky.create()
+    talk.send("hello")
+    talk.exchange()
+    talk.send("by the way", delivery="steer")
+    shaky.store.down = True
+    assert talk.cancel().returned == ()
+    shaky.store.down = False
+    talk.rest(Idle)
+    assert [told.fate for told in talk.found(QueueChanged)] == [Fate.QUEUED, Fate.RETURNED]
 
 
 def test_a_cancel_overtakes_an_answer_that_waits_for_the_store(shaky: World) -> None:
@@ -130,10 +143,8 @@ def test_a_cancel_overtakes_an_answer_that_waits_for_the_store(shaky: World) -> 
     exchange.say("hi")
     refusal(shaky)
     for _ in range(5):
-        with refused(Reason.STORE_UNAVAILABLE):
-            talk.cancel()
-    with refused(Reason.STORE_UNAVAILABLE):
-        talk.cancel(discard_queued=True)
+        assert not talk.cancel().recorded
+    assert not talk.cancel(discard_queued=True).recorded
     shaky.store.down = False
     talk.rest(Idle)
     assert talk.texts() == ["hello"]
@@ -147,8 +158,8 @@ def test_a_cancelled_tool_is_dead_and_starts_no_more_though_its_cancel_was_late_
     run = talk.tool()
     run.reap.set()
     shaky.store.down = True
-    with refused(Reason.STORE_UNAVAILABLE):
-        talk.cancel()
+    receipt = talk.cancel()
+    assert (receipt.recorded, receipt.tool_use_ids) == (False, ("t1", "t2"))
     assert run.context.cancel.cancelled
     refusal(shaky)
     shaky.store.down = False
@@ -199,8 +210,7 @@ def test_a_cancel_that_was_stored_though_it_was_refused_is_known_again(
     ticks = itertools.count(shaky.clock.now_ms())
     monkeypatch.setattr(shaky.clock, "now_ms", lambda: next(ticks))
     shaky.store.lies = 1
-    with refused(Reason.STORE_UNAVAILABLE):
-        talk.cancel()
+    assert not talk.cancel().recorded
     talk.rest(Idle)
     talk.ask(Update(title="afterwards"))
     assert talk.record.epoch == owner, "it was taken for somebody else's"

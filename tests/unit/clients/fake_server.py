@@ -197,6 +197,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.restricted_available = True
         self.sandbox = v1.GetServerInfoResponse.Sandbox()
         """What GetServerInfo tells of the sandbox in place of what it usually does."""
+        self.full = False
+        """The store takes nothing: a cancel is carried out and not recorded."""
         self.jobs: list[str] = []
         """Handles of background jobs."""
         self.oldest_revision = 0
@@ -491,6 +493,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 answer.no_op = not ended
                 return answer
             run = state_now.run
+            if self.full:
+                answer.run, answer.llm_request_id, answer.unrecorded = run, "r1", True
+                return answer
             self._pending.clear()
             self._append(state("cancelling", run))
             self._append(state("idle"))

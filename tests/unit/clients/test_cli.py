@@ -412,6 +412,10 @@ def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -
     assert program("cancel", SLUG).stdout == "there is nothing to cancel\n"
     fake.answers.append(uses_tool("rm x", "", "", ask=True))
     program("ask", "Remove x")
+    fake.full = True
+    unrecorded = "stopped, but not recorded yet: the server cannot store it now and tries again"
+    assert program("cancel", SLUG).stdout == f"cancelled: a request to the model\n{unrecorded}\n"
+    fake.full = False
     assert program("cancel", SLUG, "--discard-queued").stdout == "cancelled\n"
     request = fake.asked(v1.CancelConversationRequest)[-1]
     assert isinstance(request, v1.CancelConversationRequest)
