@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from actors.core import budget
-from actors.core.content import Message, MessageType, SystemKind, Text
+from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, MessageAdded
@@ -88,11 +88,31 @@ def succession(
     messages: tuple[Message, ...] = ()
     if request.include_summary:
         text = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
+        if unanswered := _unanswered(runtime, parent):
+            text += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
         seed = Message(f"{successor.id}:0:1", 1, MessageType.SYSTEM, (Text(text),), at, kind=SystemKind.SUMMARY)
         messages = (seed,)
         successor = msgspec.structs.replace(successor, state=Idle(Ledger(seq=1)), last_seq=1)
     change(draft, at, continued_by=successor.id)
     return successor, _birth(successor, None, messages)
+
+
+_LEFT_OVER = (
+    "These messages of the user waited when the earlier conversation's context was used up. They have not been "
+    "answered, and nothing was done about them. Take them up when the user comes back to them:"
+)
+
+
+def _unanswered(runtime: Runtime, exhausted: ConversationRecord) -> str:
+    """The follow-ups that were discarded when the context was used up: what stands behind the summary."""
+    last = exhausted.state.ledger.seq
+    most = runtime.limits.max_queue + 1
+    texts: list[str] = []
+    for message in reversed(runtime.store.messages(exhausted.id, after=max(0, last - most), limit=most)):
+        if message.type is not MessageType.USER:
+            break
+        texts.append(text_of(message.content) or "(an image)")
+    return "\n\n".join(f"- {text}" for text in reversed(texts))
 
 
 def sub_agent(

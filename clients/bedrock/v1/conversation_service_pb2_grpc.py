@@ -63,6 +63,13 @@ class ConversationServiceStub(object):
     (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
     gives up this protection.
 
+    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    and ContinueConversation of one conversation share their ids, and the same id in
+    another conversation is another call. The ids of CreateConversation count within
+    the caller alone. They are kept as long as their conversation, and those of
+    CreateConversation for ever: once what it created is deleted, a repetition is
+    NOT_FOUND.
+
     # Pages
 
     Lists have pages. `page_size` is an upper limit: a page may be shorter, since
@@ -237,6 +244,13 @@ class ConversationServiceServicer(object):
     the server. The same id with another body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
     gives up this protection.
+
+    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    and ContinueConversation of one conversation share their ids, and the same id in
+    another conversation is another call. The ids of CreateConversation count within
+    the caller alone. They are kept as long as their conversation, and those of
+    CreateConversation for ever: once what it created is deleted, a repetition is
+    NOT_FOUND.
 
     # Pages
 
@@ -440,7 +454,11 @@ class ConversationServiceServicer(object):
         working directory, model, mode and settings. Nothing runs yet.
 
         A conversation has one successor at most: if it exists, it is returned, and
-        the fields of the request have no further effect. Refused with
+        the fields of the request have no further effect. Follow-ups that waited when
+        the context was used up are not queued again: each is in the history of the old
+        conversation, with FATE_DISCARDED and a request cycle that ended before it
+        began. A successor that begins with the summary is told of their texts; to have
+        them done, send them again. Refused with
         NOT_EXHAUSTED (FAILED_PRECONDITION) if its context is not used up, with
         CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
         written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
@@ -833,6 +851,13 @@ class ConversationService(object):
     the server. The same id with another body is refused with REQUEST_ID_REUSED
     (ALREADY_EXISTS). Refused calls are not remembered. An empty id is allowed and
     gives up this protection.
+
+    An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
+    and ContinueConversation of one conversation share their ids, and the same id in
+    another conversation is another call. The ids of CreateConversation count within
+    the caller alone. They are kept as long as their conversation, and those of
+    CreateConversation for ever: once what it created is deleted, a repetition is
+    NOT_FOUND.
 
     # Pages
 

@@ -8,8 +8,9 @@ import pytest
 
 from actors.core.content import ToolUse, Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.notifications import ContextWarning, RunStop
+from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted
+from actors.requests import Continue
 
 World = Any
 
@@ -45,3 +46,37 @@ def test_a_summary_that_cannot_be_had_is_replaced(world: World) -> None:
     for _ in range(3):
         talk.exchange().fail(ErrorKind.SERVER_ERROR, "overloaded")
     assert talk.rest(ContextExhausted).summary.startswith("The context is used up and no summary could be written.")
+
+
+def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_told(world: World) -> None:
+    talk = world.create()
+    talk.send("go on")
+    exchange = talk.exchange()
+    for text in ("then the tests", "then the docs"):
+        talk.send(text, delivery="follow_up")
+    exchange.say("That is all I could do.", usage=full(world))
+    talk.exchange().say("the summary")
+    talk.rest(ContextExhausted)
+    fates = [(told.input.text, told.fate) for told in talk.found(QueueChanged) if told.fate is not Fate.QUEUED]
+    assert fates == [("then the tests", Fate.DISCARDED), ("then the docs", Fate.DISCARDED)]
+    assert [stop.detail for stop in talk.found(RunStop)] == ["context_exhausted", "not_run", "not_run"]
+
+    successor = talk.ask(Continue(include_summary=True))
+
+    (seed,) = world.truth.messages(successor.id, after=0, limit=10)
+    assert successor.state.ledger.follows == ()
+    assert "the summary\n\n" in seed.content[0].text
+    assert seed.content[0].text.endswith("comes back to them:\n\n- then the tests\n\n- then the docs")
+
+
+def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the_summary(world: World) -> None:
+    talk = world.create()
+    talk.send("go on")
+    talk.exchange().say("That is all I could do.", usage=full(world))
+    talk.exchange().say("the summary")
+    talk.rest(ContextExhausted)
+
+    successor = talk.ask(Continue(include_summary=True))
+
+    (seed,) = world.truth.messages(successor.id, after=0, limit=10)
+    assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")

@@ -39,6 +39,8 @@ from actors.requests import (
     NotFound,
     Resolve,
     Send,
+    Spawn,
+    SpawnTask,
     Trigger,
     Update,
     etag_of,
@@ -370,6 +372,27 @@ def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> 
     assert talk.texts().count("once") == 1
     with refused(Reason.REQUEST_ID_REUSED):
         talk.ask(Send("other", request_id=request.request_id, body_hash="x"))
+
+
+def test_a_request_id_counts_within_its_conversation_and_for_creations_within_their_caller(world: World) -> None:
+    """Whatever the command is: one id is one command of a conversation."""
+    request_id = "44444444-4444-4444-8444-444444444444"
+    create = Create("tester", "/tmp", request_id=request_id, body_hash="c")
+    mine = world.supervisor.create(create).result(10)
+    yours = world.supervisor.create(msgspec.structs.replace(create, principal="another")).result(10)
+    assert mine.id != yours.id
+    assert world.supervisor.create(create).result(10).id == mine.id
+    talks = [type(world.create())(world, record.id) for record in (mine, yours)]
+    for talk in talks:
+        answer = talk.ask(Send("go", request_id=request_id, body_hash="s"))
+        assert not answer.duplicate, "the same id elsewhere is another command"
+        talk.exchange().say("done")
+        talk.rest(Idle)
+        assert talk.ask(Send("go", request_id=request_id, body_hash="s")).duplicate
+        with refused(Reason.REQUEST_ID_REUSED):
+            talk.ask(Spawn((SpawnTask("look"),), request_id=request_id, body_hash="p"))
+        with refused(Reason.REQUEST_ID_REUSED):
+            talk.ask(Continue(request_id=request_id, body_hash="n"))
 
 
 def test_a_refused_command_may_be_sent_again_under_its_id(world: World) -> None:
