@@ -26,13 +26,18 @@ class TokenAuth:
     """Compares what calls bring with the one token."""
 
     def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._expected = token.encode()
 
     def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Who calls; None if the metadata holds no valid token. Takes as long for a wrong one as for the right one."""
+        """Who calls; None if the metadata holds no valid token. Takes as long for a wrong one as for the right one.
+
+        The scheme may be written in any case, and be followed by more than one space (RFC 6750, RFC 9110).
+        """
         given = next((value for key, value in metadata if key == "authorization"), "")
         raw = given.encode() if isinstance(given, str) else given
-        return PRINCIPAL if hmac.compare_digest(raw, self._expected) else None
+        scheme, _, token = raw.partition(b" ")
+        same = hmac.compare_digest(token.lstrip(b" "), self._expected)
+        return PRINCIPAL if same and scheme.lower() == b"bearer" else None
 
 
 def read_or_create_token(path: Path) -> str:

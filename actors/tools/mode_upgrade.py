@@ -54,13 +54,16 @@ SPEC = ToolSpec(
     traits=ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
 )
 
-_BLOCKED = re.compile(
+_WORDS = (
     r"Read-only file system|EROFS|Permission denied|EACCES|Operation not permitted|EPERM|Network is unreachable"
     r"|Name or service not known|Temporary failure in name resolution|Could not resolve host|getaddrinfo|ENETUNREACH"
-    r"|EAI_AGAIN",
-    re.IGNORECASE,
+    r"|EAI_AGAIN"
 )
+_BLOCKED = re.compile(_WORDS, re.IGNORECASE)
 """What programs say when the restricted mode stops them: what cannot be written, and what has no network."""
+_REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
+"""The same where the command as a whole went well, so that the words may be what it was to find: only in a line that
+begins as programs begin theirs, with a name and a colon (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
 
 _LOOKED_AT = 16 * 1024
 """Bytes at the end of an output in which the mode is looked for."""
@@ -78,8 +81,10 @@ class ModeUpgradeTool:
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """A line for a command that failed: that the mode may be why, and how to ask; "" if nothing speaks for it."""
-    if mode is not Mode.RESTRICTED or end.exit_code == 0:
+    """A line for a command that failed, or a part of which did: that the mode may be why, and how to ask; "" if
+    nothing speaks for it."""
+    if mode is not Mode.RESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")
-    return HOW_TO_ASK if _BLOCKED.search(said) else ""
+    refused = _REFUSAL if end.exit_code == 0 else _BLOCKED
+    return HOW_TO_ASK if refused.search(said) else ""

@@ -58,7 +58,12 @@ TOKEN = "t" * 43
     [
         ((("authorization", f"Bearer {TOKEN}"),), PRINCIPAL),
         ((("user-agent", "x"), ("authorization", f"Bearer {TOKEN}")), PRINCIPAL),
-        ((("authorization", f"bearer {TOKEN}"),), None),
+        ((("authorization", f"bearer {TOKEN}"),), PRINCIPAL),
+        ((("authorization", f"BEARER  {TOKEN}"),), PRINCIPAL),
+        ((("authorization", f"Basic {TOKEN}"),), None),
+        ((("authorization", f"Bearer{TOKEN}"),), None),
+        ((("authorization", f" {TOKEN}"),), None),
+        ((("authorization", f"bearer {TOKEN.upper()}"),), None),
         ((("authorization", TOKEN),), None),
         ((("authorization", f"Bearer {TOKEN}x"),), None),
         ((("authorization", f"Bearer {TOKEN[:-1]}"),), None),

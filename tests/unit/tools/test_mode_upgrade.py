@@ -60,7 +60,9 @@ def test_a_command_that_the_mode_stopped_is_told_how_to_ask(output: str) -> None
     assert hint(Mode.RESTRICTED, end(output)) == HOW_TO_ASK
     assert hint(Mode.RESTRICTED, end("", tail=output)) == HOW_TO_ASK
     assert hint(Mode.RESTRICTED, end(output, exit_code=None)) == HOW_TO_ASK
+    assert hint(Mode.RESTRICTED, end(f"building\n{output}\ndone\n", exit_code=0)) == HOW_TO_ASK, "`…; echo done`"
     assert hint(Mode.UNRESTRICTED, end(output)) == ""
+    assert hint(Mode.UNRESTRICTED, end(output, exit_code=0)) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,8 @@ def test_a_command_that_the_mode_stopped_is_told_how_to_ask(output: str) -> None
         end("cat: x: No such file or directory"),
         end("1 failed, 2 passed"),
         end("Permission denied, but it went well", exit_code=0),
+        end("src/errors.py:12:    raise Error('Permission denied')\n", exit_code=0),
+        end("| EACCES | Permission denied |\n", exit_code=0),
         end("Permission denied " + "x" * 50_000),
     ],
 )
