@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from actors.ports import Launch, ProcessEnd, ProcessStartFailed, SandboxUnavailable
 from actors.ports.resources import lacking
-from actors.sandbox import toolhost
+from actors.sandbox import lost, toolhost
 from actors.sandbox.capture import Capture
 
 log = logging.getLogger(__name__)
@@ -35,11 +35,12 @@ WALL_GRACE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5
 """How long the server looks for itself whether a tree is dead whose host did not tell."""
 
-LIMITS = ("", "wall", "processes")
+LIMITS = ("", "wall", "processes", "memory")
 """As the tool host numbers them."""
 
 STAGES = {
     "fork": "no process could be created",
+    "group": "its control groups could not be joined",
     "session": "its session could not be made",
     "cwd": "the working directory cannot be entered",
     "limits": "its limits could not be set",
@@ -75,6 +76,12 @@ class InitProcess:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def go_on(self) -> None:
+        """SIGCONT it, likewise: stopped, it would clear nothing."""
+        if self._pidfd is not None and self._ours:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+
     def gone(self, seconds: float) -> bool:
         """Whether it is known to have ended within `seconds`."""
         if self._pidfd is None:
@@ -89,7 +96,8 @@ class InitProcess:
             self._pidfd = None
 
 
-OnEnd: TypeAlias = "Callable[[HostedTree, subprocess.Popen[bytes]], None]"
+OnEnd: TypeAlias = "Callable[[HostedTree, subprocess.Popen[bytes], lost.Trace | None], None]"
+"""Is told of a tree's end, of its host, and by what those are known that may have outlived it."""
 
 
 class HostedTree:
@@ -104,9 +112,12 @@ class HostedTree:
         control: socket.socket,
         launch: Launch,
         on_output: Callable[[bytes], None],
+        *,
         on_end: OnEnd,
+        trace: lost.Trace,
     ) -> None:
         self._host = host
+        self._trace = trace
         self._control = control
         self._on_output: Callable[[bytes], None] | None = on_output
         self._on_end = on_end
@@ -120,6 +131,7 @@ class HostedTree:
         self._changed = threading.Condition()
         # all below under _changed
         self._init: InitProcess | None = None
+        self._grouped = False
         self._started = False
         self._refusal: Exception | None = None
         self._report: tuple[int, ...] | None = None
@@ -210,9 +222,10 @@ class HostedTree:
         self._control.close()
         if self._init is not None:
             self._init.close()
+        lost.remove_groups(self._trace)
         if leaked:
             log.error("a tool's process tree outlived its kill")
-        self._on_end(self, self._host)
+        self._on_end(self, self._host, self._trace if leaked else None)
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
@@ -246,7 +259,7 @@ class HostedTree:
         """Do the work of a host that is dead or does not report; whether the tree is known to be dead.
 
         Without a namespace init is not killed before the tree is known to be dead: once its host is gone it is the
-        one that goes on killing what is left.
+        one that goes on killing what is left. If the tool has killed it, the call's marks tell what is left.
         """
         confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
         if self._host.poll() is None:
@@ -257,7 +270,11 @@ class HostedTree:
             return True
         if init.namespace or confirmed:
             init.kill()
-        return init.gone(CONFIRM_SECONDS) and (init.namespace or confirmed)
+            return init.gone(CONFIRM_SECONDS)
+        init.go_on()
+        killed, certain = lost.kill_lost(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
+        self._reaped.update(killed)
+        return init.gone(CONFIRM_SECONDS) and (certain or self._cleared)
 
     def _sweep(self) -> bool:
         """Kill what is below a host that lives but does not report; whether nothing is left there.
@@ -323,7 +340,8 @@ class HostedTree:
             return
         with self._changed:
             if kind == toolhost.INIT:
-                pid, namespace = _numbers(content)
+                pid, namespace, grouped = _numbers(content)
+                self._grouped = bool(grouped)
                 self._init = InitProcess(pid, bool(namespace), self._host.pid)
             elif kind == toolhost.STARTED:
                 self._started = True

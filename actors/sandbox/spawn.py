@@ -18,9 +18,14 @@ from typing import Any, BinaryIO
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
 from actors.ports.resources import lacking
-from actors.sandbox import toolhost
+from actors.sandbox import lost, toolhost
+from actors.sandbox.control_groups import ControlGroups, Described
 from actors.sandbox.hosted import HostedTree
 from actors.sandbox.private import PrivateRoot, remove
+from actors.sandbox.server_files import ServerFiles
+
+CLOSE_SECONDS = 0.5
+"""How long the end of the server looks for what each lost call may have left."""
 
 START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
 """What the interpreter of a tool host runs; its place is for the number of the file that holds the compiled program."""
@@ -35,13 +40,25 @@ class ToolHostSandbox:
     `protected` is kept from restricted programs, and from the others where the report says so. Nobody may have to
     wait for a private directory: in tier A they share one mount point, and each has its own memory there; in tier B
     each has its own directory, removed when the call has ended.
+
+    `groups`: control groups by which the kernel bounds each call, closed with the sandbox. Without them, or without
+    one for something, the tool host counts.
     """
 
-    def __init__(self, report: SandboxReport, *, protected: Iterable[str] = (), pid_namespace: bool = True) -> None:
+    def __init__(
+        self,
+        report: SandboxReport,
+        *,
+        protected: Iterable[str] = (),
+        pid_namespace: bool = True,
+        groups: ControlGroups | None = None,
+    ) -> None:
         self._report = report
-        self._protected = tuple(sorted({os.path.realpath(path) for path in protected}))
+        self._files = ServerFiles(protected)
+        self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
-        self._private = PrivateRoot(self._protected) if report.restriction_available else None
+        self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
+        self._lost: list[lost.Trace] = []
         self._directories: dict[HostedTree, str] = {}
         self._lock = threading.Lock()
         self._live: set[HostedTree] = set()
@@ -55,7 +72,7 @@ class ToolHostSandbox:
 
     @property
     def protected(self) -> tuple[str, ...]:
-        return self._protected
+        return self._files.real()
 
     @property
     def live(self) -> int:
@@ -90,8 +107,13 @@ class ToolHostSandbox:
         for tree in live:
             tree.wait()
         self._reap_lingering()
+        for trace in self._lost:
+            lost.kill_lost(trace, CLOSE_SECONDS, grouped=False)
+            lost.remove_groups(trace)
         if self._private is not None:
             self._private.close()
+        if self._groups is not None:
+            self._groups.close()
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[HostedTree, bytes]:
         """A tool host that waits for its launch, and that launch."""
@@ -101,7 +123,8 @@ class ToolHostSandbox:
                 stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else -1
                 unowned = opened.enter_context(ExitStack())
                 directory = self._private_directory(launch, unowned)
-                description = self._describe(launch, stdin, directory)
+                trace, groups = self._trace(launch)
+                description = self._describe(launch, stdin, directory, trace, groups)
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(theirs.close)
                 unowned.callback(ours.close)
@@ -111,7 +134,7 @@ class ToolHostSandbox:
                 raise ProcessStartFailed(
                     lacking(error) or f"the tool host could not be started: {error.strerror}"
                 ) from error
-            tree = HostedTree(host, ours, launch, on_output, self._ended)
+            tree = HostedTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
             self._register(tree, directory)
         return tree, description
 
@@ -125,32 +148,49 @@ class ToolHostSandbox:
         unowned.callback(remove, directory)
         return directory
 
-    def _restriction(self, directory: str) -> dict[str, Any]:
-        """What a restricted program is held by. In tier B it must not see those of other calls either."""
-        others = [os.path.dirname(directory)] if self._report.tier == "B" else []
+    def _trace(self, launch: Launch) -> tuple[lost.Trace, list[Described]]:
+        """By what the call's processes are known, and the control groups that it is to make."""
+        in_memory = toolhost.PRIVATE_BYTES + toolhost.SHARED_BYTES if self._report.tier == "A" else 0
+        groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
+        return lost.Trace(lost.new_number(), tuple(folder for folder, *_ in groups)), groups
+
+    def _restriction(self, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
+        """What a restricted program is held by. In tier B it must not see those of other calls either.
+
+        In tier A directories are masked, which is quicker than to leave them out of what may be read.
+        """
+        if self._report.tier == "B":
+            protected = (*hidden, os.path.dirname(directory))
+        else:
+            protected = tuple(path for path in hidden if not os.path.isdir(path))
         return {
             "tier": self._report.tier,
             "abi": self._report.landlock_abi,
             "private": os.fsencode(directory),
-            "protected": [os.fsencode(path) for path in (*self._protected, *others)],
+            "protected": [os.fsencode(path) for path in protected],
         }
 
-    def _describe(self, launch: Launch, stdin: int, directory: str) -> bytes:
+    def _describe(
+        self, launch: Launch, stdin: int, directory: str, trace: lost.Trace, groups: list[Described]
+    ) -> bytes:
         """The launch as the tool host reads it."""
         limits = launch.limits
         restricted = launch.mode is Mode.RESTRICTED
         closed = restricted and self._report.tier == "A"
         namespace = self._report.pid_namespace if closed else self._namespace and not restricted
         hides = closed or (namespace and self._report.hides_protected)
-        env = launch.env if not restricted else {**launch.env, **_at_home_in(directory)}
+        hidden = self._files.to_hide(launch.cwd) if hides or restricted else ()
+        env = {**launch.env, lost.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
             "cwd": _bytes(launch.cwd),
             "env": {_bytes(name): _bytes(value) for name, value in env.items()},
             "stdin": stdin,
             "namespace": namespace,
-            "hide": [os.fsencode(path) for path in self._protected] if hides else [],
-            "restrict": self._restriction(directory) if restricted else None,
+            "mark": trace.number,
+            "groups": groups,
+            "hide": [os.fsencode(path) for path in hidden] if hides else [],
+            "restrict": self._restriction(directory, hidden) if restricted else None,
             "limits": {name: getattr(limits, name) for name in limits.__struct_fields__},
         }
         return marshal.dumps(description)
@@ -165,9 +205,12 @@ class ToolHostSandbox:
         if closed:
             tree.kill()
 
-    def _ended(self, tree: HostedTree, host: subprocess.Popen[bytes]) -> None:
+    def _ended(self, tree: HostedTree, host: subprocess.Popen[bytes], left: lost.Trace | None) -> None:
+        """Give up what the tree had; `left`: by what its processes are known that may still live."""
         with self._lock:
             directory = self._directories.pop(tree, None)
+            if left is not None:
+                self._lost.append(left)
         if directory is not None:
             remove(directory)
         with self._lock:

@@ -14,11 +14,12 @@ In a namespace the death of init is the death of everything, by the kernel. With
 inherit all orphans, and `clear` kills and reaps until the kernel says that no child is left. Either way the host is
 done only when waitpid answers ECHILD. Who dies, and what follows:
 
-    told to kill, out of time    the host kills init and clears; so it does with too many processes
+    told to kill, out of time    the host kills init and clears; so it does with too many processes or too much memory
     main ended                   its output is drained, then what it left behind is killed likewise
     the server                   the control socket ends or fails: the host clears
     init                         the status pipe ends: the host clears
     the host                     init is signalled: in a namespace it dies and takes all along, else it clears itself
+    host and init, by the tool   only without a namespace: the server finds what is left by its mark or control group
 
 The host must outlive its server to clean up, so it never asks to die with it. PR_SET_PDEATHSIG is used only between
 these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only after the
@@ -28,11 +29,16 @@ Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if i
 
     server → host   the length of the launch in 4 bytes, then the launch (marshal of a dict: both ends are the same
                     interpreter) in packets; later KILL, or SIGNAL and a number for main's process group
-    host → server   one byte of kind, then: INIT "pid namespace", STARTED, FAILED "stage errno", OUTPUT bytes,
+    host → server   one byte of kind, then: INIT "pid namespace grouped", STARTED, FAILED "stage errno", OUTPUT bytes,
                     END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host dead)
 
 Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {name: number, 0 none}, namespace bool,
-hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
+mark number or 0, groups [(path bytes, controllers text, unified bool, [(file text, content text)])], hide [path
+bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
+
+Limits. Time is the host's to keep. What one process may use is the kernel's (rlimits). How many processes there are,
+and how much memory they have together, is the kernel's where the call has control groups (or, for processes, where a
+namespace or a user's own limit says it); elsewhere the host counts (Census).
 
 Restriction. What is asked for is kept, or main does not exec (FAILED "restrict …", "hide …"). Everything is applied by
 processes of the call itself, so nothing of it outlasts the call, and in this order, because each step needs rights
@@ -43,8 +49,9 @@ that the next one takes away:
            read-only, private tmpfs over the private directory and /dev/shm; masks over what is hidden
     main   capabilities dropped for good, no_new_privs, Landlock, seccomp, exec
 
-Tier A needs all of it, tier B only what main does. In A the protected paths are masked, in B they get no rule of
-Landlock. Mounts are bound to init's namespace and end with it; none propagates outwards.
+Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that others need, too,
+gets no rule of Landlock either, so that one which takes its place stays closed. In B nothing is masked, and no
+protected path has a rule. Mounts are bound to init's namespace and end with it; none propagates outwards.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
@@ -69,7 +76,7 @@ else:
 KILL, SIGNAL = b"K", b"N"
 INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"I", b"S", b"X", b"O", b"E", b"C"
 
-WALL, PROCESSES = 1, 2
+WALL, PROCESSES, MEMORY = 1, 2, 3
 #: The limits that END can name; 0: none.
 
 CHUNK = 1 << 16
@@ -78,8 +85,18 @@ CHUNK = 1 << 16
 DRAIN_SECONDS = 0.2
 #: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
 
-CENSUS_SECONDS = 0.05
-#: How often processes are counted that the kernel does not bound.
+CENSUS_SECONDS = 0.05, 0.1, 0.5
+#: How often it is asked whether there are too many processes, whether they have too much memory, and whether the
+#: kernel has killed one of them for that.
+
+LOOK_SECONDS = 2.0
+#: How often the tree is looked at even if the machine's own figures do not move.
+
+LOOKING_SHARE = 20
+#: Measuring shared memory is slow: it is done at most this part of the time.
+
+BEHIND = 10
+#: By how much less a tree counts for the scheduler that its host has to count, and cannot step ahead of.
 
 CLEAR_SECONDS = 3.0
 #: How long what a call left behind may take to die before the host reports a leak (and goes on killing).
@@ -112,6 +129,7 @@ RESERVED_PIDS = 300
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 #: What the private directory and /dev/shm hold at most in tier A. In tier B only the size of each file is limited.
 
+CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
 #: System calls that are newer than 2019 have the same number on every architecture.
 
@@ -134,18 +152,28 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb", buffering=0) as file:
-                found.extend(map(int, file.readall().split()))
+            found.extend(map(int, contents(f"/proc/{pid}/task/{task}/children").split()))
     except OSError:
         pass  # ended while it was looked at; the caller looks again
     return found
 
 
+def contents(path: "str | bytes") -> bytes:
+    """What a file of /proc or of a control group says. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = b""
+        while data := os.read(file, CHUNK):
+            found += data
+        return found
+    finally:
+        os.close(file)
+
+
 def alive(pid: int) -> bool:
     """Whether `pid` exists and is not a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read(512).rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+        return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except (OSError, IndexError):
         return False
 
@@ -167,17 +195,23 @@ def descendants(root: int) -> list[int]:
     return list(walk(root))
 
 
+def below(root: int, most: int) -> list[int]:
+    """Processes below `root`, ended ones too, parents first: all, or of very many at least `most`."""
+    seen = children(root)
+    for pid in seen:
+        if len(seen) >= most:
+            break
+        seen.extend(children(pid))
+    return seen
+
+
 def snapshot(root: int) -> list[int]:
     """What is to be killed below `root`, for the receipt: all that live, or of very many the first SNAPSHOT.
 
     The kill waits for it, and a storm grows until then: so many are not looked at one by one.
     """
-    seen = children(root)
-    for pid in seen:
-        if len(seen) >= SNAPSHOT:
-            return seen[:SNAPSHOT]
-        seen.extend(children(pid))
-    return [pid for pid in seen if alive(pid)]
+    seen = below(root, SNAPSHOT)
+    return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
 
 
 def send_signal(pid: int, number: int) -> None:
@@ -240,6 +274,216 @@ def kill_all(pids: "Iterator[int]", killed: "set[int]") -> None:
         except OSError:
             pass  # gone
         send_signal(pid, signal.SIGKILL)
+
+
+# --- what the kernel bounds, and what is counted here -----------------------------------------------------------------
+
+
+class Groups:
+    """The control groups of one call. Init joins them before anything else; where that fails, the host counts.
+
+    Joining is done in the ways that do not stop every fork of the machine for a while: in version 2 by being born
+    there, in version 1 as a single thread.
+    """
+
+    def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
+        self.folders: list[bytes] = []
+        self.held: set[str] = set()
+        self.born = -1
+        self.joined: list[int] = []
+        for folder, controllers, unified, settings in described:
+            try:
+                os.mkdir(folder)
+                self.folders.append(folder)
+                for name, value in settings:
+                    write_file(os.fsdecode(folder) + "/" + name, value)
+                if unified:
+                    self.born = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                else:
+                    self.joined.append(os.open(folder + b"/tasks", os.O_WRONLY | os.O_CLOEXEC))
+            except OSError:
+                continue
+            self.held.update(controllers.split())
+
+    def fork(self) -> int:
+        """Fork; the child is a member of all, or the host is told so: OSError, and nothing was made."""
+        if self.born < 0:
+            return os.fork()
+        arguments = struct_of_words(CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, self.born)
+        return checked(ctypes.PyDLL(None, use_errno=True).syscall(NR_CLONE3, arguments, len(arguments)))
+
+    def join(self) -> None:
+        """Become a member of those that one is not born into (init)."""
+        for file in self.joined:
+            os.write(file, b"0")
+
+    def starved(self) -> bool:
+        """Whether the kernel has killed one of their processes for want of memory."""
+        for folder in self.folders:
+            for name in (b"/memory.events", b"/memory.oom_control"):
+                try:
+                    lines = contents(folder + name).splitlines()
+                except OSError:
+                    continue
+                if any(line.startswith(b"oom_kill ") and not line.endswith(b" 0") for line in lines):
+                    return True
+        return False
+
+    def remove(self) -> None:
+        for folder in self.folders:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass  # something lives there; the server removes it when that has ended
+
+
+def struct_of_words(*words: int) -> bytes:
+    return b"".join(word.to_bytes(8, sys.byteorder) for word in words)
+
+
+class Census:
+    """Counts what the kernel does not bound: the processes of a tree, and the memory of all of them together.
+
+    The figures of the whole machine are cheap to have. The tree is looked at when they have moved by a good part of a
+    limit, and every LOOK_SECONDS. Memory is that which cannot be given back: anonymous, by each process's share of it,
+    and shared, as far as the machine has more of it than before the call and the tree could be the one that has it.
+    """
+
+    def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
+        root = os.geteuid() == 0
+        bounded = "pids" in groups.held or not root or (namespace and kernel_at_least(6, 14))
+        self.processes = 0 if bounded else int(limits["processes"])
+        self.memory = 0 if "memory" in groups.held else int(limits["memory_bytes"])
+        self.groups = groups
+        self.seconds = CENSUS_SECONDS[0 if self.processes else 1 if self.memory else 2]
+        self.at = self.look_at = self.measure_at = 0.0
+        self.threads, (self.free, self.shared) = running_threads(), machine_memory()
+        self.shared_before = self.shared
+
+    def due(self) -> float | None:
+        """When to ask next; None: never."""
+        return self.at if self.processes or self.memory or self.groups.joined else None
+
+    def exceeded(self, root: int) -> int:
+        """Which limit the tree below `root` is over, 0 if none."""
+        now = time.monotonic()
+        if self.due() is None or now < self.at:
+            return 0
+        self.at = now + self.seconds
+        if self.groups.joined and self.groups.starved():
+            return MEMORY  # in version 1 the others live on
+        if not (self.processes or self.memory):
+            return 0
+        if not self.moved(now):
+            return 0
+        pids = below(root, self.processes + 1 if self.processes else sys.maxsize)
+        if 0 < self.processes < len(pids):
+            return PROCESSES
+        return MEMORY if self.memory and self.over_memory(pids, now) else 0
+
+    def moved(self, now: float) -> bool:
+        """Whether the tree may have grown by a part of a limit since it was last looked at."""
+        threads, (free, shared) = running_threads(), machine_memory()
+        step = self.memory // 8 or sys.maxsize
+        grown = 0 < self.processes // 2 < threads - self.threads
+        if grown or free < self.free - step or shared > self.shared + step or now >= self.look_at:
+            self.look_at = now + LOOK_SECONDS
+            self.threads, self.free, self.shared = threads, free, shared
+            return True
+        self.threads = min(threads, self.threads)
+        self.free, self.shared = max(free, self.free), min(shared, self.shared)
+        return False
+
+    def over_memory(self, pids: "list[int]", now: float) -> bool:
+        """Whether these processes have more memory together than they may; only what may be so is measured."""
+        grown = max(0, self.shared - self.shared_before)
+        if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
+            return False
+        used = sum(map(unshared, pids)) + (min(grown, shareable(pids)) if grown else 0)
+        took = time.monotonic() - now
+        self.measure_at = now + took * LOOKING_SHARE
+        return used > self.memory
+
+
+def machine_memory() -> "tuple[int, int]":
+    """Bytes of the machine that could be had, and that are shared: in memory file systems and between processes."""
+    lines = contents("/proc/meminfo")
+    return figure(lines, b"MemAvailable:"), figure(lines, b"Shmem:")
+
+
+def figure(lines: bytes, name: bytes) -> int:
+    """The number of kilobytes behind this name, in bytes; 0 if there is none."""
+    return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
+
+
+def unshared_at_most(pid: int) -> int:
+    """Bytes of anonymous memory that a process has or shares with those that it was forked from; 0 if it is gone."""
+    try:
+        _, resident, shared, *_ = contents(f"/proc/{pid}/statm").split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()
+
+
+def unshared(pid: int) -> int:
+    """The same, of what is shared only its share. For a process that cannot be looked into all counts."""
+    try:
+        return figure(contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
+    except OSError:
+        return unshared_at_most(pid)
+
+
+def shareable(pids: "list[int]") -> int:
+    """Bytes of shared memory that these processes could have filled: what they have mapped or opened, full or not."""
+    sizes: dict[tuple[int, int], int] = {}
+    try:
+        for pid in pids:
+            for found in (mapped_memory(pid), opened_memory(pid)):
+                for key, size in found.items():
+                    sizes[key] = max(size, sizes.get(key, 0))
+    except FileNotFoundError:
+        return shareable([pid for pid in pids if alive(pid)])
+    except OSError:
+        return sys.maxsize  # it hides what it has
+    return sum(sizes.values())
+
+
+def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
+    """Shared memory in a process's address space: bytes by device and inode."""
+    found: dict[tuple[int, int], int] = {}
+    for line in contents(f"/proc/{pid}/maps").splitlines():
+        place, _, _, device, inode, *name = line.split(None, 5)
+        if name and name[0].startswith((b"/memfd:", b"/SYSV", b"/dev/zero (deleted)")):
+            start, _, end = place.partition(b"-")
+            major, _, minor = device.partition(b":")
+            key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            found[key] = found.get(key, 0) + int(end, 16) - int(start, 16)
+    return found
+
+
+def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
+    """Files in memory that a process has open: bytes by device and inode."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            if os.readlink(path).startswith("/memfd:"):
+                about = os.stat(path)
+                found[about.st_dev, about.st_ino] = about.st_blocks * 512
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return found
+
+
+def step_ahead() -> int:
+    """Go before the tree that is to be counted, lest it keep this process from doing so. Returns how far behind the
+    tree has to stay instead, if this process may not."""
+    try:
+        ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, ahead, os.sched_param(1))
+    except OSError:
+        return BEHIND
+    return 0
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
@@ -370,7 +614,7 @@ def limit_pids(processes: int) -> None:
 # --- main: the program ------------------------------------------------------------------------------------------------
 
 
-def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int) -> "NoReturn":
+def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, host: int) -> "NoReturn":
     """Turn this process into the program; if that fails, write "stage errno" to `report` and end."""
     stage = "session"
     try:
@@ -379,11 +623,11 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int) 
         stage = "cwd"
         os.chdir(launch["cwd"])
         stage = "limits"
-        set_limits(launch["limits"], namespace)
+        set_limits(launch["limits"], namespace, launch["mark"])
         stage = "files"
         report = arrange_files(launch["stdin"], output, report)
         stage = "restrict"
-        restrict(launch["restrict"])
+        restrict(launch["restrict"], () if namespace else (os.getppid(), host))
         stage = "exec"
         execute(launch["argv"], launch["env"])
     except BaseException as error:  # noqa: BLE001 -- whatever it is, the program has not begun
@@ -400,7 +644,10 @@ def restore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def set_limits(limits: "dict[str, float]", namespace: bool) -> None:
+def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
+    """Bound what one process may use. The mark is a limit, too: one that means nothing, and that no exec takes off."""
+    if mark:
+        lower(resource.RLIMIT_RTTIME, mark)
     for name, number in LIMITS.items():
         if limits[name]:
             lower(number, int(limits[name]))
@@ -408,29 +655,6 @@ def set_limits(limits: "dict[str, float]", namespace: bool) -> None:
     if processes:
         counted_per_namespace = namespace and os.geteuid() != 0 and kernel_at_least(5, 14)
         lower(resource.RLIMIT_NPROC, processes if counted_per_namespace else processes + running_threads())
-
-
-class Census:
-    """Counts the processes of a tree where the kernel does not bound them: root's, without a namespace that does.
-
-    The number of all threads of the machine is cheap to have; the tree itself is counted only when that has grown.
-    """
-
-    def __init__(self, limit: int, namespace: bool) -> None:
-        bounded = os.geteuid() != 0 or (namespace and kernel_at_least(6, 14))
-        self.limit = 0 if bounded else limit
-        self.quiet = running_threads() + self.limit
-
-    def exceeded(self, root: int) -> bool:
-        """Whether there are more processes below `root` than the limit allows."""
-        threads = running_threads() if self.limit else 0
-        if threads <= self.quiet:
-            return False
-        for seen, _ in enumerate(walk(root), 1):
-            if seen > self.limit:
-                return True
-        self.quiet = threads + self.limit // 2
-        return False
 
 
 def lower(limit: int, value: int) -> None:
@@ -443,8 +667,7 @@ def lower(limit: int, value: int) -> None:
 
 def running_threads() -> int:
     """Threads on the whole machine: RLIMIT_NPROC counts all of a user, wherever they were started."""
-    with open("/proc/loadavg", "rb", buffering=0) as file:
-        return int(file.read(128).split()[3].partition(b"/")[2])
+    return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
 def arrange_files(stdin: int, output: int, report: int) -> int:
@@ -482,13 +705,16 @@ SECUREBITS = 0b11101111
 #: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked.
 
 
-def restrict(section: "dict[str, Any] | None") -> None:
-    """Apply a restriction to this process for good; OSError if it cannot be kept."""
+def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
+    """Apply a restriction to this process for good; OSError if it cannot be kept.
+
+    `keepers`: init and the host, where they can be seen. They are not to be killed by what they kill.
+    """
     if section is None:
         return
     if section["tier"] not in {"A", "B"}:
         raise OSError(errno.ENOSYS, "no such restriction")
-    program = seccomp_program(os.uname().machine, section["tier"], section["abi"])
+    program = seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers)
     drop_capabilities()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)
@@ -534,6 +760,9 @@ FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 LANDLOCK_ABI = 7
 #: The newest version of Landlock that is made use of.
 
+SIGNALS_ABI = 6
+#: From this version on Landlock keeps signals in.
+
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
 
 
@@ -552,7 +781,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     """Read anywhere but in what is protected, write in the private directory only, reach no one outside.
 
     Of devices only the harmless ones can be opened: a disk would show what is protected, a terminal what is typed.
-    Tier A has masked what is protected, so it needs no search for what is around it.
+    In tier A masks hide what is protected but for single files, so there is mostly no search for what is around it.
     """
     abi = min(section["abi"], LANDLOCK_ABI)
     if abi < 1:
@@ -562,7 +791,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     ruleset = checked(libc.syscall(NR_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.sizeof(attributes), 0))
     rights = file_rights(abi)
     grant(ruleset, b"/", READ_DIR)
-    for path in around(b"/", [b"/dev"] if section["tier"] == "A" else [b"/dev", *section["protected"]]):
+    for path in around(b"/", [b"/dev", *section["protected"]]):
         grant(ruleset, path, READ)
     if section["tier"] == "A":
         grant(ruleset, b"/dev/shm", rights)
@@ -626,30 +855,32 @@ io_uring_setup io_uring_enter io_uring_register keyctl add_key request_key bpf p
 unshare setns mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
 mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethostname setdomainname kexec_load
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
-ioperm syslog vhangup
+ioperm syslog vhangup shmget
 """
-#: Refused with EPERM whatever their arguments: the network, other processes, the machine.
+#: Refused with EPERM whatever their arguments: the network, other processes, the machine; and memory that is nobody's,
+#: and so counts for nobody.
 
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
-setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmget shmat shmctl semget semop
+setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
 #: Likewise without namespaces: metadata, which Landlock leaves alone, and memory and queues shared by name.
 
 X86_64 = {
     "open": 2, "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
-    "sendto": 44, "bind": 49, "listen": 50, "socketpair": 53, "clone": 56, "semget": 64, "semop": 65, "semctl": 66,
-    "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90, "fchmod": 91,
-    "chown": 92, "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "utime": 132, "setpriority": 141,
-    "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153, "pivot_root": 155, "adjtimex": 159, "chroot": 161,
-    "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
-    "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176,
-    "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198,
-    "fremovexattr": 199, "sched_setaffinity": 203, "semtimedop": 220, "clock_settime": 227, "utimes": 235,
-    "mq_open": 240, "mq_unlink": 241, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
-    "ioprio_set": 251, "migrate_pages": 256, "openat": 257, "fchownat": 260, "futimesat": 261, "fchmodat": 268,
-    "unshare": 272, "move_pages": 279, "utimensat": 280, "accept4": 288, "perf_event_open": 298, "fanotify_init": 300,
+    "sendto": 44, "bind": 49, "listen": 50, "socketpair": 53, "clone": 56, "kill": 62, "semget": 64, "semop": 65,
+    "semctl": 66, "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90,
+    "fchmod": 91, "chown": 92, "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129,
+    "utime": 132, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153,
+    "pivot_root": 155, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
+    "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
+    "init_module": 175, "delete_module": 176, "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+    "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
+    "semtimedop": 220, "clock_settime": 227, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
+    "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "migrate_pages": 256,
+    "openat": 257, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "move_pages": 279,
+    "utimensat": 280, "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "fanotify_init": 300,
     "prlimit64": 302, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310,
     "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "kexec_file_load": 320,
     "bpf": 321, "userfaultfd": 323,
@@ -660,21 +891,22 @@ AARCH64 = {
     "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "openat": 56, "vhangup": 58,
     "quotactl": 60, "utimensat": 88, "acct": 89, "unshare": 97, "kexec_load": 104, "init_module": 105,
     "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "sched_setparam": 118,
-    "sched_setscheduler": 119, "sched_setaffinity": 122, "setpriority": 140, "reboot": 142, "sethostname": 161,
-    "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "mq_open": 180, "mq_unlink": 181, "msgget": 186,
-    "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190, "semctl": 191, "semtimedop": 192, "semop": 193,
-    "shmget": 194, "shmctl": 195, "shmat": 196, "socket": 198, "socketpair": 199, "bind": 200, "listen": 201,
-    "accept": 202, "connect": 203, "sendto": 206, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
-    "swapon": 224, "swapoff": 225, "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "accept4": 242,
+    "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131,
+    "rt_sigqueueinfo": 138, "setpriority": 140, "reboot": 142, "sethostname": 161, "setdomainname": 162,
+    "settimeofday": 170, "adjtimex": 171, "mq_open": 180, "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188,
+    "msgsnd": 189, "semget": 190, "semctl": 191, "semtimedop": 192, "semop": 193, "shmget": 194, "shmctl": 195,
+    "shmat": 196, "socket": 198, "socketpair": 199, "bind": 200, "listen": 201, "accept": 202, "connect": 203,
+    "sendto": 206, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225,
+    "migrate_pages": 238, "move_pages": 239, "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242,
     "prlimit64": 261, "fanotify_init": 262, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
     "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "sched_setattr": 274,
     "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
 EVERYWHERE = {
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
-    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
-    "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "process_mrelease": 448, "fchmodat2": 452,
-    "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
+    "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
+    "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "process_mrelease": 448,
+    "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,
 }  # fmt: skip
 
 NAMESPACE_FLAGS = (
@@ -692,22 +924,26 @@ SIGNAL_OWNER = (8, 15)
 #: F_SETOWN and F_SETOWN_EX name a process to be signalled; FIOSETOWN and SIOCSPGRP do so for sockets.
 
 SOCKET_OWNER = (0x8901, 0x8902)
-HARMLESS_FILE_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B)
-#: FICLONE and FICLONERANGE, which need a file opened for writing, and FS_IOC_FIEMAP, which reads.
+LEASES = (1024, 1040)
+#: F_SETLEASE and F_SETDELEG hold up whoever opens the file, outside, too.
 
-IOCTL_WRITES = 0x40000000
-FILE_IOCTL_KINDS = (0x6600, 0x5800, 0x9400)
-#: ioctls of file systems: attributes, and on btrfs subvolumes, can be changed through a file opened for reading.
+HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
+#: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which read.
+
+IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
+IOCTL_KINDS = (0x5400, 0x8900)
+#: Terminals and what all files have; sockets. Others that do more than read belong to file systems, which let
+#: attributes, versions and subvolumes be changed through a file opened for reading, or to devices.
 
 
-def seccomp_program(machine: str, tier: str, abi: int) -> bytes:
+def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
     """The filter for this architecture; OSError for one whose system calls are not known here."""
     table = {"x86_64": X86_64, "aarch64": AARCH64}.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
     numbers = table | EVERYWHERE
     program = header(machine)
-    for name, body in inspected(tier, abi).items():
+    for name, body in inspected(tier, abi, keepers).items():
         if name in numbers:
             program += test(EQUAL, numbers[name], 0, len(body)) + body
     denied = [numbers[name] for name in denied_names(tier, abi) if name in numbers]
@@ -734,7 +970,7 @@ def header(machine: str) -> "list[bytes]":
     return program
 
 
-def inspected(tier: str, abi: int) -> "dict[str, list[bytes]]":
+def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
     """System calls that depend on their arguments, with what decides."""
     oneself = all_equal((0, 0))
     calls = {
@@ -749,7 +985,7 @@ def inspected(tier: str, abi: int) -> "dict[str, list[bytes]]":
         "sched_setattr": oneself,
         "setpriority": all_equal((0, PRIO_PROCESS), (1, 0)),
         "ioprio_set": all_equal((0, IOPRIO_WHO_PROCESS), (1, 0)),
-        "fcntl": argument(1) + choice(SIGNAL_OWNER, found=REFUSE, other=ALLOW),
+        "fcntl": argument(1) + choice(SIGNAL_OWNER + LEASES, found=REFUSE, other=ALLOW),
         "ioctl": ioctls(tier),
     }
     if tier == "B":
@@ -759,7 +995,19 @@ def inspected(tier: str, abi: int) -> "dict[str, list[bytes]]":
         calls["open"] = unless_truncating_reader(1)
         calls["openat"] = unless_truncating_reader(2)
         calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then take openat
+    if tier == "B" and abi < SIGNALS_ABI and keepers:
+        calls |= signals(keepers)
     return calls
+
+
+def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
+    """Spare these processes and their groups; nobody may signal all that there are, nor those that files stand for."""
+    spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
+    first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
+    return {
+        "kill": first, "tkill": first, "rt_sigqueueinfo": first, "tgkill": second, "rt_tgsigqueueinfo": second,
+        "pidfd_send_signal": result(UNKNOWN),
+    }  # fmt: skip
 
 
 def pair_kind() -> "list[bytes]":
@@ -772,10 +1020,10 @@ def ioctls(tier: str) -> "list[bytes]":
     program = argument(1)
     for number in TERMINAL_INPUT + SOCKET_OWNER:
         program += test(EQUAL, number, 0, 1) + result(REFUSE)
-    for number in HARMLESS_FILE_IOCTLS:
+    for number in HARMLESS_IOCTLS:
         program += test(EQUAL, number, 0, 1) + result(ALLOW)
-    program += test(ANY_BIT, IOCTL_WRITES, 1, 0) + result(ALLOW)
-    return program + mask_word(0xFF00) + choice(FILE_IOCTL_KINDS, found=REFUSE, other=ALLOW)
+    program += test(ANY_BIT, IOCTL_WRITES, 2, 0) + test(ANY_BIT, IOCTL_READS, 0, 1) + result(ALLOW)
+    return program + mask_word(0xFF00) + choice(IOCTL_KINDS, found=ALLOW, other=REFUSE)
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
@@ -856,22 +1104,43 @@ def close(*files: int) -> None:
         os.close(file)
 
 
-def run_init(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, control: int) -> "NoReturn":
+def run_init(call: "Host") -> "NoReturn":
     """Be the parent of all that main abandons; tell the host how main ended, in 4 bytes."""
+    launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
         close(pipes.life_end, pipes.output, pipes.status, pipes.report)
+        be_first_to_go(call.behind)
         if not namespace:
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        refusal = arrange_mounts_or_why_not(launch, namespace)
+        refusal = joined_or_why_not(call.groups) or arrange_mounts_or_why_not(launch, namespace)
         if os.read(pipes.life, 1):
             if refusal:
                 os.write(pipes.report_end, refusal)
             else:
                 attend(fork_main(launch, namespace, pipes), pipes)
-        clear_for_host(control)
+        clear_for_host(call.control)
     finally:
         os._exit(0)
+
+
+def joined_or_why_not(groups: Groups) -> bytes:
+    """Join the control groups; "stage errno" if that failed, empty if not."""
+    try:
+        groups.join()
+    except OSError as error:
+        return f"group {error.errno or 0}".encode()
+    return b""
+
+
+def be_first_to_go(behind: int) -> None:
+    """Have the kernel take this tree, never the server, when the machine has no memory left; wait behind the host."""
+    try:
+        write_file("/proc/self/oom_score_adj", "1000")
+    except OSError:
+        pass  # no /proc to write to: the largest process goes
+    if behind:
+        os.nice(behind)
 
 
 def attend(main: int, pipes: Pipes) -> None:
@@ -904,6 +1173,7 @@ def clear_for_host(control: int) -> None:
 
 
 def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
+    host = os.getppid()
     try:
         main = os.fork()
     except OSError as error:
@@ -911,7 +1181,7 @@ def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
         raise
     if main == 0:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        become(launch, namespace, pipes.output_end, pipes.report_end)
+        become(launch, namespace, pipes.output_end, pipes.report_end, host)
     return main
 
 
@@ -955,6 +1225,7 @@ class Host:
         self.output_open = True
         self.begun = self.told = False
         self.limit = 0
+        self.behind = 0
         self.killed: set[int] = set()
 
     def run(self) -> None:
@@ -971,19 +1242,22 @@ class Host:
     def begin(self) -> None:
         """Start init, tell the server of it, and let it start main."""
         pipes = self.pipes
+        restricted = self.launch["restrict"] is not None
+        self.groups = Groups(self.launch["groups"])
         try:
-            restricted = self.launch["restrict"] is not None
             self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace(restricted)
-            self.census = Census(int(self.launch["limits"]["processes"]), self.namespace)
-            self.init = os.fork()
+            self.census = Census(self.launch["limits"], self.namespace, self.groups)
+            if self.census.processes:
+                self.behind = step_ahead()
+            self.init = self.groups.fork()
         except OSError as error:
             self.fail(f"fork {error.errno}".encode())
         if self.init == 0:
-            run_init(self.launch, self.namespace, pipes, self.control)
+            run_init(self)
         close(pipes.life, pipes.output_end, pipes.status_end, pipes.report_end)
         os.set_blocking(pipes.output, False)
         os.set_blocking(self.control, False)
-        self.send(INIT + f"{self.init} {int(self.namespace)}".encode())
+        self.send(INIT + f"{self.init} {int(self.namespace)} {int(bool(self.groups.held))}".encode())
         os.write(pipes.life_end, b"g")
         os.set_blocking(pipes.life_end, False)
         for source in (self.control, pipes.report, pipes.status, pipes.output):
@@ -1011,16 +1285,16 @@ class Host:
             return time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
         if self.wall > 0 and time.monotonic() >= self.began + self.wall:
             self.limit = WALL
-        elif self.census.exceeded(self.init):
-            self.limit = PROCESSES
+        else:
+            self.limit = self.census.exceeded(self.init)
         return self.limit > 0
 
     def patience(self) -> float | None:
         """Milliseconds until something is due."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
-        if self.census.limit:
-            dues.append(now + CENSUS_SECONDS)
+        if (asked := self.census.due()) is not None:
+            dues.append(asked)
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
@@ -1120,6 +1394,9 @@ class Host:
         while self.told and not cleared:
             cleared = clear(self.killed, CLEAR_SECONDS)
         self.killed.discard(self.init)
+        if not self.limit and self.groups.starved():
+            self.limit = MEMORY
+        self.groups.remove()
         return cleared
 
     def send_rest(self) -> None:

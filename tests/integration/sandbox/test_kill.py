@@ -126,18 +126,6 @@ def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str,
     assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
 
 
-def test_a_leak_is_told_when_host_and_init_die_at_once(report: SandboxReport, mark: str) -> None:
-    sandbox = ToolHostSandbox(report, pid_namespace=False)
-    tree, _ = grow(sandbox, mark, "setsid daemon")
-    host = host_of_this_process()
-    (init,) = toolhost.children(host)
-    os.kill(host, signal.SIGSTOP)
-    os.kill(init, signal.SIGKILL)
-    os.kill(host, signal.SIGKILL)
-    assert waited(tree).leaked
-    assert marked(mark), "otherwise nothing leaked, and the test proves nothing"
-
-
 def test_a_tool_host_that_hangs_is_given_up(
     sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,7 +257,7 @@ def test_a_restriction_that_cannot_be_kept_starts_nothing(
     restricted: ToolHostSandbox, tier: str, broken: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = restricted._restriction
-    monkeypatch.setattr(restricted, "_restriction", lambda directory: described(directory) | broken)
+    monkeypatch.setattr(restricted, "_restriction", lambda *given: described(*given) | broken)
     with pytest.raises(SandboxUnavailable, match="restriction"):
         run(restricted, f"touch {tmp_path}/ran; touch $HOME/ran")
     assert not (tmp_path / "ran").exists()

@@ -18,10 +18,44 @@ KILL, ALLOW, EPERM, ENOSYS, PRETEND = "kill", "allow", "EPERM", "ENOSYS", "prete
 CLONE_NEWUSER = 0x10000000
 WORDS = st.integers(0, 2**64 - 1)
 
+FILE_SYSTEM_IOCTLS = (
+    0x40087602,  # FS_IOC_SETVERSION
+    0x40047602,  # FS_IOC32_SETVERSION
+    0x40086604,  # EXT4_IOC_SETVERSION
+    0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
+    0x401C5820,  # FS_IOC_FSSETXATTR
+    0x6880,  # HFSPLUS_IOC_BLESS, which does not even say that it writes
+    0xC0185879,  # FITRIM
+    0xC0045877,  # FIFREEZE
+    0x41009432,  # FS_IOC_SETFSLABEL
+    0x800C6613 & ~0x80000000 | 0x40000000,  # FS_IOC_SET_ENCRYPTION_POLICY
+    0x40806685,  # FS_IOC_ENABLE_VERITY
+)
+HARMLESS_IOCTLS = (
+    0x5401,  # TCGETS
+    0x541B,  # FIONREAD
+    0x5421,  # FIONBIO
+    0x5451,  # FIOCLEX
+    0x40049409,  # FICLONE
+    0xC020660B,  # FS_IOC_FIEMAP
+    0x80087601,  # FS_IOC_GETVERSION
+    0x80047210,  # FAT_IOCTL_GET_ATTRIBUTES
+    0x801C581F,  # FS_IOC_FSGETXATTR
+    0x2,  # FIGETBSZ
+)
 
-def verdict(machine: str, tier: str, number: int, *arguments: int, abi: int = 7, architecture: int = 0) -> str:
+
+def verdict(
+    machine: str,
+    tier: str,
+    number: int,
+    *arguments: int,
+    abi: int = 7,
+    architecture: int = 0,
+    keepers: tuple[int, ...] = (),
+) -> str:
     """What the kernel would do with a system call."""
-    program = toolhost.seccomp_program(machine, tier, abi)
+    program = toolhost.seccomp_program(machine, tier, abi, keepers)
     code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
     six = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<IIQ6Q", number, architecture or toolhost.ARCHITECTURES[machine], 0, *six)
@@ -82,6 +116,11 @@ CALLS = [
     ("AB", "fcntl", (3, 8, 1), EPERM),
     ("AB", "fcntl", (3, 15, 1), EPERM),
     ("AB", "fcntl", (3, 1), ALLOW),
+    ("AB", "fcntl", (3, 1024), EPERM),
+    ("AB", "fcntl", (3, 1040), EPERM),
+    ("AB", "fcntl", (3, 1025), ALLOW),
+    *(("B", "ioctl", (3, number), EPERM) for number in FILE_SYSTEM_IOCTLS),
+    *(("B", "ioctl", (3, number), ALLOW) for number in HARMLESS_IOCTLS),
     ("A", "fchmod", (3, 0o777), ALLOW),
     ("B", "fchmod", (3, 0o777), EPERM),
     ("A", "utimensat", (3, 0x1000), ALLOW),
@@ -89,8 +128,9 @@ CALLS = [
     ("B", "utimensat", (3, 0, 0x1000), EPERM),
     ("B", "utimensat", (3, 1 << 40), EPERM),
     ("B", "utimensat", (3, 0, 0), PRETEND),
-    ("A", "shmget", (1,), ALLOW),
-    ("B", "shmget", (1,), EPERM),
+    ("AB", "shmget", (1,), EPERM),
+    ("A", "shmat", (1,), ALLOW),
+    ("B", "shmat", (1,), EPERM),
     ("AB", "truncate", (), ALLOW),
     ("AB", "openat2", (), ALLOW),
     ("AB", "io_uring_setup", (), EPERM),
@@ -115,6 +155,24 @@ def test_truncation_is_the_filter_s_task_where_landlock_does_not_know_it(machine
     assert verdict(machine, "B", openat, 0, 0, flags, abi=3) == ALLOW
     assert verdict(machine, "B", number_of(machine, "openat2"), abi=2) == ENOSYS
     assert verdict(machine, "B", number_of(machine, "truncate"), abi=2) == EPERM
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("kill", (100,)), ("kill", (-100,)), ("kill", (99,)), ("kill", (-99,)), ("kill", (-1,)), ("tkill", (100,)),
+        ("tgkill", (5, 100)), ("tgkill", (100, 99)), ("rt_sigqueueinfo", (99,)), ("rt_tgsigqueueinfo", (7, 99)),
+    ],
+)  # fmt: skip
+def test_those_who_keep_a_tool_are_spared_where_landlock_keeps_no_signals_in(
+    machine: str, name: str, arguments: tuple[int, ...]
+) -> None:
+    words = [each & 2**64 - 1 for each in arguments]
+    assert verdict(machine, "B", number_of(machine, name), *words, abi=5, keepers=(100, 99)) == EPERM
+    assert verdict(machine, "B", number_of(machine, name), *words, abi=6, keepers=(100, 99)) == ALLOW
+    assert verdict(machine, "A", number_of(machine, name), *words, abi=5) == ALLOW
+    assert verdict(machine, "B", number_of(machine, name), 0, 101, abi=5, keepers=(100, 99)) == ALLOW
+    assert verdict(machine, "B", number_of(machine, "pidfd_send_signal"), abi=5, keepers=(100, 99)) == ENOSYS
 
 
 @pytest.mark.parametrize("tier", "AB")

@@ -1,0 +1,190 @@
+"""Control groups of the kernel: how many processes a tool has, and how much memory all of them have together."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from actors.ports import ProcessLimits
+
+PREFIX = "bedrock-"
+"""Begins the names of servers' groups; the process id of the server follows."""
+
+WANTED = ("pids", "memory")
+DELEGATED = ("user.delegate", "trusted.delegate")
+"""Extended attributes by which systemd says that a group is its service's own to divide."""
+
+Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
+"""A group as the tool host makes it: directory, controllers, whether of version 2, and what its files are to say."""
+
+
+class Hierarchy(Struct, frozen=True):
+    """One tree of groups, and where in it this process is."""
+
+    own: Path
+    controllers: tuple[str, ...]
+    """Of those that are wanted."""
+    unified: bool
+    """Version 2 of control groups."""
+    topmost: bool = False
+    """Whether this process sees no group above its own, as in a container."""
+
+
+class ControlGroups:
+    """Groups for the calls of this server, beneath its own group: what bounds the server bounds its tools, too.
+
+    Any thread. Without the right to make groups there are none, and `controllers` is empty. A group of version 2 is
+    divided only if it was given to the server for that, because its processes then have to move.
+    """
+
+    def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
+        self._numbers = itertools.count(1)
+        self._usable: list[Hierarchy] = []
+        for each in own_hierarchies() if hierarchies is None else hierarchies:
+            with suppress(OSError):
+                _sweep(each.own)
+                _prepare(each)
+                self._usable.append(each)
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """What the kernel bounds for every call: "pids", "memory", both or nothing."""
+        return frozenset(name for each in self._usable for name in each.controllers)
+
+    def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
+        """The groups of one more call; `in_memory`: bytes that its directories may hold beside its memory."""
+        name = f"call-{next(self._numbers)}"
+        memory = limits.memory_bytes and limits.memory_bytes + in_memory
+        return [
+            (os.fsencode(_ours(each) / name), " ".join(each.controllers), each.unified, _settings(each, limits, memory))
+            for each in self._usable
+        ]
+
+    def close(self) -> None:
+        """Remove what is empty; the rest is removed by a later server."""
+        for each in self._usable:
+            _remove(_ours(each))
+        self._usable = []
+
+
+def own_hierarchies(process: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
+    """Those that have a controller that is wanted; () where there are none."""
+    try:
+        groups = process.joinpath("cgroup").read_text().splitlines()
+        mounts = process.joinpath("mountinfo").read_text().splitlines()
+    except OSError:
+        return ()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in groups)}
+    return tuple(found for line in mounts for found in _mounted(line, paths))
+
+
+def _mounted(line: str, paths: dict[str, str]) -> Iterator[Hierarchy]:
+    before, _, after = line.partition(" - ")
+    root, point = before.split()[3:5]
+    kind, _, options = after.split()[:3]
+    for listed, path in paths.items():
+        named = tuple(name for name in WANTED if name in listed.split(","))
+        if kind == "cgroup" and not (named and set(listed.split(",")) <= set(options.split(","))):
+            continue
+        if kind not in {"cgroup", "cgroup2"} or (kind == "cgroup2") != (listed == ""):
+            continue
+        own = Path(point, os.path.relpath(path, root))
+        if kind == "cgroup2":
+            named = tuple(name for name in WANTED if name in _words(own / "cgroup.controllers"))
+        if named and not path.startswith("/.."):
+            yield Hierarchy(own, named, kind == "cgroup2", topmost=path == root)
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _ours(hierarchy: Hierarchy) -> Path:
+    return hierarchy.own / f"{PREFIX}{os.getpid()}"
+
+
+def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
+    """What the files of a call's group are to say; swap is counted only by some kernels."""
+    said: list[tuple[str, str]] = []
+    if "pids" in hierarchy.controllers and limits.processes:
+        said.append(("pids.max", str(limits.processes + 1)))  # and the tool host's own
+    if "memory" in hierarchy.controllers and memory and hierarchy.unified:
+        said += [("memory.max", str(memory)), ("memory.oom.group", "1"), ("memory.swap.max", "0")]
+    elif "memory" in hierarchy.controllers and memory:
+        said += [("memory.limit_in_bytes", str(memory)), ("memory.memsw.limit_in_bytes", str(memory))]
+    return [(name, value) for name, value in said if "sw" not in name or (_ours(hierarchy) / name).exists()]
+
+
+def _prepare(hierarchy: Hierarchy) -> None:
+    """Make the group of this server's calls, and try one. Raises OSError; then nothing is left of it."""
+    ours = _ours(hierarchy)
+    try:
+        if hierarchy.unified:
+            _divide(hierarchy)
+        ours.mkdir()
+        if hierarchy.unified:
+            _give(ours, hierarchy.controllers)
+        trial = ours / "trial"
+        trial.mkdir()
+        for name, value in _settings(hierarchy, ProcessLimits(), ProcessLimits().memory_bytes):
+            (trial / name).write_text(value)
+        trial.rmdir()
+    except OSError:
+        _remove(ours)
+        raise
+
+
+def _divide(hierarchy: Hierarchy) -> None:
+    """Let a group of version 2 have parts with these controllers: then it must not have processes itself."""
+    if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
+        return
+    if not hierarchy.topmost and not _delegated(hierarchy.own):
+        raise PermissionError("this group is not the server's own")
+    inner = hierarchy.own / f"{PREFIX}{os.getpid()}-server"
+    inner.mkdir()
+    (inner / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        _give(hierarchy.own, hierarchy.controllers)
+    except OSError:
+        (hierarchy.own / "cgroup.procs").write_text(str(os.getpid()))
+        inner.rmdir()
+        raise
+
+
+def _give(folder: Path, controllers: tuple[str, ...]) -> None:
+    (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+
+
+def _delegated(folder: Path) -> bool:
+    for name in DELEGATED:
+        with suppress(OSError):
+            if os.getxattr(folder, name) == b"1":
+                return True
+    return False
+
+
+def _sweep(own: Path) -> None:
+    """Remove the groups of servers that are gone."""
+    for folder in own.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a group and those in it, as far as they are empty."""
+    with suppress(OSError):
+        for inner in folder.iterdir():
+            if inner.is_dir():
+                with suppress(OSError):
+                    inner.rmdir()
+        folder.rmdir()
