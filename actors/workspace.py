@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from actors.foreign_files import Refused, beneath, read_start
@@ -28,10 +28,11 @@ MAX_FILES = 16
 
 
 class LocalWorkspace:
-    """Directories of this machine (ports.Workspace). `protected`: real paths of the server's own, never worked in."""
+    """Directories of this machine (ports.Workspace). `protected` tells the real paths of the server's own as they are
+    now: nobody works there."""
 
-    def __init__(self, protected: Sequence[str] = ()) -> None:
-        self._protected = tuple(protected)
+    def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
+        self._protected = protected
 
     def check(self, path: str) -> str:
         """The real path; raises ValueError if it is not an existing absolute directory that may be worked in."""
@@ -98,7 +99,7 @@ class LocalWorkspace:
         return "it belongs to the server" if self._is_protected(real) else ""
 
     def _is_protected(self, real: str) -> bool:
-        return any(beneath(real, folder) for folder in self._protected)
+        return any(beneath(real, folder) for folder in self._protected())
 
 
 def _upwards(directory: str, top: str) -> Iterator[str]:

@@ -29,7 +29,8 @@ from actors.llm.catalog import Catalog
 from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.ports import DataDirectoryBusy, NoFaults, SandboxReport, SandboxUnavailable, StoreError, StoreUnusable
 from actors.runtime import Runtime
-from actors.sandbox.probe import probe
+from actors.sandbox.control_groups import ControlGroups
+from actors.sandbox.probe import probe, with_limits
 from actors.sandbox.spawn import ToolHostSandbox
 from actors.store.engine import sqlite3
 from actors.store.peewee_store import open_store
@@ -67,6 +68,8 @@ class Wired:
     socket: Listen
     """For the clients of this machine."""
     sqlite_version: str
+    exposed: tuple[str, ...] = ()
+    """Files of the server's own that are hidden only as what they are when a call begins."""
 
 
 @contextmanager
@@ -100,7 +103,7 @@ def wire(config: Config) -> Iterator[Wired]:
             clock=clock,
             ids=RandomIds(),
             faults=NoFaults(),
-            workspace=LocalWorkspace(sandbox.protected),
+            workspace=LocalWorkspace(lambda: sandbox.protected),
             timers=timers,
             images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
@@ -109,7 +112,8 @@ def wire(config: Config) -> Iterator[Wired]:
         supervisor = Supervisor(runtime)
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
-        yield Wired(runtime, supervisor, housekeeper, token, Listen(path=str(socket)), sqlite3.sqlite_version)
+        listen = Listen(path=str(socket))
+        yield Wired(runtime, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
 
 
 def _retention(config: Config) -> Retention:
@@ -124,18 +128,27 @@ def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
     """What holds tools: nothing of the server's own is theirs to read or to connect to. Raises CannotStart."""
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
-        report = probe(config.sandbox)
-        sandbox = ToolHostSandbox(report, protected=[str(path) for path in own if path is not None])
+        groups = ControlGroups()
+        report = with_limits(probe(config.sandbox), groups.controllers)
+        protected = [str(path) for path in own if path is not None]
+        sandbox = ToolHostSandbox(report, protected=protected, groups=groups)
     except (SandboxUnavailable, OSError) as error:
         raise CannotStart(str(error)) from None
     return sandbox
 
 
-def _tell_of(report: SandboxReport) -> None:
+def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     """For the operator, once the server runs: one that does not start says only why."""
     log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
+        return
+    for path in exposed:
+        log.warning(
+            "%s is in a directory that others need, too: if it is replaced while an unrestricted tool runs, that tool "
+            "can read the new one. A directory named bedrock is hidden as a whole",
+            path,
+        )
 
 
 def _models(config: Config) -> Catalog:
@@ -197,7 +210,7 @@ async def _serve(
             where.append(endpoint.listen(config.listen, _credentials(config)))
         await endpoint.start()
         spare_what_stays()
-        _tell_of(wired.runtime.sandbox.report)
+        _tell_of(wired.runtime.sandbox.report, wired.exposed)
         with published(config.data_dir, wired.socket):
             announce(_ready(config, where))
             await stop.wait()

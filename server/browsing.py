@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -33,10 +33,10 @@ class NotBrowsable(Malformed):
 class Browser:
     """Lists directories, without what belongs to the server: nobody may work there. Any thread."""
 
-    def __init__(self, workspace: Workspace, protected: Sequence[str]) -> None:
+    def __init__(self, workspace: Workspace, protected: Callable[[], Sequence[str]]) -> None:
         self._workspace = workspace
-        self._protected = tuple(protected)
-        """Real paths."""
+        self._protected = protected
+        """Tells real paths, as they are now."""
 
     def browse(self, path: str) -> v1.BrowseDirectoryResponse:
         """Raises NotBrowsable."""
@@ -58,15 +58,18 @@ class Browser:
 
     def _entries(self, real: str, found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[bool, str]]:
         """In the order in which they are listed: whether it is no directory, and the name."""
+        protected = self._protected()
         for entry in found:
-            if _is_text(entry.name) and not self._hidden(os.path.join(real, entry.name), entry.is_symlink()):
+            path = os.path.join(real, entry.name)
+            if _is_text(entry.name) and not _hidden(path, entry.is_symlink(), protected):
                 yield not _is_directory(entry), entry.name
 
-    def _hidden(self, path: str, link: bool) -> bool:
-        if not self._protected:
-            return False
-        real = os.path.realpath(path) if link else path
-        return any(beneath(real, folder) for folder in self._protected)
+
+def _hidden(path: str, link: bool, protected: Sequence[str]) -> bool:
+    if not protected:
+        return False
+    real = os.path.realpath(path) if link else path
+    return any(beneath(real, folder) for folder in protected)
 
 
 def _home() -> str:

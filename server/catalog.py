@@ -139,6 +139,8 @@ def _sandbox(report: SandboxReport) -> v1.GetServerInfoResponse.Sandbox:
         landlock_abi=report.landlock_abi,
         hides_server_files=report.hides_protected,
         by_setting=report.by_setting,
+        kernel_bounds_processes=report.kernel_bounds_processes,
+        kernel_bounds_memory=report.kernel_bounds_memory,
     )
 
 

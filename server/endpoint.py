@@ -105,7 +105,7 @@ class Endpoint:
             models=runtime.models,
             toolbox=runtime.toolbox,
             report=runtime.sandbox.report,
-            browser=Browser(runtime.workspace, runtime.sandbox.protected),
+            browser=Browser(runtime.workspace, lambda: runtime.sandbox.protected),
             reads=self._reads,
             bounds=runtime.limits,
             watching=watching,

@@ -16,6 +16,7 @@ class ProcessLimits(Struct, frozen=True):
     wall_seconds: float = 0
     cpu_seconds: int = 0
     memory_bytes: int = 2 << 30
+    """Of each process, and of all together."""
     file_bytes: int = 1 << 30
     open_files: int = 1024
     processes: int = 512
@@ -27,8 +28,9 @@ class Launch(Struct, frozen=True):
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Complete: nothing of the server's environment is added. In restricted mode HOME and TMPDIR become the private
-    directory of the call, the only place where it can write, which is gone when the call is."""
+    """Complete but for BEDROCK_CALL, the call's number: nothing of the server's environment is added. In restricted
+    mode HOME and TMPDIR become the private directory of the call, the only place where it can write, which is gone
+    when the call is."""
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     stdin: bytes = b""
@@ -56,7 +58,7 @@ class ProcessEnd(Struct, frozen=True):
     leaked: bool = False
     """True: the tree could not be confirmed dead within the bound."""
     limit: str = ""
-    """The limit that ended it: "wall" or "processes", "" if none."""
+    """The limit that ended it: "wall", "processes" or "memory", "" if none."""
 
 
 class ProcessStartFailed(Exception):
@@ -97,6 +99,10 @@ class SandboxReport(Struct, frozen=True):
     """Whether the sandbox keeps unrestricted tools, too, from `Sandbox.protected`."""
     by_setting: bool = False
     """Whether an operator asked for just this tier, so that a better one may be possible."""
+    kernel_bounds_processes: bool = False
+    """Whether the kernel bounds the processes of a call; else its tool host counts them, and ends it."""
+    kernel_bounds_memory: bool = False
+    """Likewise the memory of all its processes together."""
 
     @property
     def restriction_available(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -27,9 +28,6 @@ PROBE_SECONDS = 10.0
 
 LANDLOCK_CREATE_RULESET_VERSION = 1
 
-SIGNALS_ABI = 6
-"""From this version on Landlock keeps signals in."""
-
 
 def probe(setting: str = "auto") -> SandboxReport:
     """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
@@ -41,6 +39,17 @@ def probe(setting: str = "auto") -> SandboxReport:
         reason = "the setting sandbox = none switches it off; auto offers what can be kept"
         return replace(nothing, reason=reason, by_setting=True)
     return _best(nothing) if setting == "auto" else _forced(nothing, setting)
+
+
+def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
+    """The report of a server whose calls have control groups with these controllers: who bounds what.
+
+    Without one the kernel bounds the processes of any user but root, and those of namespaces from Linux 6.14 on.
+    """
+    alone = os.geteuid() != 0 or (report.pid_namespace and report.tier != "B" and toolhost.kernel_at_least(6, 14))
+    return replace(
+        report, kernel_bounds_processes="pids" in controllers or alone, kernel_bounds_memory="memory" in controllers
+    )
 
 
 def landlock_abi() -> int:
@@ -116,7 +125,7 @@ def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
 
 
 def _advice_on_signals(abi: int) -> str:
-    if abi >= SIGNALS_ABI:
+    if abi >= toolhost.SIGNALS_ABI:
         return ""
     return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
 

@@ -75,6 +75,11 @@ class ToolHostSandbox:
         return self._files.real()
 
     @property
+    def exposed(self) -> tuple[str, ...]:
+        """Protected files whose directory others need, too: an unrestricted call sees what takes their place."""
+        return self._files.in_shared_directories()
+
+    @property
     def live(self) -> int:
         """How many programs run."""
         with self._lock:

@@ -127,8 +127,14 @@ def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
     if end.limit == "wall":
         said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
         return ToolOutput(said.rstrip(), is_error=True)
+    if end.limit:
+        return ToolOutput(
+            f"{what} took more {end.limit} than a call may have, and was ended. {hint}".rstrip(), is_error=True
+        )
     if end.killed:
         return ToolOutput(f"{what} was cancelled.", is_error=True)
+    if end.leaked:
+        return ToolOutput(f"{what} failed: processes of it may still run.", is_error=True)
     verdict, _, text = end.head.partition(b"\n")
     if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
         raise ToolTransientError(f"{what} failed: its process was lost.", begun=True)

@@ -31,11 +31,13 @@ def exited(
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
     if end.leaked:
-        lines.append("not all of its processes could be confirmed dead")
+        lines.append("leaked: not all of its processes could be confirmed dead; some may still run")
     display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
+    if end.leaked:
+        display["leaked"] = True
     if hint:
         display |= FOR_AGENT
-    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error)
+    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
 
 
 def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
@@ -157,6 +159,8 @@ def _text(output: bytes) -> str:
 def _verdict(end: ProcessEnd) -> str:
     if end.limit == "processes":
         return "killed, with all it started: it had more processes than a call may have"
+    if end.limit == "memory":
+        return "killed, with all it started: together it had more memory than a call may have"
     if end.killed:
         return "killed, with all it started"
     if end.exit_code is None:

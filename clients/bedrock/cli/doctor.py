@@ -115,6 +115,7 @@ def _server(client: Client) -> Iterator[Finding]:
     yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
     yield Finding("ok", "auth", "the server accepts this token")
     yield _sandbox(info.sandbox)
+    yield _tool_limits(info.sandbox)
     if not info.sandbox.hides_server_files:
         advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
         yield Finding("warn", "sandbox", "unrestricted tools can read the server's token, keys and data", advice)
@@ -131,6 +132,15 @@ def _sandbox(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
     if sandbox.tier == v1.GetServerInfoResponse.Sandbox.TIER_A:
         return Finding("ok", "sandbox", text)
     return Finding("warn", "sandbox", text, sandbox.reason)
+
+
+def _tool_limits(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+    """Who bounds what a tool's processes have together; what is counted may be passed for a moment."""
+    keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
+    bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
+    by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}
+    text = "; ".join(f"{' and '.join(names)} {keeper}" for keeper, names in by.items() if names)
+    return Finding("ok", "tool limits", text)
 
 
 def _models(models: list[v1.Model]) -> Finding:

@@ -448,6 +448,8 @@ class GetServerInfoResponse(_message.Message):
         LANDLOCK_ABI_FIELD_NUMBER: _builtins.int
         HIDES_SERVER_FILES_FIELD_NUMBER: _builtins.int
         BY_SETTING_FIELD_NUMBER: _builtins.int
+        KERNEL_BOUNDS_PROCESSES_FIELD_NUMBER: _builtins.int
+        KERNEL_BOUNDS_MEMORY_FIELD_NUMBER: _builtins.int
         tier: Global___GetServerInfoResponse.Sandbox.Tier.ValueType
         """What keeps MODE_RESTRICTED."""
         restricted_available: _builtins.bool
@@ -468,6 +470,15 @@ class GetServerInfoResponse(_message.Message):
         """Whether the operator asked for this tier with the setting `sandbox`, so that
         the machine may be able to keep a better one.
         """
+        kernel_bounds_processes: _builtins.bool
+        """Whether the kernel bounds how many processes a tool has at once. Elsewhere
+        the server counts them many times a second, and ends a tool that has too
+        many.
+        """
+        kernel_bounds_memory: _builtins.bool
+        """Whether the kernel bounds how much memory all processes of a tool have
+        together. Elsewhere the server measures it, and ends a tool that has too much.
+        """
         def __init__(
             self,
             *,
@@ -477,10 +488,12 @@ class GetServerInfoResponse(_message.Message):
             landlock_abi: _builtins.int = ...,
             hides_server_files: _builtins.bool = ...,
             by_setting: _builtins.bool = ...,
+            kernel_bounds_processes: _builtins.bool = ...,
+            kernel_bounds_memory: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["by_setting", b"by_setting", "hides_server_files", b"hides_server_files", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["by_setting", b"by_setting", "hides_server_files", b"hides_server_files", "kernel_bounds_memory", b"kernel_bounds_memory", "kernel_bounds_processes", b"kernel_bounds_processes", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 def look(folder: Path, *protected: Path) -> Surroundings:
     """The surroundings, had within the bound."""
     seen: list[Surroundings] = []
-    place = LocalWorkspace([str(path) for path in protected])
+    place = LocalWorkspace(lambda: [str(path) for path in protected])
     thread = threading.Thread(target=lambda: seen.append(place.surroundings(str(folder))), daemon=True)
     thread.start()
     thread.join(BOUND)
@@ -113,13 +113,13 @@ def test_where_the_server_keeps_its_data_nobody_works(tmp_path: Path, inside: st
     (tmp_path / "data" / "attachments").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with pytest.raises(ValueError, match="the server keeps its own data"):
-        LocalWorkspace([str(tmp_path / "data")]).check(str(tmp_path / inside))
+        LocalWorkspace(lambda: [str(tmp_path / "data")]).check(str(tmp_path / inside))
 
 
 def test_beside_and_above_the_servers_data_one_may_work(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data-of-others").mkdir()
-    place = LocalWorkspace([str(tmp_path / "data")])
+    place = LocalWorkspace(lambda: [str(tmp_path / "data")])
     for allowed in (tmp_path, tmp_path / "data-of-others"):
         assert place.check(str(allowed)) == str(allowed)
 

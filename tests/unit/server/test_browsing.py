@@ -14,7 +14,7 @@ from server.browsing import Browser, NotBrowsable
 
 def browser(*protected: Path) -> Browser:
     paths = [str(path) for path in protected]
-    return Browser(LocalWorkspace(paths), paths)
+    return Browser(LocalWorkspace(lambda: paths), lambda: paths)
 
 
 def listed(path: Path, *protected: Path) -> list[tuple[str, bool]]:
