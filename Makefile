@@ -71,6 +71,10 @@ client-sync: $(STAMP)  ## Write the blocking client, clients/bedrock/_sync, from
 core-readme: $(STAMP)  ## Write the machine's matrix and diagram from the code into actors/core/README.md
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.core_readme
 
+.PHONY: security-table
+security-table: $(STAMP)  ## Write the table of attacks in docs/security.md from the last `make fault PARTS=sandbox`
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.security_table
+
 .PHONY: api-docs
 api-docs: $(STAMP)  ## Write the reference in docs/api.md from protos/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.api_docs

@@ -350,8 +350,7 @@ class Census:
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
-        root = os.geteuid() == 0
-        bounded = "pids" in groups.held or not root or (namespace and kernel_at_least(6, 14))
+        bounded = "pids" in groups.held or (namespace and counts_per_namespace())
         self.processes = 0 if bounded else int(limits["processes"])
         self.memory = 0 if "memory" in groups.held else int(limits["memory_bytes"])
         self.groups = groups
@@ -473,6 +472,11 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
         except FileNotFoundError:
             continue  # closed meanwhile
     return found
+
+
+def counts_per_namespace() -> bool:
+    """Whether the kernel bounds the processes of a namespace, by its user's limit, or root's by its pid_max."""
+    return kernel_at_least(6, 14) if os.geteuid() == 0 else kernel_at_least(5, 14)
 
 
 def step_ahead() -> int:
@@ -1247,7 +1251,7 @@ class Host:
         try:
             self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace(restricted)
             self.census = Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes:
+            if self.census.processes and os.geteuid() == 0:  # others' forks fail at a limit, if a larger one
                 self.behind = step_ahead()
             self.init = self.groups.fork()
         except OSError as error:

@@ -6,13 +6,16 @@ a function that does something which must not work, and raises OSError if it did
 
 import ctypes
 import errno
+import fcntl
 import json
+import mmap
 import os
 import platform
 import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +24,23 @@ libc = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 ATTACKS: dict[str, Callable[[], object]] = {}
 USES: dict[str, Callable[[], object]] = {}
+CLASSES: dict[str, list[str]] = {}
+"""Names of attacks by what they are after."""
+
+
+def after(what: str) -> None:
+    """What the attacks that follow are after."""
+    CLASSES[what] = CLASSES.pop(what, [])
+
+
+def add(name: str, function: Callable[[], object]) -> None:
+    assert name not in ATTACKS
+    ATTACKS[name] = function
+    CLASSES[next(reversed(CLASSES))].append(name)
 
 
 def attack(function: Callable[[], object]) -> Callable[[], object]:
-    ATTACKS[function.__name__] = function
+    add(function.__name__, function)
     return function
 
 
@@ -57,6 +73,8 @@ def make(path: str) -> str:
 
 
 # --- files --------------------------------------------------------------------------------------------------------
+
+after("files")
 
 
 @attack
@@ -228,6 +246,9 @@ def write_shared_memory() -> None:
     os.open(T["memory"], os.O_RDWR)
 
 
+after("the server's own files")
+
+
 @attack
 def read_protected_file() -> None:
     if not os.read(os.open(T["protected_file"], os.O_RDONLY), 10):
@@ -255,6 +276,8 @@ def read_private_of_another_call() -> None:
 
 
 # --- network ------------------------------------------------------------------------------------------------------
+
+after("the network")
 
 
 def stream(family: int = socket.AF_INET, protocol: int = 0) -> socket.socket:
@@ -357,6 +380,8 @@ def unix_abstract_connect() -> None:
 
 
 # --- other processes ----------------------------------------------------------------------------------------------
+
+after("other processes")
 
 
 @attack
@@ -465,6 +490,8 @@ def open_message_queue() -> None:
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------
+
+after("the kernel and the rights")
 
 
 @attack
@@ -586,6 +613,267 @@ def regain_by_exec() -> None:
         raise OSError(errno.EPERM, "no new privileges")
 
 
+# --- the same by other ways ---------------------------------------------------------------------------------------
+
+
+def through_link(folder: str) -> str:
+    link = private(f"link-{os.getpid()}")
+    os.symlink(folder, link)
+    return link
+
+
+def from_inside(folder: str, shown: str) -> str:
+    os.chdir(folder)
+    return shown
+
+
+ROUTES: dict[str, Callable[[str], str]] = {
+    "dots": lambda folder: f"{folder}/../{os.path.basename(folder)}",
+    "own_root": lambda folder: f"/proc/self/root{folder}",
+    "thread_root": lambda folder: f"/proc/thread-self/root{folder}",
+    "parent_root": lambda folder: f"/proc/{os.getppid()}/root{folder}",
+    "directory": lambda folder: f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}",
+    "place": lambda folder: f"/proc/self/fd/{os.open(folder, os.O_PATH)}",
+    "working_directory": lambda folder: from_inside(folder, "."),
+    "own_cwd": lambda folder: from_inside(folder, "/proc/self/cwd"),
+    "link": through_link,
+}
+"""Other names for a directory."""
+
+CHANGES: dict[str, Callable[[str, str], object]] = {
+    "write": lambda at, _: os.open(f"{at}/victim", os.O_WRONLY),
+    "append": lambda at, _: os.open(f"{at}/victim", os.O_WRONLY | os.O_APPEND),
+    "create": lambda at, _: make(f"{at}/made-{os.getpid()}"),
+    "truncate": lambda at, _: os.truncate(f"{at}/victim", 1),
+    "truncate_by_reading": lambda at, _: os.open(f"{at}/victim", os.O_RDONLY | os.O_TRUNC),
+    "remove": lambda at, route: os.unlink(f"{at}/removable-{route}"),
+    "remove_directory": lambda at, route: os.rmdir(f"{at}/folder-{route}"),
+    "make_directory": lambda at, _: os.mkdir(f"{at}/dir-{os.getpid()}"),
+    "make_symlink": lambda at, _: os.symlink("/etc", f"{at}/link-{os.getpid()}"),
+    "make_fifo": lambda at, _: os.mkfifo(f"{at}/fifo-{os.getpid()}"),
+    "rename": lambda at, route: os.rename(f"{at}/movable-{route}", f"{at}/renamed-{route}"),
+    "link": lambda at, _: os.link(f"{at}/victim", f"{at}/linked-{os.getpid()}"),
+    "change_mode": lambda at, _: os.chmod(f"{at}/victim", 0o640),
+    "change_owner": lambda at, _: os.chown(f"{at}/victim", os.getuid(), -1),
+    "change_times": lambda at, _: os.utime(f"{at}/victim", (1, 1)),
+}
+"""What is done in that directory; some need a file of their own for each way there."""
+
+
+def by_route(change: Callable[[str, str], object], folder: str, route: str) -> Callable[[], object]:
+    return lambda: change(ROUTES[route](T[folder]), route)
+
+
+def read_secret(at: str, _: str) -> None:
+    if not os.read(os.open(f"{at}/secret", os.O_RDONLY), 10):
+        raise OSError(errno.ENODATA, "empty")
+
+
+def list_secrets(at: str, _: str) -> None:
+    if not os.listdir(at):
+        raise OSError(errno.ENODATA, "empty")
+
+
+for route in ROUTES:
+    after("files")
+    for named, change in CHANGES.items():
+        add(f"{named}_by_{route}", by_route(change, "outside", route))
+    after("the server's own files")
+    add(f"read_secret_by_{route}", by_route(read_secret, "protected_directory", route))
+    add(f"list_secrets_by_{route}", by_route(list_secrets, "protected_directory", route))
+
+
+@attack
+def read_server_token() -> None:
+    os.open(os.path.join(T["protected_directory"], "token"), os.O_RDONLY)
+
+
+@attack
+def connect_to_server() -> None:
+    stream(socket.AF_UNIX).connect(os.path.join(T["protected_directory"], "socket"))
+
+
+after("the network")
+
+
+def any_socket(family: int, kind: int) -> Callable[[], object]:
+    return lambda: call(libc.socket(family, kind, 0))
+
+
+for family in range(1, 46):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+        add(f"socket_of_family_{family}_type_{int(kind)}", any_socket(family, int(kind)))
+
+
+after("files")
+
+FILE_IOCTLS = {
+    "version": 0x40087602, "version_32": 0x40047602, "version_of_ext4": 0x40086604, "flags_32": 0x40046602,
+    "attributes_of_fat": 0x40047211, "extended_flags": 0x401C5820, "blessing_of_hfs": 0x6880, "verity": 0x40806685,
+    "encryption": 0x400C6613,
+}  # fmt: skip
+"""Requests of file systems that change a file which is open for reading only. None that concerns a whole file system:
+without a sandbox, root would be served."""
+
+
+def by_ioctl(request: int) -> Callable[[], object]:
+    def change() -> None:
+        file = os.open(outside("victim"), os.O_RDONLY)
+        call(libc.ioctl(file, ctypes.c_ulong(request), ctypes.create_string_buffer(struct.pack("Q", 1), 256)))
+
+    return change
+
+
+for named, request in FILE_IOCTLS.items():
+    add(f"set_by_ioctl_{named}", by_ioctl(request))
+
+
+@attack
+def take_lease() -> None:
+    """Whoever opens the file for writing waits until it is given back."""
+    fcntl.fcntl(os.open(outside("victim"), os.O_RDONLY), 1024, fcntl.F_RDLCK)
+
+
+@attack
+def take_delegation() -> None:
+    file = os.open(outside("victim"), os.O_RDONLY)
+    call(libc.fcntl(file, 1040, ctypes.create_string_buffer(struct.pack("IHH", 0, fcntl.F_RDLCK, 0))))
+
+
+@attack
+def lock_file() -> None:
+    fcntl.flock(os.open(outside("victim"), os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@attack
+def lock_file_for_reading() -> None:
+    fcntl.lockf(os.open(outside("victim"), os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@attack
+def read_fifo() -> None:
+    """What is read is gone for whom it was meant."""
+    os.read(os.open(outside("full-fifo"), os.O_RDONLY | os.O_NONBLOCK), 1)
+
+
+after("other processes")
+
+
+def keepers() -> tuple[int, int]:
+    """This call's init and its tool host, as far as they can be seen."""
+    pids = [os.getppid()]
+    for _ in range(2):
+        with open(f"/proc/{pids[-1]}/stat") as file:
+            pids.append(int(file.read().rpartition(")")[2].split()[1]))
+        if not pids[-1]:
+            raise OSError(errno.ESRCH, "not to be seen")
+    if pids[1] == 1:
+        raise OSError(errno.ESRCH, "its init is the first of a namespace, and takes no signals from it")
+    return pids[1], pids[2]
+
+
+def queue(pid: int) -> bytes:
+    return struct.pack("iiiiii", signal.SIGCONT, 0, -1, 0, os.getpid(), os.getuid()) + bytes(104)
+
+
+WAYS_TO_SIGNAL: dict[str, Callable[[int], object]] = {
+    "kill": lambda pid: os.kill(pid, signal.SIGCONT),
+    "tkill": lambda pid: syscall(200, 130, pid, signal.SIGCONT),
+    "tgkill": lambda pid: syscall(234, 131, pid, pid, signal.SIGCONT),
+    "group": lambda pid: os.killpg(os.getpgid(pid), signal.SIGCONT),
+    "queue": lambda pid: syscall(129, 138, pid, signal.SIGCONT, queue(pid)),
+    "thread_queue": lambda pid: syscall(297, 240, pid, pid, signal.SIGCONT, queue(pid)),
+    "pidfd": lambda pid: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT),
+    "proc": lambda pid: signal.pidfd_send_signal(os.open(f"/proc/{pid}", os.O_RDONLY), signal.SIGCONT),
+}
+
+
+def to_keeper(way: Callable[[int], object], which: int) -> Callable[[], object]:
+    return lambda: way(keepers()[which])
+
+
+for named, way in WAYS_TO_SIGNAL.items():
+    add(f"signal_init_by_{named}", to_keeper(way, 0))
+    add(f"signal_tool_host_by_{named}", to_keeper(way, 1))
+
+
+# --- storms -------------------------------------------------------------------------------------------------------
+#
+# Each is a call of its own that is to be ended, or refused, before it has done what it tries. All have an end: what no
+# limit stops costs 400 processes or megabytes for a moment, and works.
+
+PROCESSES, MEGABYTES = 80, 192
+"""Limits of the call."""
+
+STORMS: dict[str, Callable[[], object]] = {}
+
+
+def storm(function: Callable[[], object]) -> Callable[[], object]:
+    STORMS[function.__name__] = function
+    return function
+
+
+def fill(write: Callable[[bytes], object], megabytes: int = 400) -> None:
+    for _ in range(megabytes):
+        write(bytes(range(256)) * 4096)
+
+
+def children(count: int, work: Callable[[], object], seconds: float) -> None:
+    """Let so many children do it; return when all have, and they have lived that long."""
+    reading, writing = os.pipe()
+    for _ in range(count):
+        if os.fork() == 0:
+            work()
+            os.write(writing, b"!")
+            time.sleep(seconds)
+            os._exit(0)
+    for _ in range(count):
+        os.read(reading, 1)
+    time.sleep(seconds)
+
+
+@storm
+def fork_many() -> None:
+    children(400, lambda: None, 2)
+
+
+@storm
+def fork_many_into_sessions() -> None:
+    children(400, os.setsid, 2)
+
+
+@storm
+def fill_memory_in_children() -> None:
+    kept: list[bytes] = []
+    children(5, lambda: fill(kept.append, 80), 3)
+
+
+@storm
+def fill_shared_memory() -> None:
+    memory = mmap.mmap(-1, 400 << 20)
+    children(1, lambda: fill(memory.write), 0)
+    time.sleep(3)
+
+
+@storm
+def fill_files_in_memory() -> None:
+    file = os.memfd_create("x")
+    fill(lambda data: os.write(file, data))
+    time.sleep(3)
+
+
+@storm
+def fill_system_v_memory() -> None:
+    number = call(libc.shmget(0, ctypes.c_size_t(400 << 20), 0o1600))
+    libc.shmat.restype = ctypes.c_void_p
+    try:
+        place = libc.shmat(number, None, 0)
+        libc.memset(ctypes.c_void_p(place), 1, ctypes.c_size_t(400 << 20))
+        time.sleep(3)
+    finally:
+        libc.shmctl(number, 0, None)
+
+
 # --- what must go on working --------------------------------------------------------------------------------------
 
 
@@ -692,5 +980,8 @@ def outcome(attempt: Callable[[], object]) -> str:
 
 if __name__ == "__main__":
     T.update(json.loads(sys.argv[1]))
-    found = {name: outcome(function) for name, function in (ATTACKS | USES).items()}
-    sys.stdout.write(json.dumps(found))
+    if sys.argv[2:]:
+        STORMS[sys.argv[2]]()
+    else:
+        found = {name: outcome(function) for name, function in (ATTACKS | USES).items()}
+        sys.stdout.write(json.dumps(found))

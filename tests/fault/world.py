@@ -1,7 +1,8 @@
 """Something to attack, and sandboxes to attack it from: `python -m tests.fault.world USER CASE…` prints JSON.
 
 USER is `root` or `nobody`: whom the server, its files and its processes belong to. A CASE is `none`, or a tier and
-the version of Landlock that the kernel is taken to have, `A7`. Runs in a process of its own, because it becomes USER.
+the version of Landlock that the kernel is taken to have, `A7`. With `storms` among them, the storms are let loose in
+each, too. Runs in a process of its own, because it becomes USER.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport
 from actors.sandbox import toolhost
 from actors.sandbox.spawn import ToolHostSandbox
+from tests.fault import attacks
 
 ROOT = Path(__file__).parents[2]
-ATTACKS = Path(__file__).with_name("attacks.py")
+ATTACKS = Path(str(attacks.__file__))
 NOBODY = 65534
 SECONDS = 60.0
 SYSV_KEY = 0x0BED0
@@ -75,13 +79,20 @@ def targets() -> Iterator[dict[str, Any]]:
 
 
 def _files(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
-    for name in ("victim", "removable", "movable", "protected-file"):
+    folder.chmod(0o755)  # one of the user's, not the server's own
+    names = [f"{name}-{route}" for name in ("removable", "movable") for route in attacks.ROUTES]
+    for name in ("victim", "removable", "movable", "protected-file", *names):
         (folder / name).write_text("content")
-    (folder / "folder").mkdir()
-    (folder / "protected").mkdir()
-    (folder / "protected" / "secret").write_text("secret")
+    for name in ("folder", "protected", *(f"folder-{route}" for route in attacks.ROUTES)):
+        (folder / name).mkdir()
+    for name in ("secret", "token"):
+        (folder / "protected" / name).write_text("secret")
     os.mkfifo(folder / "fifo")
     _keep(os.open(folder / "fifo", os.O_RDONLY | os.O_NONBLOCK), opened)
+    os.mkfifo(folder / "full-fifo")
+    full = os.open(folder / "full-fifo", os.O_RDWR)
+    os.write(full, b"message")
+    _keep(full, opened)
     leader, terminal = os.openpty()
     _keep(leader, opened)
     _keep(terminal, opened)
@@ -101,6 +112,7 @@ def _sockets(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
         "tcp6": (socket.AF_INET6, socket.SOCK_STREAM, ("::1", 0)),
         "udp": (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
         "unix": (socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "unix")),
+        "server": (socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "protected" / "socket")),
         "unix_datagram": (socket.AF_UNIX, socket.SOCK_DGRAM, str(folder / "unix-datagram")),
         "-": (socket.AF_UNIX, socket.SOCK_STREAM, "\0" + found["abstract"]),
     }
@@ -141,7 +153,7 @@ def _victim(opened: ExitStack) -> int:
     return victim.pid
 
 
-def attacked(case: str, found: dict[str, Any]) -> dict[str, str]:
+def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
     """What works from inside of one sandbox."""
     tier, abi = ("none", 0) if case == "none" else (case[0], int(case[1:]))
     report = SandboxReport(tier, abi, pid_namespace=tier == "A", hides_protected=False)
@@ -150,7 +162,10 @@ def attacked(case: str, found: dict[str, Any]) -> dict[str, str]:
     try:
         with _other_call(sandbox, tier, found), tempfile.TemporaryDirectory() as scratch:
             told = {**found, "private": scratch if tier == "none" else ""}
-            return _run(sandbox, tier, told)
+            outcome = _run(sandbox, tier, told)
+            if storms:
+                outcome |= {name: _stormed(sandbox, tier, name) for name in attacks.STORMS}
+            return outcome
     finally:
         sandbox.close()
 
@@ -195,15 +210,26 @@ def _run(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any]) -> dict[str
     return outcome
 
 
+def _stormed(sandbox: ToolHostSandbox, tier: str, name: str) -> str:
+    """Whether a storm could do what it tried; without a sandbox nothing is limited."""
+    program = (sys.executable, "-I", "-S", attacks_path(), "{}", name)
+    limits = ProcessLimits(wall_seconds=SECONDS, processes=attacks.PROCESSES, memory_bytes=attacks.MEGABYTES << 20)
+    if tier == "none":
+        limits = ProcessLimits(wall_seconds=SECONDS, processes=0, memory_bytes=0)
+    end = sandbox.start(msgspec.structs.replace(_launch(tier, program), limits=limits), _ignore).wait()
+    return "LEAKED" if end.leaked else "OPEN" if end.exit_code == 0 else end.limit or "refused"
+
+
 def main(user: str, *cases: str) -> None:
     if os.geteuid() == 0:
         keep_mounts()
         if user == "nobody":
             become_nobody()
     results = {}
-    for case in cases:
+    storms = "storms" in cases
+    for case in (case for case in cases if case != "storms"):
         with targets() as found:
-            results[case] = attacked(case, found)
+            results[case] = attacked(case, found, storms)
     print(json.dumps(results))
 
 

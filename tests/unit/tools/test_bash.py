@@ -58,7 +58,6 @@ def test_every_process_is_tracked_and_its_pids_reported(call: Any) -> None:
         ({"exit_code": None, "signal": 11}, "[killed by signal 11 (SIGSEGV)]"),
         ({"reaped": (7,)}, "[exit code 0]\n[1 process it left running: killed]"),
         ({"reaped": (7, 8)}, "[exit code 0]\n[2 processes it left running: killed]"),
-        ({"leaked": True}, "[exit code 0]\n[not all of its processes could be confirmed dead]"),
         ({"head": b"a\xff\xc3"}, "a��\n[exit code 0]"),
         ({"head": b"begin", "tail": b"end\n", "cut_bytes": 9}, "begin\n[9 bytes cut here]\nend\n[exit code 0]"),
         (
@@ -71,6 +70,20 @@ def test_an_end_is_a_result_whatever_the_exit_code(call: Any, end: dict[str, Any
     call.sandbox.ends(**end)
     output = run(call)
     assert (output.text, output.is_error) == (text, False)
+
+
+def test_a_call_of_which_something_may_still_run_is_never_a_success(call: Any) -> None:
+    call.sandbox.ends(leaked=True)
+    output = run(call)
+    said = "[exit code 0]\n[leaked: not all of its processes could be confirmed dead; some may still run]"
+    assert (output.text, output.is_error) == (said, True)
+    assert json.loads(output.display)["leaked"] is True
+
+
+@pytest.mark.parametrize(("limit", "what"), [("processes", "processes"), ("memory", "memory")])
+def test_a_call_that_had_too_much_is_told_of_what(call: Any, limit: str, what: str) -> None:
+    call.sandbox.ends(exit_code=None, signal=9, killed=True, limit=limit)
+    assert f"more {what} than a call may have" in run(call).text
 
 
 def test_a_killed_command_is_an_error_that_keeps_the_output(call: Any) -> None:
