@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +63,20 @@ def test_secrets_are_never_written(tmp_path: Path, secret: str) -> None:
 def test_words_about_secrets_are_kept(tmp_path: Path, text: str) -> None:
     ChatHistory(tmp_path / "h").append_string(text)
     assert kept(tmp_path / "h") == [text]
+
+
+def test_where_others_may_write_nothing_is_kept_and_the_null_device_stays_everybody_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    null = tmp_path / "null"
+    null.touch()
+    null.chmod(0o666)
+    monkeypatch.setattr(os, "devnull", str(null))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert kept(tmp_path / "open" / "history") == []
+    assert null.stat().st_mode & 0o777 == 0o666
+    assert not (tmp_path / "open" / "history").exists()
 
 
 def test_the_oldest_is_forgotten_once_there_is_a_lot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
