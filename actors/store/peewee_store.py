@@ -42,6 +42,7 @@ from actors.store.pruning import Bounds, behind, prunable
 from actors.store.readers import Readers, read_again
 from actors.store.removal import Removal
 from actors.store.schema_version import migrate
+from actors.store.space import Space
 from actors.store.writer import Writer
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class PeeweeStore:
         *,
         files: OpenFiles,
         removal: Removal,
+        space: Space,
         clock: Clock | None,
     ) -> None:
         self._database = database
@@ -88,7 +90,7 @@ class PeeweeStore:
         self._clock = clock
         self._close_once = threading.Lock()
         self._closing = ExitStack()
-        for close in (directory.close, self._close_database, readers.close, writer.close):
+        for close in (directory.close, self._close_database, space.close, readers.close, writer.close):
             self._closing.callback(close)
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -390,11 +392,22 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         migrate(database)
         directory.mark()
         files = OpenFiles(path / FILE)
-        removal, look = Removal(raw(database)), directory.look_after_lock_file
-        writer = Writer(database, faults or NoFaults(), files, every_second=look, tidy=removal.remove_slice)
+        removal, space = Removal(raw(database)), Space(path)
+        opened.callback(space.close)
+
+        def every_second() -> None:
+            directory.look_after_lock_file()
+            space.make()
+
+        def tidy(connection: sqlite3.Connection) -> bool:
+            return removal.remove_slice(connection) or space.give_back(connection)
+
+        writer = Writer(database, faults or NoFaults(), files, every_second=every_second, tidy=tidy, space=space)
         readers = Readers(path / FILE, files)
-        store = PeeweeStore(directory, database, writer, readers, files=files, removal=removal, clock=clock)
+        store = PeeweeStore(
+            directory, database, writer, readers, files=files, removal=removal, space=space, clock=clock
+        )
         opened.pop_all()
-        if removal.pending:
+        if removal.pending or space.scarce:
             writer.tidy()
     return store

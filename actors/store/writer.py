@@ -19,27 +19,23 @@ from contextlib import suppress
 import peewee
 
 from actors.ports import Faults, StoreUnavailable
-from actors.store.changes import Change
-from actors.store.engine import BUSY_SECONDS, raw, sqlite3
+from actors.store.changes import Change, Deletion
+from actors.store.engine import raw, sqlite3
 from actors.store.open_files import OpenFiles
+from actors.store.space import Space
 from actors.store.together import write_together
+from actors.store.write_ahead_log import WriteAheadLog
 
 _log = logging.getLogger(__name__)
 
 MAX_TOGETHER = 128
 """Changes in one transaction: bounds how long a change waits for the one under way."""
-CHECKPOINT_EVERY = 1_000
-"""Changes between checkpoints."""
-WAL_PAGES = 32_768
-"""A write-ahead log longer than this is cut, waiting for readers if need be."""
 TIDY_SECONDS = 0.25
 """How often something is tidied up while changes never cease to arrive."""
 TIDY_AGAIN_SECONDS = 5.0
 """After it failed."""
 WATCH_SECONDS = 1.0
 """How often the open files are looked after while nothing is written."""
-CUT_SECONDS = 0.1
-"""How long, since everybody who writes waits as well. The next checkpoint tries again."""
 
 
 class _Ticket:
@@ -65,11 +61,13 @@ class Writer:
         *,
         every_second: Callable[[], None] = lambda: None,
         tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
+        space: Space | None = None,
     ) -> None:
         """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and
         `tidy`, in transactions of its own, while nothing else waits and it returns that there is more to do."""
         self._database = database
         self._files = files
+        self._space = space
         self._every_second = every_second
         self._tidy_slice = tidy
         self._tidying = False
@@ -80,7 +78,7 @@ class Writer:
         self._urgent: deque[_Ticket] = deque()
         self._normal: deque[_Ticket] = deque()
         self._closing = False
-        self._since_checkpoint = 0
+        self._log = WriteAheadLog(database)
         self._watched_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -119,7 +117,7 @@ class Writer:
                 if batch:
                     self._serve(batch)
                 tidied = self._tidy_if_due(idle=not batch)
-                self._checkpoint_if_due(len(batch) + tidied)
+                self._log.move_if_due(len(batch) + tidied)
                 self._watch_if_due()
         except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
@@ -152,8 +150,11 @@ class Writer:
         except Exception as error:  # noqa: BLE001 -- what it does is done again; nobody waits for it
             _log.warning("what was deleted could not be removed yet: %s", error)
             self._roll_back()
+            self._make_room()
             self._tidying = False
             self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
+        if self._space is not None and self._space.scarce:
+            self._log.cut(self._space)
         self._tidied_at = time.monotonic()
         return True
 
@@ -178,7 +179,7 @@ class Writer:
             self._files.check()
         except StoreUnavailable:
             if self._files.database_is_there and not self._database.is_closed():
-                self._checkpoint()
+                self._log.move()
             raise
 
     def _abandon(self) -> None:
@@ -193,16 +194,38 @@ class Writer:
         try:
             self._transact(batch)
         except BaseException as error:
-            for ticket in batch:
-                if ticket.error is None:
-                    ticket.error = StoreUnavailable(f"nothing was written: {error}")
             self._roll_back()
+            served = self._serve_from_reserve(batch) if isinstance(error, sqlite3.OperationalError) else []
+            lost = [ticket for ticket in batch if ticket.error is None and ticket not in served]
+            for ticket in lost:
+                ticket.error = StoreUnavailable(f"nothing was written: {error}")
             if not isinstance(error, Exception):
                 raise
-            _log.error("%d changes were not written: %s", len(batch), error)
+            if lost:
+                _log.error("%d changes were not written: %s", len(lost), error)
         finally:
             for ticket in batch:
                 ticket.done.release()
+
+    def _serve_from_reserve(self, batch: list[_Ticket]) -> list[_Ticket]:
+        """Do once more, with the room that is kept for it, what frees space; returns what was done."""
+        freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
+        if not freeing or not self._make_room():
+            return []
+        try:
+            self._transact(freeing)
+        except Exception:  # noqa: BLE001 -- they are told what went wrong the first time
+            self._roll_back()
+            return []
+        return freeing
+
+    def _make_room(self) -> bool:
+        """Whether there was something to try."""
+        if self._space is None:
+            return False
+        self._space.give_up()
+        self._log.cut(self._space)
+        return True
 
     def _transact(self, batch: list[_Ticket]) -> None:
         self._faults.hit("store.before_begin")
@@ -246,26 +269,3 @@ class Writer:
             self._database.close()
             if self._files is not None:
                 self._files.forget_log()
-
-    def _checkpoint_if_due(self, written: int) -> None:
-        self._since_checkpoint += written
-        if self._since_checkpoint < CHECKPOINT_EVERY or self._database.is_closed():
-            return
-        self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        self._since_checkpoint = 0
-        try:
-            _checkpoint(raw(self._database))
-        except sqlite3.Error as error:
-            _log.warning("the write-ahead log could not be moved into the database: %s", error)
-
-
-def _checkpoint(connection: sqlite3.Connection) -> None:
-    _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    if pages > WAL_PAGES:
-        connection.execute(f"PRAGMA busy_timeout = {CUT_SECONDS * 1000:.0f}")
-        try:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")

@@ -127,10 +127,10 @@ def test_a_database_that_takes_its_place_is_neither_read_nor_written(
     for name in (FILE, f"{FILE}-wal"):
         (tmp_path / name).replace(data / name)
     refuses_everything(store)
-    before = {path.name: path.read_bytes() for path in data.iterdir() if path.name != f"{FILE}-shm"}
+    theirs = (data / FILE, data / f"{FILE}-wal")
+    before = [path.read_bytes() for path in theirs]
     store.close()
-    after = {path.name: path.read_bytes() for path in data.iterdir() if path.name != f"{FILE}-shm"}
-    assert after == before
+    assert [path.read_bytes() == was for path, was in zip(theirs, before, strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize("replaced", [False, True])

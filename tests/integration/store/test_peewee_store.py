@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
-from actors.store import writer
+from actors.store import write_ahead_log
 from actors.store.engine import WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.store.readers import READERS, Readers
@@ -259,7 +259,7 @@ def test_files_are_for_their_owner_only_whatever_the_umask(path: Path) -> None:
         grow(store, "c1")
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (path / "deeper").iterdir()}
         assert stat.S_IMODE((path / "deeper").stat().st_mode) == 0o700
-        files = ("bedrock.db", "bedrock.db-wal", "bedrock.db-shm", "lock", "initialized")
+        files = ("bedrock.db", "bedrock.db-wal", "bedrock.db-shm", "lock", "initialized", "reserve")
         assert modes == dict.fromkeys(files, 0o600)
         store.close()
     finally:
@@ -369,8 +369,8 @@ def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> 
 def test_the_log_is_moved_into_the_database_as_it_grows(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "CHECKPOINT_EVERY", 10)
-    monkeypatch.setattr(writer, "WAL_PAGES", 20)
+    monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 10)
+    monkeypatch.setattr(write_ahead_log, "PAGES", 20)
     store = open_store(path)
     draft = grow(store, "c1", 200)
     assert (path / "bedrock.db-wal").stat().st_size < 1 << 20

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +22,7 @@ from actors.store.schema import TABLES
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 
+ROOT = Path(__file__).parents[3]
 CHILDREN = 5
 
 
@@ -183,3 +187,21 @@ def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> 
     assert store.load("c1") is not None
     assert len(store.history("c1", 99)) == 50
     assert raw(store._database).execute("SELECT count(*) FROM deletions").fetchone() == (0,)
+
+
+def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> None:
+    """In namespaces of its own, on a disk of 48 MiB."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no mount namespace, so there is no small disk to fill")
+    done = subprocess.run(
+        [*alone, sys.executable, "-m", "tests.integration.store.full_disk", str(tmp_path)],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients")])},
+        capture_output=True,
+        text=True,
+        timeout=2 * SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 2_000_000
