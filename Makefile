@@ -83,6 +83,9 @@ api-docs: $(STAMP)  ## Write the reference in docs/api.md from protos/
 readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
+# Notes in reports/fault.json what a part has done.
+RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
+
 FAULTS := machine sandbox kill races watch agents
 EXAMPLES ?= 100000
 TREES ?= 1000
@@ -99,36 +102,46 @@ fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what bre
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
 	BEDROCK_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n 2 --timeout 0 tests/property
+	$(RECORD) machine EXAMPLES=$(EXAMPLES)
 
 # Every attack on every tier of the sandbox, as root and as somebody else: a table.
 fault-sandbox: $(STAMP)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.fault
+	$(RECORD) sandbox
 
 # TREES of processes killed, and KILLS servers with tools at work: nothing survives, after a server for 250 ms at most.
 fault-kill: $(STAMP)
 	BEDROCK_TREES=$(TREES) BEDROCK_KILLS=$(KILLS) BEDROCK_KILL_MS=250 \
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/sandbox/test_kill_many.py tests/e2e/test_server_killed.py
+	$(RECORD) kill TREES=$(TREES) KILLS=$(KILLS)
 
 # RACES attempts of patch while somebody exchanges its directories for links.
 fault-races: $(STAMP)
 	BEDROCK_RACES=$(RACES) $(BIN)/python -m pytest --timeout 0 tests/integration/tools/test_patch_race.py
+	$(RECORD) races RACES=$(RACES)
 
 # RESUMES streams, cut, slow, over killed servers and pruned logs, and COMMIT_RACES that begin at the moment of a commit:
 # no law of a watch is broken.
 fault-watch: $(STAMP)
 	BEDROCK_RESUMES=$(RESUMES) BEDROCK_COMMIT_RACES=$(COMMIT_RACES) $(BIN)/python -m pytest --timeout 0 -s \
 	  tests/integration/server/test_watch_laws.py tests/e2e/test_watch_laws.py
+	$(RECORD) watch RESUMES=$(RESUMES) COMMIT_RACES=$(COMMIT_RACES)
 
 # CANCELS of parents with sub-agents at work, and FAMILIES whose server is killed: nobody is left behind.
 fault-agents: $(STAMP)
 	BEDROCK_AGENT_CANCELS=$(CANCELS) BEDROCK_AGENT_KILLS=$(FAMILIES) \
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/actors/test_sub_agents_stopped.py tests/e2e/test_sub_agents.py
+	$(RECORD) agents CANCELS=$(CANCELS) FAMILIES=$(FAMILIES)
 
 MINUTES ?= 10
 
 .PHONY: soak
 soak: $(STAMP)  ## Work with clients of every kind while the server is killed again and again: nothing is lost (MINUTES, SEED, FRESH=1)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh)
+
+.PHONY: reliability
+reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/soak.json and reports/fault.json
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.reliability
 
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)

@@ -63,8 +63,9 @@ class ChatProgram(SoakClient):
             self.journal.write("created", conversation=conversation.name)
             slug = conversation.get().slug
         with Terminal("chat", "-r", slug, environ=environment(self), cwd=self.site.folder) as terminal:
+            ready = self._wait_for(terminal, "idle")
             for _ in range(LINES):
-                if not self.stopping.is_set():
+                if ready and not self.stopping.is_set() and terminal._child.poll() is None:
                     self._type(terminal, conversation.name)
             terminal.keys("\x04")
 
@@ -73,12 +74,18 @@ class ChatProgram(SoakClient):
         self.journal.write("sending", conversation=name, token=token)
         terminal.keys(f"#do {self.random.choice(('say', 'slow', 'tools'))} {token}")
         terminal.keys("\r")
+        if self._wait_for(terminal, f"ok {token}"):
+            self.journal.write("said", conversation=name, token=token)
+
+    @staticmethod
+    def _wait_for(terminal: Terminal, words: str) -> bool:
+        """Whether they appear in time; a server that is killed ends a chat that is just being started."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and terminal._child.poll() is None:
             terminal._read(0.1)
-            if any(f"ok {token}" in row for row in terminal.rows):
-                self.journal.write("said", conversation=name, token=token)
-                return
+            if any(words in row for row in terminal.rows):
+                return True
+        return False
 
 
 class NodeProgram(SoakClient):

@@ -1,0 +1,208 @@
+"""Write docs/reliability.md: what is promised, against which faults, by which suite, and how much of it was run.
+
+The figures are those of reports/soak.json and reports/fault.json. A suite without a report keeps the figures that the
+page has of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "reliability.md"
+NOT_RUN = "not run at length for this page"
+
+HEAD = """\
+# Reliability
+
+What Bedrock promises when things break, and the suites that break them. `make test` runs every suite in short, at each
+change; the long runs are those of `make soak` and `make fault`, and their figures here are of the runs that are named.
+`make reliability` writes this page from their reports.
+
+| promise | faults | suite | long run | found wrong | date | commit |
+|---|---|---|---|---|---|---|
+"""
+
+TAIL = """
+## What a soak does
+
+`make soak` (ten minutes; `MINUTES=60`, `SEED=7`; it goes on where an earlier one stopped, `FRESH=1` begins again) works
+in rounds. In each, clients of every kind work at the same time: the Python client, blocking and with asyncio, gRPC
+without a client of ours, `bedrock ask`, `bedrock chat` at a terminal, and the Node client where its packages are
+installed. They send, steer, queue, cancel, approve and deny, change modes and titles, delete, start sub-agents, and run
+tools that fork away. Meanwhile the server is killed with SIGKILL every two to six seconds and started again over the
+same data. Each client writes down, in a file of its own, what it tried and what it was told.
+
+Then all is brought to rest, and what was written down is compared with what the server says, through public calls only:
+
+* every message that was accepted is there, once, in its order, or has a fate; one that was refused is nowhere;
+* every event that a watcher was told is in the log, the same; revisions have no gap;
+* titles are those that were acknowledged; what was deleted is unknown and listed nowhere;
+* every conversation and sub-agent is at rest, its history is valid, `VerifyConversation` and `ReplayConversation` find
+  nothing;
+* the provider was never sent what a provider refuses, and never the same message twice;
+* no tool call was carried out twice, and no process outlives a kill of the server, a cancel or the stop.
+
+At the end of a run all rounds are looked at once more.
+
+## What no suite covers
+
+Power loss is not among the faults here: every commit is synced to the disk (`synchronous=FULL`), and what a disk does
+with that is its own matter. Processes of tools are looked for by a mark in their environment or arguments, which a tool
+that erases both would escape; what holds such tools is in [security.md](security.md).
+"""
+
+
+class Suite(Struct, frozen=True):
+    """A row of the page."""
+
+    key: str
+    """In the report; empty for one that has no long run."""
+    promise: str
+    faults: str
+    where: tuple[str, ...]
+    """Files or folders of the tests."""
+    make: str = ""
+    """What runs it at length."""
+
+
+SUITES = (
+    Suite(
+        "soak",
+        "nothing acknowledged is lost, doubled, reordered or left running",
+        "SIGKILL of the server every few seconds, under clients of every kind",
+        ("tests/soak/test_soak.py",),
+        "make soak",
+    ),
+    Suite(
+        "machine",
+        "the laws of the machine hold from every state, along every walk",
+        "events in any order: late, twice, or never",
+        ("tests/property",),
+        "make fault PARTS=machine",
+    ),
+    Suite(
+        "kill",
+        "nothing that a tool started survives its cancel, or the server",
+        "process trees that try to get away; SIGKILL of the server",
+        ("tests/integration/sandbox/test_kill_many.py", "tests/e2e/test_server_killed.py"),
+        "make fault PARTS=kill",
+    ),
+    Suite(
+        "watch",
+        "a resumed stream has no gap and no duplicate",
+        "cut streams, slow readers, killed servers, pruned logs, commits at the same moment",
+        ("tests/integration/server/test_watch_laws.py", "tests/e2e/test_watch_laws.py"),
+        "make fault PARTS=watch",
+    ),
+    Suite(
+        "agents",
+        "no sub-agent is left behind by its parent",
+        "cancels and SIGKILL at any instant",
+        ("tests/integration/actors/test_sub_agents_stopped.py", "tests/e2e/test_sub_agents.py"),
+        "make fault PARTS=agents",
+    ),
+    Suite(
+        "races",
+        "patch writes nothing outside of its directory",
+        "directories exchanged for links meanwhile",
+        ("tests/integration/tools/test_patch_race.py",),
+        "make fault PARTS=races",
+    ),
+    Suite(
+        "sandbox",
+        "a restricted tool changes nothing and reaches nobody",
+        "attacks from inside, as root and as another user",
+        ("tests/fault",),
+        "make fault PARTS=sandbox",
+    ),
+    Suite(
+        "",
+        "a commit is whole or not at all, and durable before it is told",
+        "SIGKILL while committing, full disks, damaged files, failing reads",
+        ("tests/integration/store/test_peewee_store.py", "tests/integration/store/test_writer.py"),
+    ),
+    Suite(
+        "",
+        "nothing is acknowledged into a file that is gone, and no second server gets in",
+        "database, log, directory or lock file removed or replaced while the server runs",
+        ("tests/integration/store/test_files_taken_away.py",),
+    ),
+    Suite(
+        "",
+        "a deletion holds up nobody, survives a crash, and frees a full disk",
+        "stops and failures between its slices, a disk without room",
+        ("tests/integration/store/test_removal.py",),
+    ),
+    Suite(
+        "",
+        "a backup is whole and proven, a restore puts back what was written",
+        "SIGKILL of either, writers meanwhile, damaged rows",
+        ("tests/integration/store/test_backup.py", "tests/e2e/test_backup.py"),
+    ),
+)
+
+Figures = tuple[str, str, str, str]
+"""The last four cells: long run, found wrong, date, commit."""
+
+
+def render(figures: Mapping[str, Figures]) -> str:
+    """The page, with the figures of each suite that has any."""
+    return HEAD + "".join(_row(suite, figures.get(suite.key)) for suite in SUITES) + TAIL
+
+
+def _row(suite: Suite, figures: Figures | None) -> str:
+    links = ", ".join(f"[{where.removeprefix('tests/').removesuffix('.py')}](../{where})" for where in suite.where)
+    how = f"{links}; `{suite.make}`" if suite.make else links
+    cells = figures if suite.key and figures else (NOT_RUN if suite.key else "in `make test` only", "", "", "")
+    return f"| {' | '.join((suite.promise, suite.faults, how, *cells))} |\n"
+
+
+def stored(page: str) -> dict[str, Figures]:
+    """The figures that a page has."""
+    found: dict[str, Figures] = {}
+    for suite in SUITES:
+        row = re.search(rf"^\| {re.escape(suite.promise)} \|(.*)\|$", page, re.MULTILINE)
+        cells = tuple(cell.strip() for cell in row[1].split("|")[2:]) if row else ()
+        if suite.key and len(cells) == 4 and cells[0] != NOT_RUN:
+            found[suite.key] = (cells[0], cells[1], cells[2], cells[3])
+    return found
+
+
+def reported(reports: Path) -> dict[str, Figures]:
+    """The figures of the reports that are there."""
+    found: dict[str, Figures] = {}
+    if (reports / "soak.json").exists():
+        found["soak"] = _soak(json.loads((reports / "soak.json").read_text()))
+    if (reports / "fault.json").exists():
+        for part, each in json.loads((reports / "fault.json").read_text()).items():
+            amounts = ", ".join(f"{count:,} {name.lower()}" for name, count in each["amounts"].items()) or "all"
+            found[part] = (amounts, "0", each["date"], each["commit"])
+    return found
+
+
+def _soak(report: dict[str, Any]) -> Figures:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report["accepted"].items()))
+    amount = (
+        f"{report['rounds']} rounds, {report['seconds'] / 60:.0f} min of work; {report['kills']:,.0f} kills; "
+        f"{sum(report['accepted'].values()):,} messages acknowledged ({kinds}) in {report['conversations']:,.0f} "
+        f"conversations and {report['sub_agents']:,.0f} sub-agents; {report['deleted']:,.0f} deleted; "
+        f"{report['requests']:,.0f} requests; {report['events']:,.0f} events compared; {report['steps']:,.0f} steps "
+        f"replayed; seed {report['seed']}"
+    )
+    return amount, str(len(report["wrong"])), report["date"], report["commit"]
+
+
+def main() -> None:
+    before = stored(TARGET.read_text(encoding="utf-8")) if TARGET.exists() else {}
+    TARGET.write_text(render({**before, **reported(ROOT / "reports")}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
