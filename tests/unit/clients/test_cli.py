@@ -555,6 +555,25 @@ def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
     assert f"ok    sandbox: {told}" in program("doctor").stdout
 
 
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [
+        ((True, True), "processes and memory bounded by the kernel"),
+        (
+            (True, False),
+            "processes bounded by the kernel; memory counted by the server, which ends a tool that has too",
+        ),
+        ((False, False), "processes and memory counted by the server, which ends a tool that has too much"),
+    ],
+)
+def test_the_doctor_tells_who_bounds_what_tools_have(
+    program: Program, fake: FakeBedrock, kernel: tuple[bool, bool], told: str
+) -> None:
+    kind = v1.GetServerInfoResponse.Sandbox
+    fake.sandbox = kind(tier=kind.TIER_A, kernel_bounds_processes=kernel[0], kernel_bounds_memory=kernel[1])
+    assert f"ok    tool limits: {told}" in program("doctor").stdout
+
+
 def test_the_doctor_notices_a_wrong_token(program: Program, fake: FakeBedrock) -> None:
     fake.refuse("GetServerInfo", Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "unknown token"))
     result = program("doctor")
