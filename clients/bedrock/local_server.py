@@ -52,6 +52,8 @@ def check_owner(directory: Path) -> None:
         NotPrivate: They belong to another one.
         OSError: There is no such directory.
     """
+    if not hasattr(os, "geteuid"):
+        raise NotPrivate("this system has no owners of files that could be looked at: give the address of a server")
     user = os.geteuid()
     link, found = directory.lstat(), directory.stat()
     if not stat.S_ISDIR(found.st_mode):

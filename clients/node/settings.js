@@ -45,7 +45,7 @@ function localServer(data) {
   } catch (error) {
     if (error instanceof NoWay || error.code !== 'ENOENT') throw error;
   }
-  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} names no Unix socket`);
+  if (target && !target.startsWith('unix:/')) throw new NoWay(`${join(data, 'address')} names no Unix socket: start the server again`);
   throw new NoWay(
     `no Bedrock server is running on this machine (data ${data}): start one with \`bedrock serve\``,
     'SERVER_NOT_RUNNING',
@@ -71,6 +71,7 @@ function checkSocket(path) {
 
 /** Nobody else can enter the directory, nor has made it. */
 function checkPrivate(directory) {
+  if (!process.geteuid) throw new NoWay('this system has no owners of files: give the address of a server');
   const user = process.geteuid();
   const { uid, mode } = statSync(directory);
   if (uid !== user) throw new NoWay(`${directory} belongs to user ${uid}, and this is user ${user}`);

@@ -78,7 +78,9 @@ def _local_server(data: Path) -> str:
         raise _misconfigured(f"the files of a server on this machine cannot be believed: {error}") from None
     else:
         if target:
-            raise _misconfigured(f"{data / ADDRESS_FILE} names no Unix socket, but {target}: it is of another version")
+            raise _misconfigured(
+                f"{data / ADDRESS_FILE} names no Unix socket, but {target}: start the server again, with this version"
+            )
     raise ServerNotRunning(
         f"no Bedrock server is running on this machine (data {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
     )

@@ -125,6 +125,17 @@ def test_nothing_is_believed_that_belongs_to_another_user(
     assert resolve(f"unix:{data}/s", environ=environ).token == ""
 
 
+def test_where_files_have_no_owners_a_server_needs_an_address(
+    environ: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, where the client works with servers elsewhere."""
+    monkeypatch.delattr(os, "geteuid")
+    assert resolve("https://example.com", "given", environ=environ).token == "given"
+    assert resolve("https://example.com", environ=environ).token == ""
+    with pytest.raises(Misconfigured, match="give the address of a server"):
+        resolve(environ=environ)
+
+
 def test_a_socket_elsewhere_is_looked_at_as_well(environ: dict[str, str], data: Path, state: Path) -> None:
     (state / "open").mkdir()
     (state / "open").chmod(0o777)

@@ -171,3 +171,14 @@ def test_enter_closes_the_menu_first_where_there_is_something_to_choose(
     typed = Buffer(document=Document(offered[chosen or 0]))
     typed.complete_state = CompletionState(Document("/"), [Completion(text, -1) for text in offered], chosen)
     assert is_being_chosen(typed) is waits
+
+
+def test_nothing_is_kept_or_read_where_others_may_enter(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "h").write_text("\n# 2026-11-22 00:00:00.000000\n+planted\n")
+    history = ChatHistory(folder / "h")
+    history.append_string("typed")
+    assert list(history.load_history_strings()) == []
+    assert "typed" not in (folder / "h").read_text()
