@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bedrock import Client
 from bedrock.cli.spawning import SpawnedServer
+
+from tests.unit.clients.terminals import Terminal
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -99,6 +104,29 @@ def test_the_server_ends_when_its_owner_is_killed(owner: subprocess.Popen[str], 
         os.close(server)
     assert not (tmp_path / "data" / "address").exists()  # it had the time to say goodbye
     assert processes_of(tmp_path / "data") == []
+
+
+@pytest.mark.parametrize("how", ["make", "ignored"])
+def test_a_chat_and_its_server_end_when_the_terminal_is_closed(
+    environ: dict[str, str], tmp_path: Path, how: str
+) -> None:
+    """As with Ctrl-D, under make too, and also where SIGHUP is ignored: the end of the terminal itself is noticed."""
+    program = f"{shlex.quote(sys.executable)} -P -m bedrock.cli chat --spawn"
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"run:\n\t@{program}\n")
+    commands = {
+        "make": [shutil.which("make") or "make", "-f", str(makefile)],
+        "ignored": ["/bin/sh", "-c", f"trap '' HUP; exec {program}"],
+    }
+    with Terminal(environ=environ, command=commands[how], cwd=tmp_path) as terminal:
+        terminal.until(lambda screen: any(row.startswith("idle · ") for row in screen))
+        assert processes_of(tmp_path / "data")
+        terminal.hang_up()
+        terminal.ends()
+    deadline = time.monotonic() + SECONDS
+    while left := processes_of(tmp_path / "data"):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
 
 
 def test_a_second_server_says_why_it_does_not_start(environ: dict[str, str]) -> None:

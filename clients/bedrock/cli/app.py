@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
@@ -29,6 +31,7 @@ OURS = {
     "queue": "bedrock.cli.queueing:queue",
     "withdraw": "bedrock.cli.queueing:withdraw",
     "mode": "bedrock.cli.directing:mode",
+    "compact": "bedrock.cli.directing:compact",
     "continue": "bedrock.cli.directing:continue_",
     "rename": "bedrock.cli.directing:rename",
     "archive": "bedrock.cli.directing:archive",
@@ -40,6 +43,9 @@ OURS = {
     "doctor": "bedrock.cli.doctor:doctor",
     "completion": "bedrock.cli.completion:completion",
 }
+
+#: Short names for those who expect them.
+ALIASES = {"ls": "list"}
 
 #: Commands that the server's distribution brings, so that their absence can be explained.
 SERVERS = ("serve", "backup", "restore")
@@ -68,6 +74,7 @@ class Commands(click.Group):
         Raises:
             Failure: It belongs to the server, which is not installed.
         """
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
             module, _, attribute = OURS[cmd_name].partition(":")
             command = getattr(import_module(module), attribute)
@@ -132,7 +139,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         ctx.exit()
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("--address", metavar="HOST:PORT", help="The server; https://… for TLS. [default: yours on this machine]")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
@@ -141,9 +152,27 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def bedrock(ctx: click.Context, address: str | None) -> None:
     """Chat with LLM agents, and look after their conversations, on a Bedrock server.
 
-    New here? `bedrock chat --spawn` starts a server of its own and needs no key.
+    New here? `bedrock` alone opens a chat. If no server runs on this machine it starts one for the chat; no key is
+    needed.
 
     A conversation is named by its slug or its id. Your own server on this machine is found without any setting; for
     another one give --address or BEDROCK_ADDRESS, and BEDROCK_TOKEN.
     """
     ctx.obj = address
+    if ctx.invoked_subcommand is None:
+        _open_chat(ctx, may_spawn=not (address or os.environ.get("BEDROCK_ADDRESS")))
+
+
+def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
+    """Open a chat at a terminal; a server that somebody has named is not replaced by one of our own.
+
+    Raises:
+        Exit: There is no terminal: the help is printed instead.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print_text(ctx.get_help())
+        ctx.exit(exits.USAGE)
+    chat = bedrock.get_command(ctx, "chat")
+    assert chat is not None  # noqa: S101 -- it is one of ours
+    with chat.make_context("chat", ["--spawn"] if may_spawn else [], parent=ctx) as opened:
+        chat.invoke(opened)

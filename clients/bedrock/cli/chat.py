@@ -29,13 +29,14 @@ AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 
 
 @click.command()
+@click.argument("prompt", nargs=-1)
 @click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
 @click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
 @NOTIFY_OPTION
 @PLAIN_OPTION
 @opening_options
-def chat(spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
-    """Chat with an agent in a directory.
+def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
+    """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
     Ctrl-C cancels, Ctrl-C again leaves. A run goes on when you leave, but not if --spawn started the server. Ctrl-J
@@ -48,6 +49,8 @@ def chat(spawn: bool, plain: bool, notify: bool, again: str | None, **opening: A
     paint = Paint.for_stream(sys.stdout, plain=plain)
     if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
         raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
+    if prompt and not at_terminal:
+        raise click.UsageError("without a terminal nobody could go on; `bedrock ask` answers a single prompt")
     with ExitStack() as stack:
         if at_terminal:
             stack.enter_context(typing_ahead(sys.stdin))
@@ -63,7 +66,9 @@ def chat(spawn: bool, plain: bool, notify: bool, again: str | None, **opening: A
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
-            last = asyncio.run(_chat(address, conversation.name, paint, scripted=scripted, notify=notify))
+            last = asyncio.run(
+                _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
+            )
             again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
             say = folding(print_line, columns(sys.stdout))
             for line in _farewell(client.conversation(last).get(), again, spawned=spawned):
@@ -86,8 +91,8 @@ def _farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
     return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
 
 
-async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool) -> str:
-    """Chat; returns the name of the conversation in which it ended."""
+async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str) -> str:
+    """Chat, and begin with a message unless it is empty; returns the name of the conversation in which it ended."""
     from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
     from bedrock.cli.typed import ChatHistory  # noqa: PLC0415
 
@@ -100,5 +105,6 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool,
         session.say(paint.text(paint.bold(now.slug), " ", where))
         if scripted:
             session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
+        session.enter(first)
         await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
         return session.conversation.name

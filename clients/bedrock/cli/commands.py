@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bedrock import v1
+from bedrock._shared.names import enum_name
 from bedrock._shared.requests import image
 from bedrock.cli.paint import one_line
+from bedrock.cli.questions import Offer
 from bedrock.cli.queueing import queue_lines
+from bedrock.cli.text.safe_text import for_terminal
 
 if TYPE_CHECKING:
     from bedrock.cli.session import ChatSession
@@ -110,8 +114,19 @@ async def _mode(session: ChatSession, mode: str) -> None:
         session.say(session.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
         return
     answer = await session.attempt(session.conversation.set_mode(mode))
-    if answer is not None:
-        session.still_running(answer.surviving_jobs, "with the rights that they were started with")
+    if answer is None:
+        return
+    left = [*map(session.transcript.call_title, answer.surviving_tool_use_ids)]
+    left += [for_terminal(f"the background job {job}") for job in answer.surviving_jobs]
+    if left:
+
+        async def stop() -> None:
+            stopped = await session.attempt(session.conversation.set_mode(mode, stop_running=True))
+            if stopped is not None:
+                count = len(stopped.stopped_tool_use_ids) + len(stopped.ended_jobs)
+                session.say(session.paint.dim(f"· stopped: {count}" if count else "· it has ended by itself"))
+
+        session.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
 
 
 async def _model(session: ChatSession, model: str) -> None:
@@ -130,6 +145,30 @@ async def _image(session: ChatSession, path: str) -> None:
         session.say(session.paint.dim(f"· {what} to go with what you say next"))
 
 
+async def _compact(session: ChatSession, _: str) -> None:
+    """Have the conversation summed up; the session goes on in the successor when that is done."""
+    if session.view.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        await _continue(session, "")
+    else:
+        await session.compact()
+
+
+async def _new(session: ChatSession, _: str) -> None:
+    """Begin another conversation, in this chat."""
+    before, busy = session.view.slug, session.view.busy
+    made = await session.attempt(session.create_alike())
+    if made is not None:
+        its_run = "; its run goes on" if busy else ""
+        back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
+        session.say(session.paint.good(f"· a new conversation: {made.slug}, {enum_name(v1.Mode, made.mode)} ({back})"))
+        session.move_to(made.name)
+
+
+async def _clear(session: ChatSession, _: str) -> None:
+    session.clear_screen()
+    await _new(session, "")
+
+
 async def _continue(session: ChatSession, _: str) -> None:
     """Go on in the successor, in this chat."""
     successor = await session.attempt(session.conversation.continue_())
@@ -142,15 +181,18 @@ async def _continue(session: ChatSession, _: str) -> None:
 COMMANDS = (
     Command("help", "", "show this", _help),
     Command("queue", "[TEXT]", "the same as Tab; without a text, show what waits", _queue),
-    Command("withdraw", "[MESSAGE]", "take back what was queued last, or one by its id", _withdraw),
+    Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "show an image file with what you say next", _image),
     Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
     Command("model", "MODEL", "go on with another model", _model),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "the same, and end the background jobs too", _kill),
+    Command("compact", "", "sum up the conversation, and go on in a new one that begins with the summary", _compact),
+    Command("new", "", "begin a new conversation with the same directory, model and approval policy", _new),
+    Command("clear", "", "the same, on an empty screen", _clear),
     Command("continue", "", "go on in a new conversation when the context is used up", _continue),
-    Command("quit", "", "leave; the run goes on, but not with --spawn", _quit),
+    Command("quit", "", "leave; a run goes on, unless the server was started for this chat", _quit),
 )
 
 ALIASES = {"?": "help", "exit": "quit", "q": "quit"}

@@ -97,10 +97,38 @@ def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
     print_text(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    left = _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs)
+    if left and sys.stdin.isatty():
+        print_text(f"still running with wider rights: {left}")
+        if click.confirm("Stop that?"):
+            answer, left = conversation.set_mode(mode, stop_running=True), ""
     if ended := _calls_and_jobs(answer.stopped_tool_use_ids, answer.ended_jobs):
         print_text(f"ended: {ended}")
-    if left := _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs):
+    if left:
         print_text(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
+
+
+@click.command()
+@NAME
+@click.option("--summary-only", is_flag=True, help="Begin no new conversation; `bedrock continue` does that later.")
+@click.pass_context
+def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
+    """Sum up a conversation now, and go on in a new one that begins with the summary.
+
+    The conversation that was summed up can still be read, but takes no more messages. Ctrl-C stops waiting only;
+    `bedrock cancel` stops the summary.
+    """
+    conversation = connect(ctx).conversation(name)
+    conversation.trigger_continuation()
+    for _ in conversation.events(until_settled=True, omit_deltas=True, recent_messages=0):
+        pass
+    now = conversation.get()
+    if now.state.kind != v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        raise exits.Failure(f"{now.slug} was not summed up: somebody cancelled that", "It goes on as it was.")
+    if summary_only:
+        print_text(f"{now.slug} is summed up: `bedrock show {now.slug}`")
+    else:
+        _tell_successor(conversation.continue_().get())
 
 
 @click.command("continue")
@@ -110,7 +138,7 @@ def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
     """Go on in a new conversation when one is full. By default it begins with the summary of the full one."""
     successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
-    print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
+    _tell_successor(successor)
 
 
 @click.command()
@@ -166,6 +194,10 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     for warning in warnings:
         print_text(f"warning: {warning}", err=True)
     print_text(f"deleted {slug}")
+
+
+def _tell_successor(successor: v1.Conversation) -> None:
+    print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
 
 
 def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:

@@ -18,14 +18,13 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.attention import Attention
 from bedrock.cli.paint import Paint
-from bedrock.cli.questions import question_heading
+from bedrock.cli.questions import Asked, Offer, question_title
 from bedrock.cli.screen import PromptRenderer
 from bedrock.cli.session import ChatSession, is_answer
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import USER_MARK
 from bedrock.cli.typed import ChatCompleter
-from bedrock.messages import Approval
 
 #: How often the seconds of the status line are counted, in seconds.
 TICK = 0.5
@@ -58,7 +57,7 @@ class ChatPrompt:
         self.session = session
         self._paint = paint
         self._attention = attention
-        self._shown: Approval | None = None
+        self._shown: Asked | None = None
         """The question that was drawn last: what is typed answers this one."""
         self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
@@ -81,6 +80,7 @@ class ChatPrompt:
         self._app.renderer = self._renderer
         session.refresh = self._refresh
         session.write = self.print
+        session.clear_screen = self._renderer.clear
 
     @property
     def typed(self) -> Buffer:
@@ -170,11 +170,13 @@ class ChatPrompt:
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     """What stands above what is typed, and its mark; `room` is how many lines of an unfinished text are shown."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
-    asked, count = session.question, len(session.view.approvals)
+    asked, count = session.question, session.open_questions
     if asked is not None and count > 1:
-        lines.append(paint.careful(question_heading(asked, count)))
+        about = asked.text if isinstance(asked, Offer) else question_title(asked)
+        lines.append(paint.careful(f"{count} questions are open; this answers: {about}"))
     above = paint.text(*(part for line in lines for part in (line, "\n")))
     if asked is None:
         return above + paint.bold(USER_MARK)
-    always = "" if asked.tool == "request_mode_upgrade" else " [a]lways "  # which is asked each time
+    once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # which is asked each time
+    always = "" if once else " [a]lways "
     return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)

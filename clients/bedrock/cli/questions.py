@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
 from bedrock.cli.calls import headline, telling
 from bedrock.cli.diffs import changed_line
 from bedrock.cli.paint import Paint, one_line
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.messages import Approval, ToolCall
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Something that a person may agree to, beside the questions of the agent."""
+
+    text: str
+    accept: Callable[[], Awaitable[None]]
+
+
+Asked: TypeAlias = Approval | Offer
+"""What a person is asked."""
 
 #: What precedes each line of what is to be done.
 INDENT = "    "
@@ -27,15 +43,14 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
     return [paint.careful(asked), *lines]
 
 
-def question_heading(approval: Approval, count: int) -> str:
-    """Say which of several open questions is answered next."""
-    return f"{count} questions are open; this answers: {question_title(approval)}"
-
-
 def question_title(approval: Approval) -> SafeText:
     """A question in a few words: the tool, and what it is to do."""
-    about = headline(ToolCall(approval.id, approval.tool, approval.input), literal)
-    return one_line(literal(approval.tool) + " " + literal(about), TITLE_COLUMNS)
+    return call_title(ToolCall(approval.id, approval.tool, approval.input))
+
+
+def call_title(call: ToolCall) -> SafeText:
+    """A call in a few words."""
+    return one_line(literal(call.tool) + " " + literal(headline(call, literal)), TITLE_COLUMNS)
 
 
 def _indented(text: str) -> list[SafeText]:

@@ -9,11 +9,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 from bedrock import AsyncClient, AsyncConversation, v1
+from bedrock._shared.names import enum_name
 from bedrock.cli.commands import run_command
 from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
 from bedrock.cli.outputs import HOW_TO_SEE
 from bedrock.cli.paint import Paint, Width, one_line
+from bedrock.cli.questions import Asked, Offer
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
@@ -55,6 +57,8 @@ class ChatSession:
             width: Where to break lines as they stream in.
             refresh: Called when the prompt or the status line may have changed.
         """
+        self.clear_screen: Callable[[], None] = lambda: None
+        """Empties the screen; a prompt knows how."""
         self.write = write
         """Prints a line; a prompt puts its own way in here."""
         self.over = asyncio.Event()
@@ -68,7 +72,7 @@ class ChatSession:
         """What can be gone on with, as far as that is known."""
         self._client = client
         self._width = width
-        self._entered: asyncio.Queue[tuple[str, Approval | None]] = asyncio.Queue()
+        self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._moved = asyncio.Event()
         self._run_ended = asyncio.Event()
         self._disconnected = False
@@ -87,9 +91,14 @@ class ChatSession:
         return self._onlooker.transcript
 
     @property
-    def question(self) -> Approval | None:
+    def question(self) -> Asked | None:
         """What is asked now."""
-        return self.view.approvals[0] if self.view.approvals else None
+        return self._offer or (self.view.approvals[0] if self.view.approvals else None)
+
+    @property
+    def open_questions(self) -> int:
+        """How many questions are open."""
+        return len(self.view.approvals) + (self._offer is not None)
 
     def agent_lines(self) -> list[SafeText]:
         """The tree of sub-agents; empty unless they are waited for."""
@@ -119,6 +128,8 @@ class ChatSession:
             refresh=self._changed,
             hint=HOW_TO_SEE,
         )
+        self._offer: Offer | None = None
+        self._compacting = False
         self._moved.set()
 
     async def follow(self) -> None:
@@ -141,8 +152,17 @@ class ChatSession:
             async for event in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
                 if event.kind == "run_stopped":
                     self._run_ended.set()
+                if event.kind == "state_changed" and self._compacting:
+                    self._follow_summary(self.view.state.kind)
         except BedrockError as error:
             self.complain(error)
+
+    def _follow_summary(self, kind: v1.StateKind.ValueType) -> None:
+        """Go on in the successor once the summary is written; stay if it was cancelled."""
+        if kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+            self.enter("/continue")
+        if kind != v1.STATE_KIND_AWAITING_CONTINUATION:
+            self._compacting = False
 
     async def _count_jobs(self) -> None:
         """Ask, for ever, how many background jobs each run has left: no event tells it."""
@@ -164,7 +184,7 @@ class ChatSession:
         except BedrockError:
             self.models = []
 
-    def enter(self, text: str, asked: Approval | None = None) -> None:
+    def enter(self, text: str, asked: Asked | None = None) -> None:
         """Take what a person typed.
 
         Args:
@@ -174,6 +194,26 @@ class ChatSession:
         if text.strip():
             self._armed = False
             self._entered.put_nowait((text, asked))
+
+    def offer(self, offer: Offer) -> None:
+        """Ask a person something of our own; it comes before what the agent asks."""
+        self._offer = offer
+        self.say(self.paint.careful(f"? {offer.text}"))
+        self.refresh()
+
+    async def compact(self) -> None:
+        """Have the conversation summed up, and go on in its successor when that is done."""
+        self._compacting = True
+        if await self.attempt(self.conversation.trigger_continuation()) is None:
+            self._compacting = False
+
+    async def create_alike(self) -> v1.Conversation:
+        """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""
+        now = await self.conversation.get()
+        policy = enum_name(v1.ApprovalPolicy, now.approval_policy) or None
+        model = now.model.removeprefix("models/") or None
+        made = await self._client.create(now.working_directory, model=model, approval_policy=policy)
+        return await made.get()
 
     def show_output(self, number: int = 1) -> None:
         """Print all that the latest tool printed, or an earlier one: 2 is the one before."""
@@ -245,14 +285,16 @@ class ChatSession:
     def _print(self, line: SafeText) -> None:
         self.write(line)
 
-    async def _do(self, text: str, asked: Approval | None) -> None:
+    async def _do(self, text: str, asked: Asked | None) -> None:
         if text.startswith("/"):
             await run_command(self, text)
-        elif asked is not None and is_answer(text):
+        elif isinstance(asked, Offer) and is_answer(text) and not _ALWAYS.fullmatch(text.strip()):
+            await self._answer_offer(asked, text.strip())
+        elif isinstance(asked, Approval) and is_answer(text):
             await self._answer(asked, text.strip())
         else:
             await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
-            if asked is not None and asked in self.view.approvals:
+            if asked is not None and (asked is self._offer or asked in self.view.approvals):
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     async def _answer(self, asked: Approval, text: str) -> None:
@@ -263,6 +305,14 @@ class ChatSession:
             await self.attempt(self.conversation.deny(asked, found["note"] or ""))
         else:
             await self.attempt(self.conversation.approve(asked, always=_ALWAYS.fullmatch(text) is not None))
+
+    async def _answer_offer(self, asked: Offer, text: str) -> None:
+        """Do what was offered if the answer is yes."""
+        if asked is self._offer:
+            self._offer = None
+            self.refresh()
+            if not _NO.fullmatch(text):
+                await asked.accept()
 
 
 def is_answer(text: str) -> bool:

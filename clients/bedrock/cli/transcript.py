@@ -13,7 +13,7 @@ from bedrock.cli.flow import LineFlow, flow_of, folding
 from bedrock.cli.outputs import OUTPUT_LINES, ToolOutput
 from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.pictures import described
-from bedrock.cli.questions import question_lines, question_title
+from bedrock.cli.questions import call_title, question_lines, question_title
 from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.words import MODES, counted, interruption
@@ -62,6 +62,11 @@ class Transcript:
         """The end of what is still being written, in `room` lines at most."""
         said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
         return said[-room:] if said else self._output.unfinished(room)
+
+    def call_title(self, call: str) -> SafeText:
+        """A call that has not ended, by its id, in a few words."""
+        known = self._calls.get(call)
+        return call_title(known) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
         """All that a tool printed, as lines: 1 is the latest one. Empty if there is none."""

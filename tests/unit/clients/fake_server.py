@@ -424,6 +424,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self, request: v1.TriggerContinuationRequest, context: grpc.ServicerContext
     ) -> v1.TriggerContinuationResponse:
         self._enter(request, context)
+        with self._changed:
+            self._append(state("awaiting_continuation"))
+            self._pending.append(state("context_exhausted"))
         return v1.TriggerContinuationResponse(conversation=self.conversation)
 
     def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:

@@ -328,6 +328,7 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
         assert (await conversation.update(title="New")).title == "New"
         await conversation.archive()
         await conversation.unarchive()
+        assert (await conversation.cancel()).no_op
         await conversation.trigger_continuation()
         assert (await conversation.continue_()).name == NAME
         assert [waiting async for waiting in conversation.queue()] == []
@@ -336,7 +337,6 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
         assert [line async for line in conversation.export()] == ['{"kind": "conversation"}']
         assert [step.step async for step in conversation.replay()] == [1]
         assert await conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
-        assert (await conversation.cancel()).no_op
         run = await conversation.spawn(["a"])
         assert run.sub_agents == [f"{NAME}-a1"]
         assert await run.answer() == "All done."

@@ -757,3 +757,36 @@ def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fak
         "exit_code",
         "usage",
     ]
+
+
+def test_a_conversation_is_summed_up_and_gone_on_with(program: Program, fake: FakeBedrock) -> None:
+    result = program("compact", "brave-otter")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "brave-otter goes on from here: `bedrock chat -r brave-otter`\n",
+    )
+    assert len(fake.asked(v1.ContinueConversationRequest)) == 1
+
+
+def test_a_conversation_is_only_summed_up(program: Program, fake: FakeBedrock) -> None:
+    result = program("compact", "--summary-only", "brave-otter")
+    assert (result.exit_code, result.stdout) == (0, "brave-otter is summed up: `bedrock show brave-otter`\n")
+    assert not fake.asked(v1.ContinueConversationRequest)
+
+
+def test_the_short_name_of_list(program: Program) -> None:
+    assert program("ls").stdout == program("list").stdout
+    assert "brave-otter" in program("ls").stdout
+
+
+def test_the_program_alone_says_how_it_is_used_where_there_is_no_terminal(program: Program) -> None:
+    result = program()
+    assert result.exit_code == 2
+    assert "Usage: bedrock" in result.stdout
+    assert "compact" in result.stdout
+
+
+def test_a_prompt_for_a_chat_needs_a_terminal(program: Program) -> None:
+    result = program("chat", "do", "it")
+    assert result.exit_code == 2
+    assert "bedrock ask" in result.stderr

@@ -427,6 +427,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert conversation.set_mode("unrestricted").conversation.mode == v1.MODE_UNRESTRICTED
     conversation.archive()
     conversation.unarchive()
+    assert conversation.cancel().no_op
     conversation.trigger_continuation()
     assert conversation.continue_().name == NAME
     assert list(conversation.queue()) == []
@@ -435,7 +436,6 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert list(conversation.export()) == ['{"kind": "conversation"}']
     assert [step.step for step in conversation.replay()] == [1]
     assert conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
-    assert conversation.cancel().no_op
     assert list(conversation.cycles(view="full")) == []
     assert conversation.delete() == []
     assert [found.slug for found in client.conversations()] == [SLUG]

@@ -17,8 +17,10 @@ from bedrock.cli.view import ConversationView
 from tests.unit.clients.fake_server import (
     NAME,
     FakeBedrock,
+    Gate,
     Refusal,
     Step,
+    call,
     delta,
     discarded,
     says,
@@ -295,8 +297,6 @@ def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: Fa
     fake.jobs = ["b-1", "b-3"]
 
     async def story(chat: Chat) -> None:
-        chat.session.enter("/mode restricted")
-        await chat.shows("still running with the rights that they were started with: b-1, b-3 (/kill ends them)")
         chat.session.enter("/cancel")
         await chat.shows("still running in the background: b-1, b-3 (/kill ends them)")
         chat.session.enter("/kill")
@@ -304,6 +304,85 @@ def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: Fa
         assert chat.screen.count("there is nothing to cancel") == 1
 
     play(address, story)
+
+
+@pytest.mark.parametrize("reply", ["y", "n", "a"])
+def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_agreed(
+    address: str, fake: FakeBedrock, reply: str
+) -> None:
+    fake.jobs = ["b-1"]
+    fake.answers.append(
+        lambda run: [stored("agent", call("bash", {"command": "sleep 99"})), state("tool_executing", run), Gate()]
+    )
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Go")
+        await chat.shows("● bash sleep 99")
+        chat.session.enter("/mode restricted")
+        await chat.shows("? still running with wider rights: bash sleep 99, the background job b-1. Stop it?")
+        chat.session.enter(reply, chat.session.question)
+        if reply == "y":
+            await chat.shows("· stopped: 2")
+        elif reply == "a":  # which is no answer to this
+            await chat.shows("that was a message; the question is still open")
+        else:
+            await chat.until(lambda: chat.session.question is None)
+
+    play(address, story)
+    asked = [
+        request.stop_running for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)
+    ]
+    assert asked == ([False, True] if reply == "y" else [False])
+
+
+def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: str, fake: FakeBedrock) -> None:
+    async def story(chat: Chat) -> None:
+        before = chat.session.view
+        await chat.until(lambda: before.slug)
+        chat.session.enter("/compact")
+        await chat.shows("· this chat goes on in brave-otter")
+        await chat.until(lambda: chat.session.view is not before)
+
+    play(address, story)
+    assert len(fake.asked(v1.TriggerContinuationRequest)) == len(fake.asked(v1.ContinueConversationRequest)) == 1
+
+
+def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
+    fake.refuse("TriggerContinuation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        chat.session.enter("/compact")
+        await chat.shows("agent is busy")
+        fake.happen(state("awaiting_continuation"), state("context_exhausted"))
+        await chat.until(lambda: chat.session.view.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED)
+
+    play(address, story)
+    assert not fake.asked(v1.ContinueConversationRequest)
+
+
+@pytest.mark.parametrize("command", ["/new", "/clear"])
+def test_a_new_conversation_in_the_same_chat_has_the_same_settings_but_no_wider_mode(
+    address: str, fake: FakeBedrock, command: str
+) -> None:
+    fake.conversation.approval_policy = v1.APPROVAL_POLICY_ASK_WRITES
+    fake.conversation.mode = v1.MODE_UNRESTRICTED
+    cleared: list[str] = []
+
+    async def story(chat: Chat) -> None:
+        chat.session.clear_screen = lambda: cleared.append("screen")
+        before = chat.session.view
+        await chat.until(lambda: before.slug)
+        chat.session.enter(command)
+        await chat.shows("· a new conversation: brave-otter")
+        await chat.until(lambda: chat.session.view is not before and chat.session.view.slug)
+
+    play(address, story)
+    (made,) = fake.asked(v1.CreateConversationRequest)
+    assert isinstance(made, v1.CreateConversationRequest)
+    assert (made.working_directory, made.mode) == ("/tmp", v1.MODE_UNSPECIFIED)
+    assert (made.approval_policy, made.model.removeprefix("models/")) == (v1.APPROVAL_POLICY_ASK_WRITES, "demo")
+    assert cleared == (["screen"] if command == "/clear" else [])
 
 
 def test_the_status_line_counts_background_jobs_when_a_run_has_ended(address: str, fake: FakeBedrock) -> None:

@@ -204,3 +204,26 @@ def test_who_waits_for_an_answer_survives_a_cancel(address: str, fake: FakeBedro
         client.conversation(NAME).cancel()
         terminal.shows("error: cancelled")
         assert terminal.ends() == 130
+
+
+@pytest.mark.parametrize("arguments", [(), ("chat", "What", "is here?")], ids=["alone", "with a prompt"])
+def test_the_program_opens_a_chat(address: str, fake: FakeBedrock, arguments: tuple[str, ...]) -> None:
+    fake.answers.append(says("Two files."))
+    with Terminal(*arguments, environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("/help says")
+        if not arguments:
+            terminal.keys("What is here?\r")
+        terminal.shows("> What is here?")
+        terminal.shows("Two files.")
+        terminal.keys("\x04")
+        assert terminal.ends() == 0
+
+
+def test_the_mode_asks_at_a_terminal_whether_to_stop_what_has_wider_rights(address: str, fake: FakeBedrock) -> None:
+    fake.jobs = ["b-1"]
+    with Terminal("mode", "brave-otter", "restricted", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("still running with wider rights: the tool call t1, the job b-1")
+        terminal.shows("Stop that?")
+        terminal.keys("y\r")
+        terminal.shows("ended: the tool call t1, the job b-1")
+        assert terminal.ends() == 0
