@@ -93,7 +93,7 @@ def show_to_everybody(*story: v1.Event) -> None:
             question=None,
             transcript=SimpleNamespace(unfinished=lambda room: []),
             agent_lines=lambda: tree.lines(Paint(False), 1.0, NOON, 40),
-            view=SimpleNamespace(approvals=[]),
+            open_questions=0,
         ),
     )
     views.append((lambda _: None, lambda: prompt_text(session, Paint(False), 10)))

@@ -51,7 +51,7 @@ def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies:
         transcript=SimpleNamespace(unfinished=lambda room: []),
         question=asked,
         agent_lines=list,
-        view=SimpleNamespace(approvals=[asked]),
+        open_questions=1,
     )
     shown = prompt_text(cast("ChatSession", session), Paint(False), 10)
     assert shown == replies + USER_MARK
@@ -61,7 +61,7 @@ def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() 
     session = SimpleNamespace(
         transcript=SimpleNamespace(unfinished=lambda room: ["Hel"]),
         question=None,
-        view=SimpleNamespace(approvals=[]),
+        open_questions=0,
         agent_lines=lambda: ["├ ◦ one", "└ ✓ two"],
     )
     assert prompt_text(cast("ChatSession", session), Paint(False), 10) == f"├ ◦ one\n└ ✓ two\nHel\n{USER_MARK}"
