@@ -29,10 +29,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal, cast
 
 from bedrock import v1
 from bedrock._shared.names import enum_name
 from bedrock.messages import Approval, Message, SubAgentStatus, moment
+from bedrock.types import ApprovalDecision, ErrorKind, EventKind, Fate, Role, StopReason
 
 __all__ = ["Event", "Stop"]
 
@@ -41,11 +43,11 @@ __all__ = ["Event", "Stop"]
 class Stop:
     """How a run ended."""
 
-    reason: str
+    reason: StopReason | Literal["deleted", "withdrawn", ""]
     """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if there was no run to end."""
     detail: str = ""
     """The finer reason, e.g. "restart"; empty if there is none."""
-    error_kind: str = ""
+    error_kind: ErrorKind | Literal[""] = ""
     """Why it failed, e.g. "auth"; empty unless it failed."""
     error_message: str = ""
     """The same for people, with what to do about it."""
@@ -54,9 +56,9 @@ class Stop:
     def from_proto(cls, stopped: v1.Event.RunStopped) -> Stop:
         """Take the values from the message of the contract."""
         return cls(
-            reason=enum_name(v1.StopReason, stopped.reason),
+            reason=cast("StopReason", enum_name(v1.StopReason, stopped.reason)),
             detail=stopped.detail,
-            error_kind=enum_name(v1.ErrorKind, stopped.error.kind),
+            error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, stopped.error.kind)),
             error_message=stopped.error.message,
         )
 
@@ -68,12 +70,12 @@ class Event:
     proto: v1.Event
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> EventKind | Literal[""]:
         """What happened; see the table at the head of this module. Empty if this version does not know it."""
         kind = self.proto.WhichOneof("event")
         if kind == "text_delta" and self.proto.text_delta.reasoning:
             return "reasoning_delta"
-        return kind or ""
+        return cast("EventKind", kind or "")
 
     @property
     def revision(self) -> int:
@@ -110,7 +112,7 @@ class Event:
                 return None
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role | Literal[""]:
         """Who says the message that was added: "user", "agent", "tool" or "system"; empty for all other events."""
         return Message(self.proto.message_added).role if self.proto.HasField("message_added") else ""
 
@@ -120,9 +122,9 @@ class Event:
         return [Message(message) for message in self.proto.snapshot.messages]
 
     @property
-    def fate(self) -> str:
+    def fate(self) -> Fate | Literal[""]:
         """What became of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn"."""
-        return enum_name(v1.QueuedMessage.Fate, self.proto.queue_changed.fate)
+        return cast("Fate", enum_name(v1.QueuedMessage.Fate, self.proto.queue_changed.fate))
 
     @property
     def conversation(self) -> v1.Conversation | None:
@@ -151,9 +153,9 @@ class Event:
         return Approval.from_proto(self.proto.approval_changed.approval)
 
     @property
-    def decision(self) -> str:
+    def decision(self) -> ApprovalDecision | Literal[""]:
         """How the question was decided: "approve", "approve_always", "deny" or "withdrawn"; empty while it is open."""
-        return enum_name(v1.ApprovalDecision, self.proto.approval_changed.decision)
+        return cast("ApprovalDecision", enum_name(v1.ApprovalDecision, self.proto.approval_changed.decision))
 
     @property
     def note(self) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from google.protobuf import json_format
 
 from bedrock import v1
 from bedrock._shared.names import enum_name, resource_name
+from bedrock.types import ErrorKind, Role, StateKind, ToolOutcome
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct
@@ -48,7 +49,7 @@ class ToolResult:
 
     id: str
     """The call that it answers."""
-    outcome: str
+    outcome: ToolOutcome | Literal[""]
     """"ok", "error", "cancelled", "skipped" or "denied"."""
     output: str
     """What the model reads."""
@@ -62,7 +63,7 @@ class ToolResult:
         """Take the values from the message of the contract."""
         return cls(
             id=result.tool_use_id,
-            outcome=enum_name(v1.ToolOutcome, result.outcome),
+            outcome=cast("ToolOutcome", enum_name(v1.ToolOutcome, result.outcome)),
             output=result.output,
             seconds=result.duration.ToTimedelta().total_seconds(),
             display=plain(result.display),
@@ -86,9 +87,9 @@ class Message:
         return self.proto.sequence
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role | Literal[""]:
         """Who wrote it: "user", "agent", "tool", "system" or "error"."""
-        return enum_name(v1.Role, self.proto.role)
+        return cast("Role", enum_name(v1.Role, self.proto.role))
 
     @property
     def text(self) -> str:
@@ -195,11 +196,11 @@ class SubAgentStatus:
     """The first line of its task."""
     index: int
     """The position of its task among those started together, counted from 0."""
-    outcome: str = ""
+    outcome: StateKind | Literal[""] = ""
     """"completed" or "failed"; empty while it is at work."""
     result: str = ""
     """What it submitted, or the last text it wrote if it failed; the beginning of it if it is long."""
-    error_kind: str = ""
+    error_kind: ErrorKind | Literal[""] = ""
     """Why it failed, e.g. "timed_out"."""
     error_message: str = ""
     """The same for people."""
@@ -213,9 +214,9 @@ class SubAgentStatus:
                 name=report.conversation,
                 task=report.task,
                 index=report.task_index,
-                outcome=enum_name(v1.StateKind, report.state),
+                outcome=cast("StateKind", enum_name(v1.StateKind, report.state)),
                 result=report.result or report.partial_result,
-                error_kind=enum_name(v1.ErrorKind, report.error.kind),
+                error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, report.error.kind)),
                 error_message=report.error.message,
             )
             for report in changed.reports

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice, product
 from pathlib import Path
 
+from bedrock.types import Mode
+
 from actors.ports import SandboxUnavailable
 from actors.sandbox.probe import probe
 from tests.e2e import processes
@@ -28,7 +30,7 @@ class Situation:
     """What runs when a server is killed."""
 
     tier: str
-    mode: str
+    mode: Mode
     kinds: tuple[str, ...]
     early: bool
     """Killed as soon as there is any process of a tool, not when all trees have grown."""
@@ -62,7 +64,8 @@ def _situations() -> Iterator[Situation]:
     kinds = list(TREES)
     starts = [number * TOGETHER % len(kinds) for number in range(len(kinds))]
     groups = [tuple(islice(cycle(kinds), start, start + TOGETHER)) for start in starts]
-    modes = [("none", "unrestricted"), *((tier, mode) for tier in _tiers() for mode in ("restricted", "unrestricted"))]
+    both: tuple[Mode, ...] = ("restricted", "unrestricted")
+    modes: list[tuple[str, Mode]] = [("none", "unrestricted"), *product(_tiers(), both)]
     for number, (group, (tier, mode)) in enumerate(product(groups, modes)):
         # Without a namespace the tool host soon ends a storm for having too many processes.
         brief = "fork storm" in group and (tier, mode) == ("B", "restricted")

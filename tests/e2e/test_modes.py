@@ -202,7 +202,7 @@ def test_a_mode_has_to_be_one(open_chat: OpenChat, server: ServerProcess) -> Non
         v1.ConversationServiceStub(channel).SetMode(v1.SetModeRequest(name=chat.name), metadata=server.metadata)
     assert refused.value.code().name == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
     with pytest.raises((InvalidArgument, ValueError)):
-        chat.conversation.set_mode("wide open")
+        chat.conversation.set_mode("wide open")  # type: ignore[arg-type]
 
 
 def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Servers, twin: Twin, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def stream(client: Client) -> list[str]:
     """Send a message and return the kinds of what happened."""
     conversation = client.create(".")
     run = assert_type(conversation.send("run echo streamed"), Run)
-    kinds = []
+    kinds: list[str] = []
     with run:
         for event in run:
             assert_type(event, Event)

@@ -7,9 +7,13 @@ from contextlib import suppress
 
 from bedrock import AsyncClient, Client, Conversation
 from bedrock.errors import AgentBusy, BedrockError, Unavailable
+from bedrock.types import ApprovalPolicy, Delivery, Mode
 
 from tests.soak.clients import Refused, SoakClient
 
+POLICIES: tuple[ApprovalPolicy, ...] = ("auto", "auto", "ask_all")
+MODES: tuple[Mode, ...] = ("restricted", "unrestricted")
+QUEUED: tuple[Delivery, ...] = ("steer", "follow_up")
 KEPT = 4
 """Conversations that are gone on with."""
 TIMEOUT = 20.0
@@ -35,8 +39,7 @@ class SyncClient(SoakClient):
         self.random.choice(acts)(conversation)
 
     def _create(self) -> None:
-        request_id, policy = self.request_id(), self.random.choice(("auto", "auto", "ask_all"))
-        mode = self.random.choice(("restricted", "unrestricted"))
+        request_id, policy, mode = self.request_id(), self.random.choice(POLICIES), self.random.choice(MODES)
         made = self.until_answered(
             lambda: self._client.create(
                 self.site.folder, request_id=request_id, approval_policy=policy, mode=mode, title=request_id
@@ -45,7 +48,7 @@ class SyncClient(SoakClient):
         self.journal.write("created", conversation=made.name, title=request_id)
         self._conversations.append(made)
 
-    def _send(self, conversation: Conversation, what: str, delivery: str = "direct") -> str:
+    def _send(self, conversation: Conversation, what: str, delivery: Delivery = "direct") -> str:
         """Send until it is answered; returns the name of the run, empty if it only waits."""
         token, request_id = self.token(), self.request_id()
         self.journal.write("sending", conversation=conversation.name, token=token)
@@ -79,13 +82,13 @@ class SyncClient(SoakClient):
         self._send(conversation, self.random.choice(("slow", "tools", "fork")))
         for _ in range(self.random.randint(1, 3)):
             with suppress(Refused):
-                self._send(conversation, "say", self.random.choice(("steer", "follow_up")))
+                self._send(conversation, "say", self.random.choice(QUEUED))
         if self.random.random() < 0.3:
             self.until_answered(conversation.cancel)
         self._settle(conversation)
 
     def _mode(self, conversation: Conversation) -> None:
-        mode = self.random.choice(("restricted", "unrestricted"))
+        mode = self.random.choice(MODES)
         self.until_answered(lambda: conversation.set_mode(mode))
         self.journal.write("mode", conversation=conversation.name, mode=mode)
 

@@ -20,6 +20,7 @@ from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.errors import BedrockError
 from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["AsyncClient"]
 
@@ -111,9 +112,9 @@ class AsyncClient:
         model: str | None = None,
         slug: str = "",
         title: str = "",
-        mode: str | None = None,
-        approval_policy: str | None = None,
-        follow_up_policy: str | None = None,
+        mode: Mode | None = None,
+        approval_policy: ApprovalPolicy | None = None,
+        follow_up_policy: FollowUpPolicy | None = None,
         labels: Mapping[str, str] | None = None,
         budget: v1.Budget | None = None,
         request_id: str | None = None,
@@ -159,8 +160,8 @@ class AsyncClient:
         *,
         working_directory: str | os.PathLike[str] | None = None,
         model: str | None = None,
-        mode: str | None = None,
-        approval_policy: str | None = None,
+        mode: Mode | None = None,
+        approval_policy: ApprovalPolicy | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,

@@ -20,6 +20,7 @@ from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
 from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["AsyncConversation"]
 
@@ -40,7 +41,7 @@ class AsyncConversation:
         self,
         text: str,
         *,
-        delivery: str | None = None,
+        delivery: Delivery | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
@@ -192,7 +193,7 @@ class AsyncConversation:
             for message in page.messages:
                 yield Message(message)
 
-    async def cycles(self, *, view: str = "steps", newest_first: bool = False) -> AsyncIterator[v1.RequestCycle]:
+    async def cycles(self, *, view: CycleView = "steps", newest_first: bool = False) -> AsyncIterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -273,7 +274,7 @@ class AsyncConversation:
         response = await self._transport.call(self._stub.ResolveApproval, request)
         return response.conversation
 
-    async def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
+    async def set_mode(self, mode: Mode, *, stop_running: bool = False) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -293,9 +294,9 @@ class AsyncConversation:
         title: str | None = None,
         model: str | None = None,
         labels: Mapping[str, str] | None = None,
-        approval_policy: str | None = None,
+        approval_policy: ApprovalPolicy | None = None,
         always_approved_tools: Sequence[str] | None = None,
-        follow_up_policy: str | None = None,
+        follow_up_policy: FollowUpPolicy | None = None,
         budget: v1.Budget | None = None,
         etag: str = "",
     ) -> v1.Conversation:

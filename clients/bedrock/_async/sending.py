@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Generator
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -15,6 +15,7 @@ from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import AsyncStream
+from bedrock.types import Disposition
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class AsyncSending(AsyncStream[Event]):
 
     message: Message
     """The message as it was stored or queued, once it was accepted."""
-    disposition: str
+    disposition: Disposition | Literal[""]
     """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""
     sub_agents: list[str]
     """The resource names of the sub-agents that `AsyncConversation.spawn` started, in the order of the tasks."""

@@ -21,6 +21,7 @@ from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.messages import Approval
 from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalDecision
 
 
 class AsyncRunWatch:
@@ -106,7 +107,7 @@ class AsyncRunWatch:
             approved = await decided(self._policy.decide(approval))
             await self._resolve(approval, "approve" if approved else "deny", "")
 
-    async def _resolve(self, approval: Approval, decision: str, note: str) -> None:
+    async def _resolve(self, approval: Approval, decision: ApprovalDecision, note: str) -> None:
         request = requests.resolve(self._cursor.name, approval, decision, note)
         with suppress(*ANSWERED):
             await self._insist(self._transport.conversations.ResolveApproval, request)

@@ -23,19 +23,16 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
     """
     if value is None:
         return cast(E, 0)
-    full = _prefix(enum) + value.upper().replace("-", "_")
-    if full in enum.keys():  # noqa: SIM118 -- the wrapper is no mapping
-        return enum.Value(full)
-    known = ", ".join(name.removeprefix(_prefix(enum)).lower() for name, number in enum.items() if number)
-    raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {known}")
+    known = {name.removeprefix(_prefix(enum)).lower(): number for name, number in enum.items() if number}
+    if value in known:
+        return known[value]
+    raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
 
 
 def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
-    """Return the short name of an enum value, e.g. "follow_up"; empty for zero, the number if it is unknown."""
-    if not value:
-        return ""
-    descriptor = enum.DESCRIPTOR.values_by_number.get(value)
-    return str(int(value)) if descriptor is None else descriptor.name.removeprefix(_prefix(enum)).lower()
+    """Return the short name of an enum value, e.g. "follow_up"; empty if it is zero, or newer than this version."""
+    descriptor = enum.DESCRIPTOR.values_by_number.get(value) if value else None
+    return "" if descriptor is None else descriptor.name.removeprefix(_prefix(enum)).lower()
 
 
 def resource_name(collection: str, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from bedrock import v1
 from bedrock._shared.names import enum_name
@@ -11,6 +12,7 @@ from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Stop
 from bedrock.messages import Approval, Message
+from bedrock.types import StopReason
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class RunProgress:
                 self.run = cycle.name
                 self._catch_up(cycle)
                 if cycle.stop_reason:
-                    self.stop = Stop(enum_name(v1.StopReason, cycle.stop_reason), cycle.stop_detail)
+                    self.stop = Stop(cast("StopReason", enum_name(v1.StopReason, cycle.stop_reason)), cycle.stop_detail)
                 return True
         return False
 

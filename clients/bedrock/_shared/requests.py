@@ -6,13 +6,14 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._shared.names import enum_name, enum_value, resource_name
 from bedrock.messages import Approval, Task
+from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""
@@ -40,9 +41,9 @@ def create(
     model: str | None,
     slug: str,
     title: str,
-    mode: str | None,
-    approval_policy: str | None,
-    follow_up_policy: str | None,
+    mode: Mode | None,
+    approval_policy: ApprovalPolicy | None,
+    follow_up_policy: FollowUpPolicy | None,
     labels: Mapping[str, str] | None,
     budget: v1.Budget | None,
     request_id: str | None,
@@ -77,7 +78,7 @@ def send(
     name: str,
     text: str,
     *,
-    delivery: str | None = None,
+    delivery: Delivery | None = None,
     images: ImageSource | Sequence[ImageSource] = (),
     expected_run: str = "",
     request_id: str | None = None,
@@ -103,10 +104,10 @@ def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
-def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> str:
+def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
     """Return the short name of what became of a message; one that holds tasks always starts a run."""
     if isinstance(response, v1.SendMessageResponse):
-        return enum_name(v1.Disposition, response.disposition)
+        return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
 
 
@@ -124,7 +125,9 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
     )
 
 
-def resolve(conversation: str, approval: Approval | str, decision: str, note: str) -> v1.ResolveApprovalRequest:
+def resolve(
+    conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str
+) -> v1.ResolveApprovalRequest:
     """Make the request that answers an approval, named by itself, its name, or the id of its tool call."""
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
@@ -139,9 +142,9 @@ def update(
     title: str | None,
     model: str | None,
     labels: Mapping[str, str] | None,
-    approval_policy: str | None,
+    approval_policy: ApprovalPolicy | None,
     always_approved_tools: Sequence[str] | None,
-    follow_up_policy: str | None,
+    follow_up_policy: FollowUpPolicy | None,
     budget: v1.Budget | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:

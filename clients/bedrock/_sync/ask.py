@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from bedrock._shared import requests
 from bedrock._sync.client import Client
 from bedrock.answers import Answer, OnApproval
+from bedrock.types import ApprovalPolicy, Mode
 
 
 def ask(
@@ -15,8 +16,8 @@ def ask(
     *,
     working_directory: str | os.PathLike[str] | None = None,
     model: str | None = None,
-    mode: str | None = None,
-    approval_policy: str | None = None,
+    mode: Mode | None = None,
+    approval_policy: ApprovalPolicy | None = None,
     images: requests.ImageSource | Sequence[requests.ImageSource] = (),
     on_approval: OnApproval | None = None,
     wait_for_others: bool = False,

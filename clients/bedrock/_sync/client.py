@@ -21,6 +21,7 @@ from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.errors import BedrockError
 from bedrock.streams import Stream
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 
@@ -112,9 +113,9 @@ class Client:
         model: str | None = None,
         slug: str = "",
         title: str = "",
-        mode: str | None = None,
-        approval_policy: str | None = None,
-        follow_up_policy: str | None = None,
+        mode: Mode | None = None,
+        approval_policy: ApprovalPolicy | None = None,
+        follow_up_policy: FollowUpPolicy | None = None,
         labels: Mapping[str, str] | None = None,
         budget: v1.Budget | None = None,
         request_id: str | None = None,
@@ -160,8 +161,8 @@ class Client:
         *,
         working_directory: str | os.PathLike[str] | None = None,
         model: str | None = None,
-        mode: str | None = None,
-        approval_policy: str | None = None,
+        mode: Mode | None = None,
+        approval_policy: ApprovalPolicy | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,

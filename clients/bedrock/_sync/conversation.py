@@ -21,6 +21,7 @@ from bedrock.answers import Answer, OnApproval, decider
 from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
 from bedrock.streams import Stream
+from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["Conversation"]
 
@@ -41,7 +42,7 @@ class Conversation:
         self,
         text: str,
         *,
-        delivery: str | None = None,
+        delivery: Delivery | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,
@@ -191,7 +192,7 @@ class Conversation:
             for message in page.messages:
                 yield Message(message)
 
-    def cycles(self, *, view: str = "steps", newest_first: bool = False) -> Iterator[v1.RequestCycle]:
+    def cycles(self, *, view: CycleView = "steps", newest_first: bool = False) -> Iterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -268,7 +269,7 @@ class Conversation:
         response = self._transport.call(self._stub.ResolveApproval, request)
         return response.conversation
 
-    def set_mode(self, mode: str, *, stop_running: bool = False) -> v1.SetModeResponse:
+    def set_mode(self, mode: Mode, *, stop_running: bool = False) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -288,9 +289,9 @@ class Conversation:
         title: str | None = None,
         model: str | None = None,
         labels: Mapping[str, str] | None = None,
-        approval_policy: str | None = None,
+        approval_policy: ApprovalPolicy | None = None,
         always_approved_tools: Sequence[str] | None = None,
-        follow_up_policy: str | None = None,
+        follow_up_policy: FollowUpPolicy | None = None,
         budget: v1.Budget | None = None,
         etag: str = "",
     ) -> v1.Conversation:

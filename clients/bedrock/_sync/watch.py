@@ -22,6 +22,7 @@ from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.messages import Approval
 from bedrock.streams import Stream
+from bedrock.types import ApprovalDecision
 
 
 class RunWatch:
@@ -106,7 +107,7 @@ class RunWatch:
             approved = decided(self._policy.decide(approval))
             self._resolve(approval, "approve" if approved else "deny", "")
 
-    def _resolve(self, approval: Approval, decision: str, note: str) -> None:
+    def _resolve(self, approval: Approval, decision: ApprovalDecision, note: str) -> None:
         request = requests.resolve(self._cursor.name, approval, decision, note)
         with suppress(*ANSWERED):
             self._insist(self._transport.conversations.ResolveApproval, request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal, cast
 
 from bedrock import Event, SubAgentStatus, v1
 from bedrock._shared.names import enum_name
@@ -12,6 +13,7 @@ from bedrock.cli.paint import Paint, cells, cut, one_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.view import ConversationView
 from bedrock.messages import moment
+from bedrock.types import ErrorKind, StateKind
 
 #: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12
@@ -36,20 +38,20 @@ class AgentView:
         self.view.observe(event, now)
         if event.conversation is not None:
             self.began = moment(event.conversation.create_time)
-        outcome = "" if event.state is None else enum_name(v1.StateKind, event.state.kind)
-        if event.state is not None and outcome in ("completed", "failed"):
+        outcome = cast("StateKind", "" if event.state is None else enum_name(v1.StateKind, event.state.kind))
+        if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows
             self.seen_to_the_end = True
             self.ended = moment(event.state.enter_time)
             self._end(outcome, event.state)
 
-    def _end(self, outcome: str, state: v1.ConversationState) -> None:
+    def _end(self, outcome: Literal["completed", "failed"], state: v1.ConversationState) -> None:
         """Take note of how it ended, unless its parent has told that."""
         if not self.status.outcome:
             self.status = replace(
                 self.status,
                 outcome=outcome,
                 result=state.completed.result or state.failed.partial_result,
-                error_kind=enum_name(v1.ErrorKind, state.failed.error.kind),
+                error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, state.failed.error.kind)),
                 error_message=state.failed.error.message,
             )
 

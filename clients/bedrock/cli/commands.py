@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bedrock import v1
 from bedrock._shared.names import enum_name
@@ -15,6 +15,7 @@ from bedrock.cli.paint import one_line
 from bedrock.cli.questions import Offer
 from bedrock.cli.queueing import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
+from bedrock.types import Mode
 
 if TYPE_CHECKING:
     from bedrock.cli.session import ChatSession
@@ -113,7 +114,7 @@ async def _mode(session: ChatSession, mode: str) -> None:
     if mode not in MODES:
         session.say(session.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
         return
-    answer = await session.attempt(session.conversation.set_mode(mode))
+    answer = await session.attempt(session.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
     left = [*map(session.transcript.call_title, answer.surviving_tool_use_ids)]
@@ -121,7 +122,7 @@ async def _mode(session: ChatSession, mode: str) -> None:
     if left:
 
         async def stop() -> None:
-            stopped = await session.attempt(session.conversation.set_mode(mode, stop_running=True))
+            stopped = await session.attempt(session.conversation.set_mode(cast("Mode", mode), stop_running=True))
             if stopped is not None:
                 count = len(stopped.stopped_tool_use_ids) + len(stopped.ended_jobs)
                 session.say(session.paint.dim(f"· stopped: {count}" if count else "· it has ended by itself"))

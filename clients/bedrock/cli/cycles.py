@@ -20,6 +20,7 @@ from bedrock.cli.tables import JSON_OPTION, print_messages, print_table
 from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.timeline import timeline_of
 from bedrock.cli.words import ending
+from bedrock.types import CycleView
 
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"
@@ -44,7 +45,7 @@ def cycles(
     A path that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints them, and no
     server is asked.
     """
-    view = "events" if events else "full"
+    view: CycleView = "events" if events else "full"
     if source == "-" or source.endswith(".jsonl"):
         found = _of_file(source, strict=strict)
     else:

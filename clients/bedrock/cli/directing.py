@@ -17,6 +17,7 @@ from bedrock.cli.text.output import print_text
 from bedrock.cli.words import UNRECORDED, counted
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
+from bedrock.types import Mode
 
 
 @click.command()
@@ -82,7 +83,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
 @click.option("--stop-running", is_flag=True, help="End what runs with wider rights than the mode.")
 @click.pass_context
-def mode(ctx: click.Context, name: str, mode: str, stop_running: bool) -> None:
+def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
     """Set what the tools of a conversation may do, from now on.
 
     \b

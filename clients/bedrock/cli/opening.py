@@ -11,6 +11,7 @@ import click
 from bedrock import Client, Conversation, v1
 from bedrock.cli import exits
 from bedrock.cli.names import CONVERSATION, complete_model
+from bedrock.types import ApprovalPolicy, Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,8 +63,8 @@ def open_conversation(
     *,
     directory: str,
     model: str | None,
-    mode: str | None,
-    approval_policy: str | None,
+    mode: Mode | None,
+    approval_policy: ApprovalPolicy | None,
     latest: bool,
     resume: str | None,
 ) -> Conversation:

@@ -23,6 +23,7 @@ from bedrock.cli.view import ConversationView
 from bedrock.cli.words import UNRECORDED
 from bedrock.errors import BedrockError
 from bedrock.messages import Approval
+from bedrock.types import Delivery
 
 T = TypeVar("T")
 
@@ -251,7 +252,7 @@ class ChatSession:
         if jobs:
             self.say(self.paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
 
-    async def send(self, text: str, delivery: str) -> None:
+    async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message, with the images that wait for one."""
         try:
             await self.conversation.send(text, delivery=delivery, images=self.pictures)

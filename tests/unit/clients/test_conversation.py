@@ -408,8 +408,9 @@ def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_pat
 
 
 def test_a_name_that_does_not_exist_is_refused_before_the_call(client: Client, fake: FakeBedrock) -> None:
-    with pytest.raises(ValueError, match="choose one of: direct, steer, follow_up"):
-        client.conversation("c1").send("Hi", delivery="later")
+    for word in ("later", "FOLLOW_UP", "unspecified", ""):
+        with pytest.raises(ValueError, match="choose one of: direct, steer, follow_up"):
+            client.conversation("c1").send("Hi", delivery=word)  # type: ignore[arg-type]
     assert not fake.requests
 
 

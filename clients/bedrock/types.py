@@ -1,0 +1,78 @@
+"""The words that this package takes and gives, as closed sets: a misspelt one is an error of the type checker.
+
+Each is a name of the contract in lower case and without its prefix: ``"ask_writes"`` is ``APPROVAL_POLICY_ASK_WRITES``.
+What they mean is written in ``protos/bedrock/v1``. Where a value is not set, or has a name that only a newer version
+knows, there is an empty string.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Mode = Literal["restricted", "unrestricted"]
+ApprovalPolicy = Literal["auto", "ask_writes", "ask_all"]
+FollowUpPolicy = Literal["always", "completed_only"]
+Delivery = Literal["direct", "steer", "follow_up"]
+Disposition = Literal["direct", "steer_queued", "follow_up_queued", "duplicate"]
+ApprovalDecision = Literal["approve", "deny", "approve_always", "withdrawn"]
+Fate = Literal["queued", "delivered", "returned", "discarded", "withdrawn"]
+CycleView = Literal["steps", "rounds", "full", "events"]
+Role = Literal["user", "agent", "tool", "system", "error"]
+StopReason = Literal["completed", "interrupted", "error"]
+ToolOutcome = Literal["ok", "error", "cancelled", "skipped", "denied"]
+ToolGroup = Literal["read", "write", "bash", "other"]
+ModelProtocol = Literal["anthropic", "openai_chat", "openai_responses", "demo"]
+SandboxTier = Literal["a", "b", "none"]
+StateKind = Literal[
+    "idle",
+    "awaiting_llm",
+    "llm_requesting",
+    "awaiting_tool_approval",
+    "tool_executing",
+    "cancelling",
+    "awaiting_sub_agents",
+    "awaiting_continuation",
+    "context_exhausted",
+    "error",
+    "completed",
+    "failed",
+]
+ErrorKind = Literal[
+    "auth",
+    "rate_limit",
+    "network",
+    "invalid_request",
+    "server_error",
+    "content_filter",
+    "unknown",
+    "context_exhausted",
+    "sub_agent_error",
+    "turn_limit",
+    "timed_out",
+    "no_result",
+    "budget",
+    "cancelled",
+    "interrupted",
+    "response_too_large",
+    "resource_exhausted",
+]
+EventKind = Literal[
+    "snapshot",
+    "caught_up",
+    "deleted",
+    "state_changed",
+    "message_added",
+    "run_stopped",
+    "conversation_updated",
+    "context_warning",
+    "queue_changed",
+    "approval_changed",
+    "retrying",
+    "stream_discarded",
+    "sub_agents_changed",
+    "tool_tree_reaped",
+    "text_delta",
+    "reasoning_delta",
+    "tool_output_delta",
+]
+"""The fields of the contract's `Event`; reasoning has a kind of its own here, and heartbeats are not shown."""

@@ -1,0 +1,114 @@
+"""The closed sets of words are those of the contract, and a misspelt one is an error of both type checkers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from bedrock import types, v1
+
+ROOT = Path(__file__).parents[3]
+
+ENUMS: dict[str, Any] = {
+    "ApprovalDecision": v1.ApprovalDecision,
+    "ApprovalPolicy": v1.ApprovalPolicy,
+    "CycleView": v1.ListRequestCyclesRequest.View,
+    "Delivery": v1.Delivery,
+    "Disposition": v1.Disposition,
+    "ErrorKind": v1.ErrorKind,
+    "Fate": v1.QueuedMessage.Fate,
+    "FollowUpPolicy": v1.FollowUpPolicy,
+    "Mode": v1.Mode,
+    "ModelProtocol": v1.Model.Protocol,
+    "Role": v1.Role,
+    "SandboxTier": v1.GetServerInfoResponse.Sandbox.Tier,
+    "StateKind": v1.StateKind,
+    "StopReason": v1.StopReason,
+    "ToolGroup": v1.ToolGroup,
+    "ToolOutcome": v1.ToolOutcome,
+}
+SETS = [name for name in vars(types) if name[0].isupper() and name != "Literal"]
+
+
+def words(enum: Any) -> list[str]:
+    """The values of an enum without their prefix, as the package names them."""
+    zero = enum.DESCRIPTOR.values_by_number[0].name
+    prefix = zero.removesuffix("UNSPECIFIED")
+    return [name.removeprefix(prefix).lower() for name, number in enum.items() if number]
+
+
+@pytest.mark.parametrize("name", sorted(set(SETS) - {"EventKind"}))
+def test_a_set_holds_the_names_of_its_enum(name: str) -> None:
+    assert sorted(get_args(getattr(types, name))) == sorted(words(ENUMS[name]))
+
+
+def test_the_kinds_of_events_are_the_fields_of_the_event() -> None:
+    fields = {field.name for field in v1.Event.DESCRIPTOR.oneofs_by_name["event"].fields}
+    assert set(get_args(types.EventKind)) == fields - {"heartbeat"} | {"reasoning_delta"}
+
+
+RIGHT = """
+def right(client: Client) -> None:
+    conversation = client.create(mode="restricted", approval_policy="ask_writes", follow_up_policy="always")
+    for event in conversation.send("Hi", delivery="steer", on_approval="deny"):
+        assert event.kind != "text_delta" or event.role == "" or event.fate == "queued"
+    client.ask("Hi", on_approval=lambda approval: approval.tool == "bash")
+"""
+WRONG = """
+def wrong(client: Client, event: Event, message: Message, stop: Stop, agent: SubAgentStatus) -> None:
+    client.create(approval_policy="ask_write")
+    client.create(mode="restrict")
+    client.create(follow_up_policy="alway")
+    client.ask("Hi", on_approval="all")
+    client.conversation("c").send("Hi", delivery="followup")
+    client.conversation("c").send("Hi", wait_for_other=True)
+    client.conversation("c").set_mode("wide open")
+    client.conversation("c").update(approval_policy="ask")
+    client.conversation("c").cycles(view="step")
+    print(event.kind == "text_detla")
+    print(event.role == "agnet")
+    print(event.fate == "deliverd")
+    print(event.decision == "denied")
+    print(message.role == "assistant")
+    print(message.tool_results[0].outcome == "okay")
+    print(stop.reason == "complete")
+    print(stop.error_kind == "ratelimit")
+    print(agent.outcome == "done")
+
+
+async def wrong_too(client: AsyncClient) -> None:
+    await client.create(approval_policy="ask_write")
+    await client.conversation("c").set_mode("wide open")
+    async for event in client.conversation("c").events():
+        print(event.kind == "text_detla")
+"""
+HEAD = "from bedrock import AsyncClient, Client, Event, Message, Stop, SubAgentStatus\n\n"
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_misspelt_word_is_an_error_of_the_type_checker(checker: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + RIGHT + "\n" + WRONG, encoding="utf-8")
+    if checker == "mypy":
+        command = ["mypy", "--strict", "--no-error-summary", f"--cache-dir={ROOT / '.mypy_cache'}", program]
+    else:
+        settings = f'{{"typeCheckingMode": "strict", "extraPaths": ["{ROOT / "clients"}"], "include": ["program.py"]}}'
+        (tmp_path / "pyrightconfig.json").write_text(settings)
+        command = ["pyright", "--project", tmp_path]
+    env = {**os.environ, "MYPYPATH": str(ROOT / "clients")}
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    found = {int(line) for line in re.findall(r"program\.py:(\d+).*error", done.stdout)}
+    lines = program.read_text().splitlines()
+    expected = {
+        number
+        for number, line in enumerate(lines, 1)
+        if number > lines.index(WRONG.splitlines()[1]) + 1 and line.startswith("    ") and "async for" not in line
+    }
+    assert found == expected, done.stdout + done.stderr
