@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bedrock.types import Mode
 
 from actors.sandbox.probe import probe
 from tests.e2e.patience import within
@@ -44,7 +45,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("mode", ["restricted", "unrestricted"])
-def test_a_tool_reaches_neither_the_socket_nor_the_token(server: ServerProcess, mode: str, tmp_path: Path) -> None:
+def test_a_tool_reaches_neither_the_socket_nor_the_token(server: ServerProcess, mode: Mode, tmp_path: Path) -> None:
     script = tmp_path / "try.py"
     script.write_text(TRY)
     socket = server.socket.removeprefix("unix:")
