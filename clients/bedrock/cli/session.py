@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock._shared.names import enum_name
@@ -23,7 +23,7 @@ from bedrock.cli.view import ConversationView
 from bedrock.cli.words import UNRECORDED
 from bedrock.errors import BedrockError
 from bedrock.messages import Approval
-from bedrock.types import Delivery
+from bedrock.types import ApprovalPolicy, Delivery
 
 T = TypeVar("T")
 
@@ -211,9 +211,11 @@ class ChatSession:
     async def create_alike(self) -> v1.Conversation:
         """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""
         now = await self.conversation.get()
-        policy = enum_name(v1.ApprovalPolicy, now.approval_policy) or None
+        policy = enum_name(v1.ApprovalPolicy, now.approval_policy) if now.approval_policy else None
         model = now.model.removeprefix("models/") or None
-        made = await self._client.create(now.working_directory, model=model, approval_policy=policy)
+        made = await self._client.create(
+            now.working_directory, model=model, approval_policy=cast("ApprovalPolicy | None", policy)
+        )
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:
