@@ -139,12 +139,17 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
     answer = commands.cancelled(FACTS, "c", stopped, 1)
-    assert {field.name for field, _ in answer.ListFields()} == {field.name for field in answer.DESCRIPTOR.fields} - {
-        "no_op"
-    }
+    named = {field.name for field, _ in answer.ListFields()}
+    assert named == {field.name for field in answer.DESCRIPTOR.fields} - {"no_op", "unrecorded"}
     assert (answer.returned_steers[0].delivery, answer.discarded_follow_ups[0].delivery) == (
         v1.DELIVERY_STEER, v1.DELIVERY_FOLLOW_UP,
     )  # fmt: skip
+
+
+def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
+    stopped = Cancelled(no_op=False, state=StateSummary("tool_executing"), recorded=False, tool_use_ids=("call-1",))
+    answer = commands.cancelled(FACTS, "c", stopped, 1)
+    assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
