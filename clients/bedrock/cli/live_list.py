@@ -11,6 +11,7 @@ from datetime import datetime
 
 from bedrock import Client, v1
 from bedrock._shared.names import enum_name
+from bedrock.cli import streams
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.paint import Paint, cells, cut, cut_start
 from bedrock.cli.tables import as_plain, with_tilde
@@ -44,6 +45,7 @@ def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
     table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
     caught_up = False
     for entry in entries:
+        streams.ensure_read(sys.stdout)
         table.take(entry)
         caught_up = caught_up or entry.HasField("caught_up")
         if caught_up and not entry.HasField("heartbeat"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import os
@@ -9,6 +10,9 @@ import select
 import sys
 from contextlib import suppress
 from typing import TextIO
+
+#: How often somebody looks whether a terminal or a reader is still there, in seconds.
+LOOK_SECONDS = 1.0
 
 
 def prepare() -> None:
@@ -44,6 +48,14 @@ def ensure_read(stream: TextIO) -> None:
     poll.register(descriptor, 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+async def until_gone(stream: TextIO) -> None:
+    """Wait until nobody can see any more what is printed, whether or not a signal tells so."""
+    with suppress(OSError):
+        while True:
+            ensure_read(stream)
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def give_up() -> None:

@@ -18,9 +18,6 @@ from bedrock.cli.paint import Paint
 from bedrock.cli.prompting import ChatPrompt
 from bedrock.cli.session import ChatSession
 
-#: How often somebody looks whether the terminal is still there, in seconds.
-LOOK_SECONDS = 1.0
-
 
 async def chat_at_terminal(session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
     """Chat until the person leaves, the terminal is gone, or the conversation is gone."""
@@ -66,13 +63,9 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
 
 
 async def _until_gone(session: ChatSession) -> None:
-    """End the chat when nobody can see it any more, whether or not a signal tells so."""
-    try:
-        while True:
-            streams.ensure_read(sys.stdout)
-            await asyncio.sleep(LOOK_SECONDS)
-    except OSError:
-        session.over.set()
+    """End the chat when its terminal is gone."""
+    await streams.until_gone(sys.stdout)
+    session.over.set()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ import click
 
 from bedrock import AsyncClient
 from bedrock._shared.names import resource_name
+from bedrock.cli import streams
 from bedrock.cli.connection import connect
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.live_list import watch_list
@@ -47,7 +49,26 @@ def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> Non
         for event in connect(ctx).conversation(name).events():
             print_json({"kind": event.kind, **as_plain(event.proto)})
     else:
-        asyncio.run(_watch(ctx.find_root().obj, name, plain))
+        asyncio.run(_watch_until_gone(ctx.find_root().obj, name, plain))
+
+
+async def _watch_until_gone(address: str | None, name: str, plain: bool) -> None:
+    """Follow a conversation as long as somebody can see it.
+
+    Raises:
+        BrokenPipeError: Nobody can any more.
+    """
+    watching = asyncio.create_task(_watch(address, name, plain))
+    looking = asyncio.create_task(streams.until_gone(sys.stdout))
+    await asyncio.wait((watching, looking), return_when=asyncio.FIRST_COMPLETED)
+    gone = not watching.done()
+    for task in (watching, looking):
+        task.cancel()
+    results = await asyncio.gather(watching, looking, return_exceptions=True)
+    if gone:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    if isinstance(results[0], BaseException):
+        raise results[0]
 
 
 async def _watch(address: str | None, name: str, plain: bool) -> None:

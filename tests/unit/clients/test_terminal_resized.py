@@ -10,6 +10,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from bedrock import v1
 from bedrock.cli.resizing import reflows, rows_taken
 
 from tests.unit.clients.fake_server import FakeBedrock, Gate, Step, call, delta, output, says, state, stored
@@ -143,6 +144,16 @@ def test_a_chat_ends_with_its_terminal(address: str, fake: FakeBedrock, how: str
             terminal.hang_up()
         assert terminal.ends() in (0, 1, 120)
     assert not any("Cancel" in type(request).__name__ for request in fake.requests)
+
+
+def test_a_watch_ends_with_its_terminal(address: str, fake: FakeBedrock) -> None:
+    program = [sys.executable, "-P", "-m", "bedrock.cli", "watch", "brave-otter"]
+    ignoring = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *program]
+    fake.answers.append(says("Hello."))
+    with Terminal(environ={"BEDROCK_ADDRESS": address}, command=ignoring) as terminal:
+        terminal.wait(lambda: fake.asked(v1.SubscribeRequest), "a watcher")
+        terminal.hang_up()
+        assert terminal.ends() in (120, 141)
 
 
 def test_which_terminals_break_lines_anew() -> None:
