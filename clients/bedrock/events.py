@@ -29,7 +29,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, cast
+from typing import Any, Literal, cast
+
+from google.protobuf import json_format
 
 from bedrock import v1
 from bedrock._shared.names import enum_name
@@ -194,6 +196,14 @@ class Event:
     def stop(self) -> Stop | None:
         """How the run ended."""
         return Stop.from_proto(self.proto.run_stopped) if self.proto.HasField("run_stopped") else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values for JSON: ``{"kind": "text_delta", "text_delta": {…}, "revision": …, …}``.
+
+        Fields have the names of the contract. Numbers of 64 bits are strings, as everywhere in JSON of protobuf.
+        """
+        fields: dict[str, Any] = json_format.MessageToDict(self.proto, preserving_proto_field_name=True)
+        return {"kind": self.kind, **fields}
 
     @property
     def run(self) -> str:

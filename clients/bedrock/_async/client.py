@@ -31,6 +31,8 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class AsyncClient:
     """A connection to a Bedrock server. Belongs to the event loop that runs when it is made. Close it when done.
 
+    `timeout` of a method is the seconds that this call may take, other than the client's.
+
     Example::
 
         async with AsyncClient() as client:
@@ -197,7 +199,12 @@ class AsyncClient:
         return AsyncConversation(self._transport, resource_name("conversations", name))
 
     async def conversations(
-        self, *, archived: bool = False, parent: str = "", working_directory: str | os.PathLike[str] | None = None
+        self,
+        *,
+        archived: bool = False,
+        parent: str = "",
+        working_directory: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first.
 
@@ -207,12 +214,12 @@ class AsyncClient:
             working_directory: Show only those of this directory of the server's machine; of all if None.
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
-        async for page in self.pages(self.conversations_stub.ListConversations, request):
+        async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield conversation
 
     def watch_conversations(
-        self, *, changes_only: bool = False, include_sub_agents: bool = False
+        self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
     ) -> AsyncStream[v1.WatchConversationsResponse]:
         """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
 
@@ -221,25 +228,25 @@ class AsyncClient:
             include_sub_agents: Show sub-agents, too.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
-        return self.stream(self.conversations_stub.WatchConversations, request)
+        return self.stream(self.conversations_stub.WatchConversations, request, timeout)
 
-    async def models(self) -> list[v1.Model]:
+    async def models(self, *, timeout: float | None = None) -> list[v1.Model]:
         """Return the models that conversations can use now."""
-        response = await self.call(self.catalog_stub.ListModels, v1.ListModelsRequest())
+        response = await self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
         return list(response.models)
 
-    async def tools(self) -> list[v1.Tool]:
+    async def tools(self, *, timeout: float | None = None) -> list[v1.Tool]:
         """Return the tools that agents can call."""
-        response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest())
+        response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
         return list(response.tools)
 
-    async def server_info(self) -> v1.GetServerInfoResponse:
+    async def server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
         """Return the version of the server, what its sandbox can do, and its limits."""
-        return await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest())
+        return await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
 
-    async def browse(self, path: str = "") -> v1.BrowseDirectoryResponse:
+    async def browse(self, path: str = "", *, timeout: float | None = None) -> v1.BrowseDirectoryResponse:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        return await self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
+        return await self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout)
 
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None

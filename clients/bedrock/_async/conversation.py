@@ -26,7 +26,11 @@ __all__ = ["AsyncConversation"]
 
 
 class AsyncConversation:
-    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call."""
+    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call.
+
+    `timeout` is the seconds that a call may take, the client's if None: DeadlineExceeded is raised then. Of what is
+    iterated it is the time for each page, or for a stream as a whole, which has no limit if None.
+    """
 
     def __init__(self, transport: AsyncTransport, name: str) -> None:
         self.name = name
@@ -157,6 +161,7 @@ class AsyncConversation:
         recent_messages: int | None = None,
         omit_deltas: bool = False,
         until_settled: bool = False,
+        timeout: float | None = None,
     ) -> AsyncStream[Event]:
         """Follow the conversation across broken connections and restarts, each event once.
 
@@ -178,22 +183,26 @@ class AsyncConversation:
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return opened(follow(self._transport, cursor, Deadline(None)))
+        return opened(follow(self._transport, cursor, Deadline(timeout)))
 
-    async def get(self) -> v1.Conversation:
+    async def get(self, *, timeout: float | None = None) -> v1.Conversation:
         """Read the conversation."""
         request = v1.GetConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.GetConversation, request)
+        response = await self._transport.call(self._stub.GetConversation, request, timeout)
         return response.conversation
 
-    async def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> AsyncIterator[Message]:
+    async def messages(
+        self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[Message]:
         """Iterate over the stored messages."""
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        async for page in self._transport.pages(self._stub.ListMessages, request):
+        async for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
                 yield Message(message)
 
-    async def cycles(self, *, view: CycleView = "steps", newest_first: bool = False) -> AsyncIterator[v1.RequestCycle]:
+    async def cycles(
+        self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -206,12 +215,12 @@ class AsyncConversation:
             view=enum_value(v1.ListRequestCyclesRequest.View, view),
             descending=newest_first,
         )
-        async for page in self._transport.pages(self._stub.ListRequestCycles, request):
+        async for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
             for cycle in page.request_cycles:
                 yield cycle
 
     async def queue(
-        self, *, include_settled: bool = False, newest_first: bool = False
+        self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[v1.QueuedMessage]:
         """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
 
@@ -220,22 +229,28 @@ class AsyncConversation:
             newest_first: Begin with the one that was accepted last.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
-        async for page in self._transport.pages(self._stub.ListQueue, request):
+        async for page in self._transport.pages(self._stub.ListQueue, request, timeout):
             for message in page.messages:
                 yield message
 
-    async def withdraw(self, message: Message | str) -> Message:
+    async def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
         """Take back a message that still waits.
 
         Raises:
             UnknownOrDecided: It waits no more.
         """
         name = message if isinstance(message, str) else message.name
-        response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name))
+        response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
         return Message(response.message)
 
     async def cancel(
-        self, *, run: str = "", discard_queued: bool = False, kill_jobs: bool = False, reason: str = ""
+        self,
+        *,
+        run: str = "",
+        discard_queued: bool = False,
+        kill_jobs: bool = False,
+        reason: str = "",
+        timeout: float | None = None,
     ) -> v1.CancelConversationResponse:
         """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
 
@@ -251,9 +266,11 @@ class AsyncConversation:
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        return await self._transport.call(self._stub.CancelConversation, request)
+        return await self._transport.call(self._stub.CancelConversation, request, timeout)
 
-    async def approve(self, approval: Approval | str, *, always: bool = False, note: str = "") -> v1.Conversation:
+    async def approve(
+        self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
+    ) -> v1.Conversation:
         """Let a tool call run, or the mode be widened.
 
         Args:
@@ -265,16 +282,18 @@ class AsyncConversation:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
         """
         request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
-        response = await self._transport.call(self._stub.ResolveApproval, request)
+        response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
         return response.conversation
 
-    async def deny(self, approval: Approval | str, note: str = "") -> v1.Conversation:
+    async def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> v1.Conversation:
         """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
         request = requests.resolve(self.name, approval, "deny", note)
-        response = await self._transport.call(self._stub.ResolveApproval, request)
+        response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
         return response.conversation
 
-    async def set_mode(self, mode: Mode, *, stop_running: bool = False) -> v1.SetModeResponse:
+    async def set_mode(
+        self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None
+    ) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -285,7 +304,7 @@ class AsyncConversation:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        return await self._transport.call(self._stub.SetMode, request)
+        return await self._transport.call(self._stub.SetMode, request, timeout)
 
     async def update(
         self,
@@ -299,6 +318,7 @@ class AsyncConversation:
         follow_up_policy: FollowUpPolicy | None = None,
         budget: v1.Budget | None = None,
         etag: str = "",
+        timeout: float | None = None,
     ) -> v1.Conversation:
         """Change what is not None.
 
@@ -318,22 +338,22 @@ class AsyncConversation:
             budget=budget,
             etag=etag,
         )
-        response = await self._transport.call(self._stub.UpdateConversation, request)
+        response = await self._transport.call(self._stub.UpdateConversation, request, timeout)
         return response.conversation
 
-    async def archive(self) -> v1.Conversation:
+    async def archive(self, *, timeout: float | None = None) -> v1.Conversation:
         """Take the conversation off the list of active ones."""
         request = v1.ArchiveConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.ArchiveConversation, request)
+        response = await self._transport.call(self._stub.ArchiveConversation, request, timeout)
         return response.conversation
 
-    async def unarchive(self) -> v1.Conversation:
+    async def unarchive(self, *, timeout: float | None = None) -> v1.Conversation:
         """Put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.UnarchiveConversation, request)
+        response = await self._transport.call(self._stub.UnarchiveConversation, request, timeout)
         return response.conversation
 
-    async def delete(self, *, force: bool = False, missing_ok: bool = False) -> list[str]:
+    async def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
         """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
 
         Args:
@@ -341,21 +361,23 @@ class AsyncConversation:
             missing_ok: Succeed if it does not exist.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
-        response = await self._transport.call(self._stub.DeleteConversation, request)
+        response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
-    async def trigger_continuation(self) -> v1.Conversation:
+    async def trigger_continuation(self, *, timeout: float | None = None) -> v1.Conversation:
         """Have the summary written that a successor starts with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
-        response = await self._transport.call(self._stub.TriggerContinuation, request)
+        response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return response.conversation
 
-    async def continue_(self, *, include_summary: bool = True, request_id: str | None = None) -> AsyncConversation:
+    async def continue_(
+        self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
+    ) -> AsyncConversation:
         """Return the successor of a conversation whose context is used up; made by the first call."""
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
-        response = await self._transport.call(self._stub.ContinueConversation, request)
+        response = await self._transport.call(self._stub.ContinueConversation, request, timeout)
         return AsyncConversation(self._transport, response.conversation.name)
 
     def spawn(
@@ -383,32 +405,34 @@ class AsyncConversation:
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
         return AsyncRun(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
 
-    async def sub_agents(self) -> AsyncIterator[v1.Conversation]:
+    async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[v1.Conversation]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
         request = requests.conversations(archived=False, parent=self.name)
-        async for page in self._transport.pages(self._stub.ListConversations, request):
+        async for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield conversation
 
-    async def verify(self) -> list[str]:
+    async def verify(self, *, timeout: float | None = None) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
         request = v1.VerifyConversationRequest(name=self.name)
-        response = await self._transport.call(self._stub.VerifyConversation, request)
+        response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
-    def replay(self, until_revision: int = 0) -> AsyncStream[v1.ReplayConversationResponse]:
+    def replay(
+        self, until_revision: int = 0, *, timeout: float | None = None
+    ) -> AsyncStream[v1.ReplayConversationResponse]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
-        return self._transport.stream(self._stub.ReplayConversation, request)
+        return self._transport.stream(self._stub.ReplayConversation, request, timeout)
 
-    async def export(self) -> AsyncIterator[str]:
+    async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
         """Iterate over everything there is, as lines of JSON."""
         request = v1.ExportConversationRequest(name=self.name)
-        async for piece in self._transport.stream(self._stub.ExportConversation, request):
+        async for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
 
-    async def attachment(self, name: str) -> bytes:
+    async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """Read an image as it was sent, by the name that a message holds."""
         request = v1.DownloadAttachmentRequest(name=name)
-        pieces = self._transport.stream(self._stub.DownloadAttachment, request)
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
         return b"".join([piece.data async for piece in pieces])

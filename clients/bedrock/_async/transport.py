@@ -77,7 +77,7 @@ class AsyncTransport:
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
                 self._ensure_open()  # else closing the client would be told as a failure of the server
-                failure = from_rpc(error, self.address)
+                failure = self._failure(error)
             except ServerNotRunning as error:
                 failure = error
             except asyncio.CancelledError:
@@ -122,7 +122,7 @@ class AsyncTransport:
                     yield response
                 return
             except grpc.RpcError as error:
-                failure = from_rpc(error, self.address)
+                failure = self._failure(error)
             except asyncio.CancelledError:
                 self._raise_if_closed_under_a_call()
                 raise
@@ -150,6 +150,9 @@ class AsyncTransport:
         """Tell the cancelling of a call by closing the client from the cancelling of the task that waits for it."""
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
+
+    def _failure(self, error: grpc.RpcError) -> BedrockError:
+        return from_rpc(error, self.address, self._connection.token_source)
 
     def _ensure_open(self) -> None:
         if self._closed.is_set():

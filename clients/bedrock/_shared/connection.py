@@ -56,6 +56,11 @@ class Connection(Generic[ChannelT]):
         """What calls go to; empty as long as no server was found."""
         return self._route.settings.target if self._route else ""
 
+    @property
+    def token_source(self) -> str:
+        """Where the token is from that calls carry, for people; empty if they carry none."""
+        return self._route.settings.token_source if self._route else ""
+
     def look_again(self) -> bool:
         """Ask `find` once more, and tell whether it has another answer. Without one, calls go to where they went.
 

@@ -25,6 +25,8 @@ class Settings:
     tls: bool
     ca: bytes | None
     """The certificates to trust, as PEM; those of the system if None."""
+    token_source: str = ""
+    """Where the token is from, for people: "BEDROCK_TOKEN", "token=" or the path of its file; empty without a token."""
 
 
 def resolve(
@@ -49,9 +51,10 @@ def resolve(
     data = data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
     scheme, target = _split(given) if given else ("", _local_server(data))
+    source = "token=" if token is not None else "BEDROCK_TOKEN"
     token = token if token is not None else environ.get("BEDROCK_TOKEN")
     if token is None:
-        token = _local_token(data) if _is_private_socket(target) else ""
+        token, source = _local_token(data) if _is_private_socket(target) else "", str(data / TOKEN_FILE)
     elif token and not _is_local(target) and not scheme:
         raise _misconfigured(
             f"the token would be sent in the clear to {target}; write https://{target}, "
@@ -60,7 +63,8 @@ def resolve(
     if not (token.isascii() and token.isprintable()):
         raise _misconfigured("the token has characters that no token has: line breaks, or letters beyond ASCII")
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
-    return Settings(target, token, tls=scheme == "https", ca=_read_certificates(ca_file) if ca_file else None)
+    ca = _read_certificates(ca_file) if ca_file else None
+    return Settings(target, token, tls=scheme == "https", ca=ca, token_source=source if token else "")
 
 
 def _local_server(data: Path) -> str:

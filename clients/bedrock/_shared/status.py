@@ -27,12 +27,13 @@ _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
 _NOBODY = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
 
 
-def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
+def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> errors.BedrockError:
     """Make the exception for a failed call.
 
     Args:
         error: What gRPC raised, with code, details and trailing metadata.
         target: The address that was called, for the text of connection failures.
+        token_source: Where the token that was sent is from; empty if none was sent.
     """
     code = error.code().name
     message = error.details() or code
@@ -50,6 +51,11 @@ def from_rpc(error: grpc.RpcError, target: str) -> errors.BedrockError:
             reason, message = "SERVER_NOT_RUNNING", f"no Bedrock server is running: nobody listens at {target}"
         else:
             message = f"no Bedrock server can be reached at {target}: {cause}"
+    if code == "UNAUTHENTICATED":
+        sent = f"does not know the token from {token_source}" if token_source else "wants a token, and none was sent"
+        message = f"the server at {target} {sent}"
+    if code == "DEADLINE_EXCEEDED" and not reason:
+        message = f"there was no answer from {target} in time"
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
     )

@@ -32,6 +32,8 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class Client:
     """A connection to a Bedrock server. May be used from several threads. Close it when done.
 
+    `timeout` of a method is the seconds that this call may take, other than the client's.
+
     Example::
 
         with Client() as client:
@@ -198,7 +200,12 @@ class Client:
         return Conversation(self._transport, resource_name("conversations", name))
 
     def conversations(
-        self, *, archived: bool = False, parent: str = "", working_directory: str | os.PathLike[str] | None = None
+        self,
+        *,
+        archived: bool = False,
+        parent: str = "",
+        working_directory: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[v1.Conversation]:
         """Iterate over the conversations, the latest changed first.
 
@@ -208,11 +215,11 @@ class Client:
             working_directory: Show only those of this directory of the server's machine; of all if None.
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
-        for page in self.pages(self.conversations_stub.ListConversations, request):
+        for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
             yield from page.conversations
 
     def watch_conversations(
-        self, *, changes_only: bool = False, include_sub_agents: bool = False
+        self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
     ) -> Stream[v1.WatchConversationsResponse]:
         """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
 
@@ -221,25 +228,25 @@ class Client:
             include_sub_agents: Show sub-agents, too.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
-        return self.stream(self.conversations_stub.WatchConversations, request)
+        return self.stream(self.conversations_stub.WatchConversations, request, timeout)
 
-    def models(self) -> list[v1.Model]:
+    def models(self, *, timeout: float | None = None) -> list[v1.Model]:
         """Return the models that conversations can use now."""
-        response = self.call(self.catalog_stub.ListModels, v1.ListModelsRequest())
+        response = self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
         return list(response.models)
 
-    def tools(self) -> list[v1.Tool]:
+    def tools(self, *, timeout: float | None = None) -> list[v1.Tool]:
         """Return the tools that agents can call."""
-        response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest())
+        response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
         return list(response.tools)
 
-    def server_info(self) -> v1.GetServerInfoResponse:
+    def server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
         """Return the version of the server, what its sandbox can do, and its limits."""
-        return self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest())
+        return self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
 
-    def browse(self, path: str = "") -> v1.BrowseDirectoryResponse:
+    def browse(self, path: str = "", *, timeout: float | None = None) -> v1.BrowseDirectoryResponse:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path))
+        return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package.

@@ -27,7 +27,11 @@ __all__ = ["Conversation"]
 
 
 class Conversation:
-    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call."""
+    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call.
+
+    `timeout` is the seconds that a call may take, the client's if None: DeadlineExceeded is raised then. Of what is
+    iterated it is the time for each page, or for a stream as a whole, which has no limit if None.
+    """
 
     def __init__(self, transport: Transport, name: str) -> None:
         self.name = name
@@ -156,6 +160,7 @@ class Conversation:
         recent_messages: int | None = None,
         omit_deltas: bool = False,
         until_settled: bool = False,
+        timeout: float | None = None,
     ) -> Stream[Event]:
         """Follow the conversation across broken connections and restarts, each event once.
 
@@ -177,22 +182,26 @@ class Conversation:
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
         )
-        return opened(follow(self._transport, cursor, Deadline(None)))
+        return opened(follow(self._transport, cursor, Deadline(timeout)))
 
-    def get(self) -> v1.Conversation:
+    def get(self, *, timeout: float | None = None) -> v1.Conversation:
         """Read the conversation."""
         request = v1.GetConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.GetConversation, request)
+        response = self._transport.call(self._stub.GetConversation, request, timeout)
         return response.conversation
 
-    def messages(self, *, after_sequence: int = 0, newest_first: bool = False) -> Iterator[Message]:
+    def messages(
+        self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[Message]:
         """Iterate over the stored messages."""
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
-        for page in self._transport.pages(self._stub.ListMessages, request):
+        for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
                 yield Message(message)
 
-    def cycles(self, *, view: CycleView = "steps", newest_first: bool = False) -> Iterator[v1.RequestCycle]:
+    def cycles(
+        self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[v1.RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -205,10 +214,12 @@ class Conversation:
             view=enum_value(v1.ListRequestCyclesRequest.View, view),
             descending=newest_first,
         )
-        for page in self._transport.pages(self._stub.ListRequestCycles, request):
+        for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
             yield from page.request_cycles
 
-    def queue(self, *, include_settled: bool = False, newest_first: bool = False) -> Iterator[v1.QueuedMessage]:
+    def queue(
+        self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[v1.QueuedMessage]:
         """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
 
         Args:
@@ -216,21 +227,27 @@ class Conversation:
             newest_first: Begin with the one that was accepted last.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
-        for page in self._transport.pages(self._stub.ListQueue, request):
+        for page in self._transport.pages(self._stub.ListQueue, request, timeout):
             yield from page.messages
 
-    def withdraw(self, message: Message | str) -> Message:
+    def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
         """Take back a message that still waits.
 
         Raises:
             UnknownOrDecided: It waits no more.
         """
         name = message if isinstance(message, str) else message.name
-        response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name))
+        response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
         return Message(response.message)
 
     def cancel(
-        self, *, run: str = "", discard_queued: bool = False, kill_jobs: bool = False, reason: str = ""
+        self,
+        *,
+        run: str = "",
+        discard_queued: bool = False,
+        kill_jobs: bool = False,
+        reason: str = "",
+        timeout: float | None = None,
     ) -> v1.CancelConversationResponse:
         """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
 
@@ -246,9 +263,11 @@ class Conversation:
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        return self._transport.call(self._stub.CancelConversation, request)
+        return self._transport.call(self._stub.CancelConversation, request, timeout)
 
-    def approve(self, approval: Approval | str, *, always: bool = False, note: str = "") -> v1.Conversation:
+    def approve(
+        self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
+    ) -> v1.Conversation:
         """Let a tool call run, or the mode be widened.
 
         Args:
@@ -260,16 +279,16 @@ class Conversation:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
         """
         request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
-        response = self._transport.call(self._stub.ResolveApproval, request)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
         return response.conversation
 
-    def deny(self, approval: Approval | str, note: str = "") -> v1.Conversation:
+    def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> v1.Conversation:
         """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
         request = requests.resolve(self.name, approval, "deny", note)
-        response = self._transport.call(self._stub.ResolveApproval, request)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
         return response.conversation
 
-    def set_mode(self, mode: Mode, *, stop_running: bool = False) -> v1.SetModeResponse:
+    def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> v1.SetModeResponse:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -280,7 +299,7 @@ class Conversation:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        return self._transport.call(self._stub.SetMode, request)
+        return self._transport.call(self._stub.SetMode, request, timeout)
 
     def update(
         self,
@@ -294,6 +313,7 @@ class Conversation:
         follow_up_policy: FollowUpPolicy | None = None,
         budget: v1.Budget | None = None,
         etag: str = "",
+        timeout: float | None = None,
     ) -> v1.Conversation:
         """Change what is not None.
 
@@ -313,22 +333,22 @@ class Conversation:
             budget=budget,
             etag=etag,
         )
-        response = self._transport.call(self._stub.UpdateConversation, request)
+        response = self._transport.call(self._stub.UpdateConversation, request, timeout)
         return response.conversation
 
-    def archive(self) -> v1.Conversation:
+    def archive(self, *, timeout: float | None = None) -> v1.Conversation:
         """Take the conversation off the list of active ones."""
         request = v1.ArchiveConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.ArchiveConversation, request)
+        response = self._transport.call(self._stub.ArchiveConversation, request, timeout)
         return response.conversation
 
-    def unarchive(self) -> v1.Conversation:
+    def unarchive(self, *, timeout: float | None = None) -> v1.Conversation:
         """Put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.UnarchiveConversation, request)
+        response = self._transport.call(self._stub.UnarchiveConversation, request, timeout)
         return response.conversation
 
-    def delete(self, *, force: bool = False, missing_ok: bool = False) -> list[str]:
+    def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
         """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
 
         Args:
@@ -336,21 +356,23 @@ class Conversation:
             missing_ok: Succeed if it does not exist.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
-        response = self._transport.call(self._stub.DeleteConversation, request)
+        response = self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
-    def trigger_continuation(self) -> v1.Conversation:
+    def trigger_continuation(self, *, timeout: float | None = None) -> v1.Conversation:
         """Have the summary written that a successor starts with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
-        response = self._transport.call(self._stub.TriggerContinuation, request)
+        response = self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return response.conversation
 
-    def continue_(self, *, include_summary: bool = True, request_id: str | None = None) -> Conversation:
+    def continue_(
+        self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
+    ) -> Conversation:
         """Return the successor of a conversation whose context is used up; made by the first call."""
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
-        response = self._transport.call(self._stub.ContinueConversation, request)
+        response = self._transport.call(self._stub.ContinueConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
 
     def spawn(
@@ -378,31 +400,31 @@ class Conversation:
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
         return Run(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
 
-    def sub_agents(self) -> Iterator[v1.Conversation]:
+    def sub_agents(self, *, timeout: float | None = None) -> Iterator[v1.Conversation]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
         request = requests.conversations(archived=False, parent=self.name)
-        for page in self._transport.pages(self._stub.ListConversations, request):
+        for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             yield from page.conversations
 
-    def verify(self) -> list[str]:
+    def verify(self, *, timeout: float | None = None) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
         request = v1.VerifyConversationRequest(name=self.name)
-        response = self._transport.call(self._stub.VerifyConversation, request)
+        response = self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
-    def replay(self, until_revision: int = 0) -> Stream[v1.ReplayConversationResponse]:
+    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[v1.ReplayConversationResponse]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
-        return self._transport.stream(self._stub.ReplayConversation, request)
+        return self._transport.stream(self._stub.ReplayConversation, request, timeout)
 
-    def export(self) -> Iterator[str]:
+    def export(self, *, timeout: float | None = None) -> Iterator[str]:
         """Iterate over everything there is, as lines of JSON."""
         request = v1.ExportConversationRequest(name=self.name)
-        for piece in self._transport.stream(self._stub.ExportConversation, request):
+        for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
 
-    def attachment(self, name: str) -> bytes:
+    def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """Read an image as it was sent, by the name that a message holds."""
         request = v1.DownloadAttachmentRequest(name=name)
-        pieces = self._transport.stream(self._stub.DownloadAttachment, request)
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
         return b"".join([piece.data for piece in pieces])

@@ -73,7 +73,7 @@ class Transport:
                 return method(request, timeout=left)
             except grpc.RpcError as error:
                 self._ensure_open()  # else closing the client would be told as a failure of the server
-                failure = from_rpc(error, self.address)
+                failure = self._failure(error)
             except ServerNotRunning as error:
                 failure = error
             self._before_another(attempts, failure)
@@ -113,7 +113,7 @@ class Transport:
                     yield response
                 return
             except grpc.RpcError as error:
-                failure = from_rpc(error, self.address)
+                failure = self._failure(error)
             finally:
                 call.cancel()
             self._before_another(attempts, failure)
@@ -132,6 +132,9 @@ class Transport:
         self._closed.wait(seconds)
         self._ensure_open()
         self._connection.look_again()
+
+    def _failure(self, error: grpc.RpcError) -> BedrockError:
+        return from_rpc(error, self.address, self._connection.token_source)
 
     def _ensure_open(self) -> None:
         if self._closed.is_set():

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from google.protobuf import json_format
 
-from bedrock import Conversation, Event, Run, v1
+from bedrock import Conversation, Run, v1
 from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exits, streams
@@ -135,7 +135,7 @@ def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool
             streams.ensure_read(sys.stdout)
             progress.show(event)
             if stream:
-                print_json(_as_json(event))
+                print_json(event.to_dict())
             if event.approval is not None:
                 if not approve:
                     return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
@@ -193,8 +193,3 @@ def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> di
         "exit_code": outcome.exit_code,
         "usage": json_format.MessageToDict(latest.total_usage, preserving_proto_field_name=True),
     }
-
-
-def _as_json(event: Event) -> dict[str, Any]:
-    plain: dict[str, Any] = json_format.MessageToDict(event.proto, preserving_proto_field_name=True)
-    return {"kind": event.kind, **plain}

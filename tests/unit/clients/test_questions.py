@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
 from bedrock import Approval, AsyncClient, Client, Event, v1
-from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unavailable
+from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unauthenticated, Unavailable
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, fails, says, uses_tool
 
@@ -157,6 +159,36 @@ def test_so_it_is_when_asyncio_enters_them(address: str) -> None:
             await client.conversation("nowhere").events().__aenter__()
 
     aio(address, story)
+
+
+def test_a_call_that_takes_too_long_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Client(address, token="secret") as client,
+            pytest.raises(DeadlineExceeded, match=f"no answer from {address} in time"),
+        ):
+            client.conversation("c1").get(timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"), [("wrong", "does not know the token from token="), ("", "wants a token, and none was sent")]
+)
+def test_a_token_that_is_not_known_is_told_by_where_it_is_from(
+    address: str, fake: FakeBedrock, token: str, told: str
+) -> None:
+    fake.refuse("GetConversation", *[Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "no")] * 2)
+    with Client(address, token=token) as client, pytest.raises(Unauthenticated, match=told):
+        client.conversation("c1").get()
+
+
+def test_an_event_as_plain_values_is_what_the_terminal_prints(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello.", chunks=1))
+    told = [event.to_dict() for event in client.conversation("c1").send("Hi")]
+    delta = next(each for each in told if each["kind"] == "text_delta")
+    assert delta["text_delta"]["text"] == "Hello."
+    assert json.loads(json.dumps(told)) == told
+    assert told[-1]["run_stopped"]["reason"] == "STOP_REASON_COMPLETED"
 
 
 def test_closing_the_client_while_it_denies_is_said(client: Client, fake: FakeBedrock) -> None:
