@@ -85,15 +85,16 @@ CHUNK = 1 << 16
 DRAIN_SECONDS = 0.2
 #: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
 
-CENSUS_SECONDS = 0.05, 0.1, 0.5
+CENSUS_SECONDS = 0.05, 0.2, 0.5
 #: How often it is asked whether there are too many processes, whether they have too much memory, and whether the
 #: kernel has killed one of them for that.
 
-LOOK_SECONDS = 2.0
-#: How often the tree is looked at even if the machine's own figures do not move.
+LOOK_SECONDS = 1.0
+#: How often the tree is looked at even if the machine's own figures do not move: what takes memory from caches does
+#: not move them.
 
 LOOKING_SHARE = 20
-#: Measuring shared memory is slow: it is done at most this part of the time.
+#: Looking at large trees and measuring shared memory is slow: it is done at most this part of the time.
 
 BEHIND = 10
 #: By how much less a tree counts for the scheduler that its host has to count, and cannot step ahead of.
@@ -356,7 +357,7 @@ class Census:
         self.groups = groups
         self.seconds = CENSUS_SECONDS[0 if self.processes else 1 if self.memory else 2]
         self.at = self.look_at = self.measure_at = 0.0
-        self.threads, (self.free, self.shared) = running_threads(), machine_memory()
+        self.threads, self.free, self.shared = machine_figures()
         self.shared_before = self.shared
 
     def due(self) -> float | None:
@@ -376,17 +377,18 @@ class Census:
         if not self.moved(now):
             return 0
         pids = below(root, self.processes + 1 if self.processes else sys.maxsize)
-        if 0 < self.processes < len(pids):
-            return PROCESSES
-        return MEMORY if self.memory and self.over_memory(pids, now) else 0
+        limit = PROCESSES if 0 < self.processes < len(pids) else 0
+        if not limit and self.memory and self.over_memory(pids, now):
+            limit = MEMORY
+        self.look_at = now + max(LOOK_SECONDS, (time.monotonic() - now) * LOOKING_SHARE)
+        return limit
 
     def moved(self, now: float) -> bool:
         """Whether the tree may have grown by a part of a limit since it was last looked at."""
-        threads, (free, shared) = running_threads(), machine_memory()
+        threads, free, shared = machine_figures()
         step = self.memory // 8 or sys.maxsize
         grown = 0 < self.processes // 2 < threads - self.threads
         if grown or free < self.free - step or shared > self.shared + step or now >= self.look_at:
-            self.look_at = now + LOOK_SECONDS
             self.threads, self.free, self.shared = threads, free, shared
             return True
         self.threads = min(threads, self.threads)
@@ -404,10 +406,27 @@ class Census:
         return used > self.memory
 
 
-def machine_memory() -> "tuple[int, int]":
-    """Bytes of the machine that could be had, and that are shared: in memory file systems and between processes."""
-    lines = contents("/proc/meminfo")
-    return figure(lines, b"MemAvailable:"), figure(lines, b"Shmem:")
+def machine_figures() -> "tuple[int, int, int]":
+    """Threads of the machine, and bytes of it that are free, and that are shared: in memory file systems and between
+    processes."""
+    found = SystemInformation()
+    checked(libc.sysinfo(ctypes.byref(found)))
+    return found.threads, found.free * found.unit, found.shared * found.unit
+
+
+class SystemInformation(ctypes.Structure):
+    """struct sysinfo."""
+
+    _fields_ = (
+        ("before", ctypes.c_ulong * 5),
+        ("free", ctypes.c_ulong),
+        ("shared", ctypes.c_ulong),
+        ("swap", ctypes.c_ulong * 3),
+        ("threads", ctypes.c_ushort),
+        ("high", ctypes.c_ulong * 2),
+        ("unit", ctypes.c_uint),
+        ("rest", ctypes.c_char * 64),
+    )
 
 
 def figure(lines: bytes, name: bytes) -> int:
