@@ -39,6 +39,7 @@ from actors.system import RandomIds, SystemClock
 from actors.timers import Timers
 from actors.tools.registry import StandardToolbox
 from actors.workspace import LocalWorkspace
+from server import freed_memory
 from server.auth import TokenAuth, TokenUnusable, read_or_create_token
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
@@ -110,6 +111,9 @@ def wire(config: Config) -> Iterator[Wired]:
             titles=config.titles,
         )
         supervisor = Supervisor(runtime)
+        if (memory := freed_memory.of_this_process()) is not None:
+            memory.start()
+            opened.callback(memory.close)
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
         listen = Listen(path=str(socket))

@@ -41,6 +41,9 @@ INCREMENTAL = 2
 """The mode in which a database can give free pages back a few at a time. Chosen when the file is made."""
 WAL_PAGES = 8_192
 """A commit that finds this many pages in the write-ahead log moves them into the database: 32 MiB."""
+CACHE_BYTES = 16 << 20
+"""Of pages that the writer keeps in memory, which every new conversation adds to until it is full. More made no commit
+quicker: the operating system keeps the file's pages too."""
 BUSY_SECONDS = 5
 """How long a connection waits for another one's lock."""
 _MEBIBYTE = 1 << 20
@@ -78,7 +81,7 @@ def open_writer(path: Path) -> SqliteDatabase:
             "foreign_keys": 1,
             "wal_autocheckpoint": WAL_PAGES,
             "journal_size_limit": 64 * _MEBIBYTE,
-            "cache_size": -64 * 1024,
+            "cache_size": -CACHE_BYTES // 1024,
         },
         timeout=BUSY_SECONDS,
         thread_safe=False,

@@ -17,6 +17,7 @@ PARTS = (
     "flood",
     "watchers",
     "parked",
+    "memory",
     "tools",
     "kill",
     "abort",

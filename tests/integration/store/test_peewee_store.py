@@ -27,7 +27,7 @@ from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
 from actors.store import write_ahead_log
-from actors.store.engine import WAL_PAGES, raw, sqlite3, wal_reset_race
+from actors.store.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.store.readers import READERS, Readers
 from tests.integration.store.conftest import SECONDS, Gate
@@ -616,7 +616,10 @@ def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) ->
 
 
 def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeStore) -> None:
-    wanted = {"synchronous": 2, "wal_autocheckpoint": WAL_PAGES, "foreign_keys": 1, "journal_mode": "wal"}
+    wanted = {
+        "synchronous": 2, "wal_autocheckpoint": WAL_PAGES, "foreign_keys": 1, "journal_mode": "wal",
+        "cache_size": -CACHE_BYTES // 1024,
+    }  # fmt: skip
     assert {name: store._database.pragma(name) for name in wanted} == wanted
     with store._reading() as connection:
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)

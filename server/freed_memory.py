@@ -1,0 +1,72 @@
+"""Gives memory back to the machine that was freed: the C library keeps what many watchers or requests once took."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+RISE_BYTES = 8 << 20
+"""Giving back costs some milliseconds, so it waits until there is something to give."""
+_RESIDENT = Path("/proc/self/statm")
+_PAGE_BYTES = resource.getpagesize()
+
+
+class FreedMemory:
+    """Looks now and then whether this process has grown, on a thread of its own.
+
+    Args:
+        resident: Bytes of memory that the process has; 0 where nobody knows.
+        give_back: Makes the C library return what is free.
+    """
+
+    def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
+        self._resident, self._give_back = resident, give_back
+        self._lowest = resident()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bedrock-freed-memory", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def look(self) -> bool:
+        """Give back what is free if the process has grown; whether it was done."""
+        now = self._resident()
+        self._lowest = min(self._lowest, now)
+        if now - self._lowest < RISE_BYTES:
+            return False
+        self._give_back()
+        self._lowest = self._resident()
+        log.debug(
+            "resident memory: %d MiB, and %d MiB once the free part was given back", now >> 20, self._lowest >> 20
+        )
+        return True
+
+    def close(self) -> None:
+        """End the thread; idempotent."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            self.look()
+
+
+def of_this_process() -> FreedMemory | None:
+    """For this process; None where the C library is not glibc, which alone has to be told."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None or not _RESIDENT.exists():
+        return None
+    return FreedMemory(_resident, lambda: trim(0))
+
+
+def _resident() -> int:
+    return int(_RESIDENT.read_bytes().split()[1]) * _PAGE_BYTES
