@@ -47,12 +47,12 @@ def provider(pause: float = 0.0, flood: int = 0) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def house(base_url: str = "", data: Path | None = None) -> Iterator[House]:
-    """A server over `data`, or over a fresh data directory; asked to stop at the end."""
+def house(base_url: str = "", data: Path | None = None, **settings: str) -> Iterator[House]:
+    """A server over `data`, or over a fresh data directory; asked to stop at the end. `settings`: variables for it."""
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = data or Path(folder) / "data"
         models = {"ANTHROPIC_API_KEY": "bench", "ANTHROPIC_BASE_URL": base_url} if base_url else {}
-        environment = {**_clean_environment(), **models, "BEDROCK_DATA_DIR": str(data)}
+        environment = {**_clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
         began = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "server", "--listen", "127.0.0.1:0"],

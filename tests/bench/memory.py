@@ -9,14 +9,17 @@ from bedrock import v1
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, rss_mib
 from tests.bench.house import House, house, provider
+from tests.e2e.processes import threads
 
 ROUNDS = 4
 CONVERSATIONS = 500
 AT_ONCE = 16
+AWAKE = 60
+"""Threads of a server whose conversations sleep, or nearly all of them."""
 
 
 def run(report: Report) -> None:
-    with provider() as url, house(url) as running:
+    with provider() as url, house(url, BEDROCK_IDLE_SECONDS="1") as running:
         seen = on_loop(_rounds(running))
     per_thousand = round((seen[-1] - seen[-2]) * 1000 / CONVERSATIONS, 1)
     report.add(
@@ -35,6 +38,8 @@ async def _rounds(running: House) -> list[float]:
         for _ in range(ROUNDS):
             gate = asyncio.Semaphore(AT_ONCE)
             await asyncio.gather(*(_converse(clients, running, gate) for _ in range(CONVERSATIONS)))
+            while threads(running.process.pid) > AWAKE:
+                await asyncio.sleep(0.1)
             seen.append(rss_mib(running.process.pid))
     return seen
 
