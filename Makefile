@@ -86,7 +86,7 @@ readme-session: $(STAMP)  ## Write the session in README.md from what the progra
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents
+FAULTS := machine sandbox kill races watch agents suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -95,9 +95,10 @@ RESUMES ?= 10000
 COMMIT_RACES ?= 1000
 CANCELS ?= 2000
 FAMILIES ?= 100
+SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -132,6 +133,10 @@ fault-agents: $(STAMP)
 	BEDROCK_AGENT_CANCELS=$(CANCELS) BEDROCK_AGENT_KILLS=$(FAMILIES) \
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/actors/test_sub_agents_stopped.py tests/e2e/test_sub_agents.py
 	$(RECORD) agents CANCELS=$(CANCELS) FAMILIES=$(FAMILIES)
+
+# The tests themselves, killed SUITE_KILLS times at random moments and run again: nothing is left that troubles them.
+fault-suite: $(STAMP)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.fault.interrupted_suite --kills $(SUITE_KILLS)
 
 MINUTES ?= 10
 

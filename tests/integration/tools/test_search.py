@@ -27,6 +27,7 @@ from actors.tools import launching
 from actors.tools.workers.keyword_search import KeywordSearch
 from actors.tools.workers.search import Search, Unsearchable
 from actors.tools.workers.walking import Walk
+from tests import leftovers
 from tests.integration.tools.desk import WatchedDesk
 from tests.property.profiles import profile
 
@@ -348,8 +349,9 @@ def test_restricted_calls_find_the_same_or_are_refused(desk: WatchedDesk, large:
             desk.call("search", pattern="needle")
 
 
-def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk) -> None:
+def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk, request: pytest.FixtureRequest) -> None:
     deep = desk.directory / "d"
+    request.addfinalizer(lambda: leftovers.clear(deep))
     deep.mkdir()
     descriptor = os.open(deep, os.O_RDONLY)
     for _ in range(1500):
@@ -361,4 +363,3 @@ def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk) -> None:
     (desk.directory / "x").write_text("needle\n")
     output = desk.call("search", pattern="needle")
     assert output.text == "x:1: needle\n[files and directories that could not be read: 1]\n"
-    subprocess.run(["rm", "-rf", deep], check=True)

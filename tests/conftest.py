@@ -1,0 +1,31 @@
+"""Every run has a directory of its own, and begins by removing what killed runs have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import leftovers
+
+_RUN = pytest.StashKey[Path]()
+_PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and not config.option.basetemp:
+        config.stash[_RUN] = leftovers.begin()
+        config.option.basetemp = str(config.stash[_RUN])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is not None and config.stash.get(_PASSED, False):
+        leftovers.clear(run)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """What failed can be looked at until the next run."""
+    session.config.stash[_PASSED] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
