@@ -101,6 +101,12 @@ def test_a_cancel_ends_a_request_in_every_phase(
     chat.part.next_reached().go.set()
     assert within(run.answer) == "And now for something else."
     chat.assert_valid()
+    (asked,) = chat.part.exchanges[-1].body["messages"]
+    first, notice, second = (block["text"] for block in asked["content"])
+    assert first.startswith("Go on.")
+    assert second.startswith("Something else, please.")
+    step = "before you answered" if phase is hangs else "while you were answering"
+    assert f"The user interrupted the run {step}" in notice
     stop = watcher.until("run_stopped").run_stopped
     assert (stop.reason, stop.detail) == (v1.STOP_REASON_INTERRUPTED, "")
     slots = checked_slots(watcher.events)
