@@ -115,15 +115,16 @@ def test_without_a_server_the_terminal_is_told_how_to_start_one() -> None:
         assert terminal.ends() == 4
 
 
-@pytest.mark.parametrize("columns", [60, 160])
+@pytest.mark.parametrize("columns", [70, 160])
 def test_tables_fill_the_terminal_and_no_more(address: str, fake: FakeBedrock, columns: int) -> None:
     fake.conversation.title = "long " * 60
     with Terminal("list", environ={"BEDROCK_ADDRESS": address}, columns=columns) as terminal:
         assert terminal.ends() == 0
         head, row = terminal.rows
-    assert head.split() == ["slug", "state", "mode", "model", "changed", "title"]
-    assert row.startswith("brave-otter  idle   restricted  demo   ")
-    assert (len(row), row[-1]) == (columns - 1, "…")
+    assert head.startswith("slug         state  mode")
+    assert row.startswith("brave-otter  idle   restr")
+    assert columns - 4 < len(row) < columns
+    assert row.endswith("…")
 
 
 def test_a_question_is_cancelled_by_ctrl_c(address: str, fake: FakeBedrock) -> None:
