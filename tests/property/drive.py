@@ -105,6 +105,7 @@ def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False
     """A conversation with limits that are small enough to be reached."""
     limits = Limits(
         max_attempts=tape.pick((3, 3, 2)),
+        retry_base_ms=tape.pick((1_000, 1_000, 1, 20_000)),
         max_continuations=tape.pick((3, 1)),
         max_rounds=tape.pick((200, 3)),
         max_queue=tape.pick((8, 2)),
@@ -115,7 +116,7 @@ def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False
         conversation_id,
         "/work",
         "demo",
-        WINDOW,
+        tape.pick((WINDOW, WINDOW, WINDOW, 0)),
         is_sub_agent=sub_agent,
         mode=tape.pick((Mode.UNRESTRICTED, Mode.RESTRICTED)),
         restriction_available=True,
@@ -128,7 +129,12 @@ def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False
 
 
 def a_budget(tape: Tape) -> Budget:
-    return tape.pick((Budget(), Budget(), Budget(run_tokens=2_500), Budget(conversation_tokens=4_000)))
+    return tape.pick(
+        (
+            *(Budget(), Budget(), Budget(run_tokens=2_500), Budget(conversation_tokens=4_000)),
+            *(Budget(conversation_cost_micros=900), Budget(2_500, 4_000, 2_000)),
+        )
+    )
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
     )
 
 
-_SMALL = (Usage(100, 20), None, Usage(300, 50), Usage(10, 1), Usage(200, 0, 300, 5), Usage(90, 9))
+_SMALL = (Usage(100, 20), None, Usage(300, 50, cost_micros=300), Usage(10, 1), Usage(200, 0, 300, 5), Usage(90, 9))
 _USAGES = (*_SMALL, *_SMALL, Usage(700, 120), Usage(700, 120), Usage(850, 70))
 _ANSWERS = ("text", "tools", "tools", "tools", "tools", "unfinished", "empty", "blank", "cut", "refusal")
 _SUB_AGENT_ANSWERS = ("tools", "tools", "tools", "submit", "text", "submit", "unfinished", "empty", "blank", "cut")
@@ -233,7 +239,8 @@ def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
 
 def some_tasks(tape: Tape) -> tuple[AgentTask, ...]:
     count = tape.pick((2, 1, 3, 0))
-    return tuple(AgentTask("", f"task {index}", "/work", "demo", 2, 60_000) for index in range(count))
+    turns = tape.pick((2, 1, 20))
+    return tuple(AgentTask("", f"task {index}", "/work", "demo", turns, 60_000 + index) for index in range(count))
 
 
 def of_agent(world: World, agent_id: str, tape: Tape) -> Event:
@@ -252,7 +259,9 @@ def of_agent(world: World, agent_id: str, tape: Tape) -> Event:
 
 
 def happen(world: World, tape: Tape) -> None:
-    """Let one thing happen."""
+    """Let one thing happen, now and then in the same millisecond as the last one, or before it: clocks are set back."""
+    if tape.one_in(12):
+        world.at -= tape.pick((7, 7, 500))
     if world.context.is_sub_agent:
         tape.pick(_IN_SUB_AGENTS)(world, tape)
     elif isinstance(world.state, (AwaitingSubAgents, Cancelling)):
@@ -276,9 +285,9 @@ def progress(world: World, tape: Tape) -> None:
     elif _backs_off(world) or (world.timers and not world.quiet):
         world.deliver(replace(_due(world), at=world.now))
     elif world.context.is_sub_agent:
-        world.apply(StartSubAgent(world.now, f"task-{world.at}", "do it"))
+        world.apply(StartSubAgent(world.now, world.new_id("task"), "do it", tape.pick((0, 0, 2, 1, 30))))
     else:
-        world.apply(UserMessage(world.now, f"m-{world.at}", "hello", (PICTURE,) * tape.pick((0, 1))))
+        world.apply(UserMessage(world.now, world.new_id("m"), "hello", (PICTURE,) * tape.pick((0, 1))))
 
 
 def _backs_off(world: World) -> bool:
@@ -302,7 +311,7 @@ def message(world: World, tape: Tape) -> None:
     delivery = tape.pick((Delivery.STEER, Delivery.FOLLOW_UP, Delivery.REJECT))
     ledger = world.state.ledger
     expected = tape.pick(("", "", "", f"{world.context.conversation_id}:{ledger.run}"))
-    world.apply(UserMessage(world.now, f"m-{world.at}", "also", (), delivery, expected))
+    world.apply(UserMessage(world.now, world.new_id("m"), "also", (), delivery, expected))
 
 
 def cancel(world: World, tape: Tape) -> None:
@@ -406,10 +415,10 @@ def command(world: World, tape: Tape) -> None:
     waiting = queue[0].message_id if queue else "nobody"
     commands: tuple[Event, ...] = (
         TriggerContinuation(at),
-        SpawnSubAgents(at, f"m-{at}", some_tasks(tape)),
+        SpawnSubAgents(at, world.new_id("m"), some_tasks(tape)),
         WithdrawMessage(at, tape.pick((waiting, waiting, "nobody"))),
         ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
-        StartSubAgent(at, f"m-{at}", "again"),
+        StartSubAgent(at, world.new_id("m"), "again"),
     )
     world.apply(tape.pick(commands))
 

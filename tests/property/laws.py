@@ -30,7 +30,12 @@ from actors.core.effects import (
 from actors.core.errors import ErrorKind
 from actors.core.events import (
     Event,
+    InternalFault,
     LlmResponse,
+    Restart,
+    SetMode,
+    StartSubAgent,
+    UsageReported,
     UserCancel,
     UserMessage,
 )
@@ -68,8 +73,9 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.core.summary import run_id, summarize
-from actors.core.transition import Step, context_after
+from actors.core.summary import run_id
+from actors.core.transition import Step, context_after, transition
+from tests.property.shown import fields_of, shown
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
 
 T = TypeVar("T")
@@ -138,11 +144,15 @@ class Laws:
         self.fates: dict[str, str] = {}
         self.questions: set[str] = set()
         self.queued: set[str] = set()
+        self.follow_ups: list[str] = []
+        """Those of them that wait for a run of their own, in their order."""
         self.fan_in: tuple[str, ...] = ()
         self.view: list[tuple[str, Any]] = []
         self.view_answered = True
         self.mode_changed = False
         self.requests = 0
+        self.turns = 0
+        """How many the task of a sub-agent allows; 0 if it says nothing."""
         self.nudges = 0
         self.last_text = ""
         self.parent_told = 0
@@ -157,6 +167,8 @@ class Laws:
         check_transition(before, step.context, step.event, after, effects)
         cancels = isinstance(step.event, UserCancel) and bool(effects) and before.ledger.live
         self.cut_off = self.cut_off or (cancels and not self.sub_agent)
+        if isinstance(step.event, StartSubAgent):
+            self.turns = step.event.max_turns
         for effect in effects:
             self._effect(effect, step)
             self._audit(effect)
@@ -172,6 +184,28 @@ class Laws:
             check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
         if isinstance(after, Failed):
             self._partial(after)
+
+    def ignored(self, before: State, context: ConvContext, event: Event) -> None:
+        """Check an event that changed nothing: it is not one of those that always count."""
+        again = transition(before, context, event)
+        check("I2 what is ignored changes nothing", (again.new_state, again.effects) == (before, ()), event, again)
+        ledger = before.ledger
+        match event:
+            case UsageReported():
+                check("C44 what was spent always counts", not event.usage.context_tokens, event)
+            case UserCancel() if not isinstance(before, QUIET):
+                live = run_id(self.conversation, ledger.run) if ledger.live else ""
+                again_or_late = isinstance(before, Cancelling) or event.run_id not in ("", live)
+                check("I7 a cancel of what runs counts", again_or_late, event, before)
+            case Restart() | InternalFault():
+                check("C33 an end counts while anything runs", isinstance(before, QUIET), event, before)
+            case SetMode():
+                stopped = isinstance(before, ToolExecuting) and before.current_tool_id in event.stop
+                check("C29 another mode counts", event.mode is context.mode and not stopped, event, context.mode)
+            case StartSubAgent() | UserMessage():
+                check("C37 who speaks is answered", False, event)
+            case _:
+                pass
 
     def _audit(self, effect: Effect) -> None:
         """What `bedrock verify` would say of it."""
@@ -266,7 +300,9 @@ class Laws:
     def _request(self, effect: RequestLlm, step: Step) -> None:
         self.requests += effect.attempt == 1
         if self.sub_agent:
-            check("I41 turns", self.requests <= step.context.limits.max_turns + 1, self.requests)
+            turns = step.new_state.ledger.max_turns or step.context.limits.max_turns
+            check("I41 turns", self.requests <= turns + 1, self.requests)
+            check("I41 as many turns as its task says", turns == (self.turns or turns), turns, self.turns)
         check("I24 every call is answered", not self.chain_check.open_calls, effect)
         check("C48 the model knows what was cut off", not self.cut_off, effect)
         check("C19 the request contains all that was said", effect.through_sequence == len(self.history), effect)
@@ -305,7 +341,8 @@ class Laws:
                 for there in told.fsm_path:
                     check("I17 the walk", f"{self.position}>{there.value}" in EDGES, self.position, there, step.event)
                     self.position = there.value
-                check("StateChanged shows the state", told.state == summarize(step.new_state, step.context), told)
+                expected = shown(step.new_state, step.context)
+                check("StateChanged shows the state", fields_of(told.state) == expected, told, expected)
             case Token():
                 slot = (told.request_id, told.attempt)
                 check("I34 no text after the end", self.slots.setdefault(slot, "open") == "open", told)
@@ -322,6 +359,9 @@ class Laws:
                 self.cut_off = self.cut_off or (told.detail == "restart" and not self.sub_agent)
             case ApprovalRequested():
                 check("C16 a question is asked once", told.call.id not in self.questions, told)
+                upgrade = told.call.name == "request_mode_upgrade"
+                check("C15 what is asked for", told.kind.value == ("mode_upgrade" if upgrade else "tool"), told)
+                check("C16 since when it is asked", told.since == step.event.at, told, step.event)
                 self.questions.add(told.call.id)
             case ApprovalResolved():
                 check("C16 only a question is answered", told.tool_use_id in self.questions, told)
@@ -335,9 +375,11 @@ class Laws:
         if told.fate is Fate.QUEUED:
             check("C17 queued once", message_id not in self.queued, told)
             self.queued.add(message_id)
+            self.follow_ups += [message_id] * (told.delivery == "follow_up")
             return
         check("C17 only what waits has a fate", message_id in self.queued, told)
         self.queued.remove(message_id)
+        self.follow_ups = [other for other in self.follow_ups if other != message_id]
         if told.fate in (Fate.RETURNED, Fate.WITHDRAWN):
             self._fate(message_id, told.fate.value)
 
@@ -460,7 +502,7 @@ class Laws:
         for number, cycle in enumerate(whole.cycles, 1):
             self._cycle(run_id(self.conversation, number), cycle)
         check("I29 as many cycles as runs", len(whole.cycles) == len(self.roots), len(whole.cycles), self.roots)
-        check("I29 the queue is what waits", {one.id for one in whole.queue} <= self.accepted - self.fates.keys())
+        check("I29 the queue is what waits", [one.id for one in whole.queue] == self.follow_ups, whole.queue)
 
     def _cycle(self, run: str, cycle: RequestCycle) -> None:
         check("I29 the run's root", cycle.root.id == self.roots[run], cycle.root, run)

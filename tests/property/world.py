@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Self
 
+import msgspec
 from msgspec.structs import replace
 
 from actors.core.context import ConvContext
@@ -81,6 +82,11 @@ COMMANDS = (
 Request = RequestLlm | RequestContinuation
 
 
+def _written(*values: object) -> tuple[bytes, ...]:
+    """What values hold, for a comparison with what they hold later: they are frozen, but not against every trick."""
+    return tuple(map(msgspec.json.encode, values))
+
+
 class World:
     """One conversation and all that happens outside of it."""
 
@@ -88,6 +94,7 @@ class World:
         self.context = context
         self.state: State = Idle()
         self.at = 1_000
+        self.made = 0
         self.laws = Laws(context)
         self.request: Request | None = None
         self.tool: ExecuteTool | None = None
@@ -108,9 +115,14 @@ class World:
         twin.seen = Counter()
         return twin
 
+    def new_id(self, kind: str) -> str:
+        """An id that nothing else has, whatever the clock says."""
+        self.made += 1
+        return f"{kind}-{self.made}"
+
     @property
     def now(self) -> int:
-        """A later moment each time."""
+        """A later moment each time, unless somebody has set `at` back."""
         self.at += 7
         return self.at
 
@@ -127,6 +139,7 @@ class World:
     def apply(self, event: Event) -> bool | Reason:
         """Let it happen. True: it moved something; False: it was ignored; or why it was refused."""
         before = self.state
+        given = _written(before, self.context, event)
         try:
             steps = run_chain(before, self.context, event)
         except Rejected as refusal:
@@ -141,7 +154,11 @@ class World:
             check("I14 busy refuses by default", event.delivery.value != "reject", before, event)
         if not steps:
             check("C37 commands are not ignored", not isinstance(event, COMMANDS) or isinstance(event, SetMode), event)
+            self.laws.ignored(before, self.context, event)
+            check("I1 the input is left alone", _written(before, self.context, event) == given, event)
+            self._somebody_ends_the_wait()
             return False
+        check("I1 the input is left alone", _written(before, self.context, event) == given, event)
         at = before
         for step in steps:
             self.laws.step(at, step)
@@ -316,7 +333,9 @@ class World:
         if twin.terminal:
             check("only sub-agents end by a cancel", self.context.is_sub_agent or self.terminal, twin.state)
             return
-        check("I13 it can be written to again", twin.apply(UserMessage(twin.now, f"after-{twin.at}", "again")) is True)
+        check(
+            "I13 it can be written to again", twin.apply(UserMessage(twin.now, twin.new_id("after"), "again")) is True
+        )
         twin.laws.end(self.context.tools)
 
     def _settle_cancel(self) -> None:

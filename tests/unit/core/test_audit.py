@@ -1,0 +1,36 @@
+"""What an audit says of a log that begins in the middle, and of tokens that do not add up."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.audit import Audit
+from actors.core.content import Usage
+from actors.core.context import Mode
+from actors.core.notifications import RunStop, StopReason, UsageChanged
+from actors.core.states import Idle, Ledger
+
+STOP = RunStop("c:1", StopReason.COMPLETED)
+
+
+def test_a_log_that_begins_late_may_end_a_run_that_it_does_not_begin_but_once() -> None:
+    whole, late = Audit("c"), Audit("c")
+    late.begin_late()
+    assert list(whole.take(STOP)) == ["run c:1 ended without having begun"]
+    assert list(late.take(STOP)) == []
+    assert list(late.take(STOP)) == ["run c:1 ended twice"]
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "wrong"),
+    [(7, Usage(5, 2), False), (8, Usage(5, 2), True), (7, Usage(5, 3), True), (7, Usage(5, 2, 0, 0, 1), True)],
+)
+def test_the_tokens_told_of_last_are_those_of_the_state(used: int, total: Usage, wrong: bool) -> None:
+    audit = Audit("c")
+    ledger = replace(Ledger(), used_tokens=7, total_usage=Usage(5, 2))
+    assert list(audit.end(Idle(ledger), Mode.UNRESTRICTED)) == []
+    assert list(audit.take(UsageChanged(1, 100, Usage(1), False))) == []
+    assert list(audit.take(UsageChanged(used, 100, total, False))) == []
+    said = ["the tokens that the state counts are not those that were told of"]
+    assert list(audit.end(Idle(ledger), Mode.UNRESTRICTED)) == said * wrong
