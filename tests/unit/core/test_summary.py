@@ -43,7 +43,7 @@ def test_a_wait_for_another_attempt_of_a_tool_and_how_many_are_done_and_left() -
     talk.say("go")
     calls = (bash("t1"), READ, bash("t4"), bash("t5"))
     talk.answer(*calls, end_turn=False)
-    talk.call(ToolSuccess("t1", "done"))
+    talk.result(ToolSuccess("t1", "done"))
     assert isinstance(talk.state, ToolExecuting)
     talk.tell(ToolTransient(5_000, "t2", talk.state.execution_id, "no process", begun=False))
     assert summarize(talk.state, talk.context) == StateSummary(
