@@ -93,7 +93,7 @@ class World:
     def __init__(self, context: ConvContext, seen: Counter[str] | None = None) -> None:
         self.context = context
         self.state: State = Idle()
-        self.at = 1_000
+        self.at = 1_000_000
         self.made = 0
         self.laws = Laws(context)
         self.request: Request | None = None
