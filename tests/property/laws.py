@@ -72,6 +72,7 @@ from actors.core.states import (
     Phase,
     State,
     ToolExecuting,
+    ToolPhase,
 )
 from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, transition
@@ -200,7 +201,8 @@ class Laws:
             case Restart() | InternalFault():
                 check("C33 an end counts while anything runs", isinstance(before, QUIET), event, before)
             case SetMode():
-                stopped = isinstance(before, ToolExecuting) and before.current_tool_id in event.stop
+                runs = isinstance(before, ToolExecuting) and before.phase is ToolPhase.RUNNING
+                stopped = runs and getattr(before, "current_tool_id", "") in event.stop
                 check("C29 another mode counts", event.mode is context.mode and not stopped, event, context.mode)
             case StartSubAgent() | UserMessage():
                 check("C37 who speaks is answered", False, event)
