@@ -7,17 +7,22 @@ crash leaves is noted, and goes on with the next start.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
+
+from msgspec import Struct
 
 from actors.store import rows
 from actors.store.engine import sqlite3
 
 SLICE_SECONDS = 0.005
-"""What a slice takes, about; then whoever waits has his turn."""
+"""What a slice takes at most, but for its commit; then whoever waits has a turn."""
+SLICE_ROWS = 64
+"""Of a slice: each may be on a page of its own, all of which its commit has to write."""
 
 _ROWS = {
-    "messages": 16, "log": 16, "runs": 64, "fates": 64, "commands": 64, "attachments": 1, "prunings": 1, "prompts": 1,
+    "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
 }  # fmt: skip
 """Tables with rows of a conversation, and how many are deleted between two looks at the clock."""
 _NO_EPOCH = (1 << 63) - 1
@@ -33,6 +38,17 @@ RETURNING conversation_id
 """
 _HIDE = "UPDATE conversations SET slug = NULL, epoch = ? WHERE id IN (SELECT value FROM json_each(?))"
 _NEXT = "SELECT conversation_id FROM deletions ORDER BY depth DESC LIMIT 1"
+
+
+class _Budget(Struct):
+    """What a slice may still do."""
+
+    rows: int
+    until: float
+
+    @property
+    def spent(self) -> bool:
+        return self.rows <= 0 or time.monotonic() > self.until
 
 
 class Removal:
@@ -61,12 +77,12 @@ class Removal:
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
         """Remove some of it, sub-agents before their parents; whether there was anything (writer's thread)."""
-        until = time.monotonic() + SLICE_SECONDS
+        budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
         found = connection.execute(_NEXT).fetchone()
         if found is None:
             self._hidden.clear()
             return False
-        while found is not None and _remove(connection, found[0], until) and time.monotonic() < until:
+        while found is not None and _remove(connection, found[0], budget) and not budget.spent:
             found = connection.execute(_NEXT).fetchone()
         return True
 
@@ -86,15 +102,16 @@ def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
 
 def remove_all(connection: sqlite3.Connection, conversation_id: str) -> None:
     """Remove what is left of one, at once."""
-    _remove(connection, conversation_id, float("inf"))
+    _remove(connection, conversation_id, _Budget(sys.maxsize, float("inf")))
 
 
-def _remove(connection: sqlite3.Connection, conversation_id: str, until: float) -> bool:
+def _remove(connection: sqlite3.Connection, conversation_id: str, budget: _Budget) -> bool:
     """Whether nothing of it is left."""
     for table, count in _ROWS.items():
         some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE conversation_id = ? LIMIT {count})"  # noqa: S608
-        while connection.execute(some, (conversation_id,)).rowcount:
-            if time.monotonic() > until:
+        while removed := connection.execute(some, (conversation_id,)).rowcount:
+            budget.rows -= removed
+            if budget.spent:
                 return False
     connection.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
     return True
