@@ -103,7 +103,7 @@ class ToolOutput:
         first, *rest = paint.clean(telling(call, paint.clean)).lines() if call else [SafeText()]
         return [
             paint.text(paint.name(f"● {call.tool if call else 'tool'}"), " ", first),
-            *("    " + line for line in rest),
+            *(paint.text("    ", line) for line in rest),
             *(paint.dim(f"  │ {line}") for line in _lines(found.text)),
         ]
 
