@@ -169,7 +169,7 @@ def test_a_server_out_of_threads_is_told(sandbox: ToolHostSandbox, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ProcessStartFailed, match="no thread"):
+    with pytest.raises(ProcessStartFailed, match="no more thread"):
         run(sandbox, "true")
     assert sandbox.live == 0
     assert _footprint() == before
