@@ -29,7 +29,10 @@ def lie_about(soak: Soak) -> None:
     deleting = {
         entry["conversation"] for _, entries in read_all(soak.journals) for entry in entries if "del" in entry["kind"]
     }
-    names = sorted({str(entry["conversation"]) for entry in accepted} - deleting)
+    watched = {
+        entry["conversation"] for _, entries in read_all(soak.journals) for entry in entries if entry["kind"] == "told"
+    }
+    names = sorted({str(entry["conversation"]) for entry in accepted} - deleting - watched)
     lies: list[Entry] = [
         {"kind": "accepted", "conversation": names[0], "token": "t-never", "message": "m-never", "delivery": "direct"},
         {"kind": "deleting", "conversation": names[1]},
