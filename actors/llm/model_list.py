@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -110,9 +111,9 @@ def listed_in(body: bytes) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for entry in (*(told.data or ()), *(told.models or ())):
         aliases = entry.aliases if isinstance(entry.aliases, list) else []
-        names |= dict.fromkeys(name for name in (entry.id or entry.name, *aliases) if _usable(name))
+        names.update((name, None) for name in (entry.id or entry.name, *aliases) if _usable(name))
     return tuple(names)[:_MAX_NAMES]
 
 
-def _usable(name: object) -> bool:
+def _usable(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200
