@@ -15,8 +15,14 @@ REPOSITORY_FILE = "repository-file"
 CALL, RESULT = "tool-call", "tool-result"
 """Around tool calls and their results where they are told as text."""
 
-_IGNORED = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*+"
-"""What a model may overlook inside a tag: white space, controls, and characters without a width."""
+# A list instead of Unicode's categories as Python knows them: what a model was shown must not change with Python.
+_FORMAT = (
+    r"\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
+"""What a model may overlook inside a tag: white space, controls, and characters that only format others."""
 
 
 def _opening(*names: str) -> re.Pattern[str]:

@@ -25,7 +25,7 @@ Asked: TypeAlias = Approval | Offer
 """What a person is asked."""
 
 #: What precedes each line of what is to be done.
-INDENT = "    "
+INDENT = SafeText("    ")
 #: Columns of a question in a few words.
 TITLE_COLUMNS = 60
 

@@ -125,7 +125,7 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
 
 def frame(paint: Paint, indent: str, language: str) -> SafeText:
     """What is above and below code: a short line, with the language if it is known."""
-    return indent + paint.dim(f"  ── {language}".rstrip() if language else "  ──")
+    return paint.text(indent, paint.dim(f"  ── {language}".rstrip() if language else "  ──"))
 
 
 @lru_cache(maxsize=16)

@@ -135,7 +135,7 @@ class Transcript:
             first, *rest = clean(about).lines()
             self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
             for line in rest[: OUTPUT_LINES - 1]:
-                self._write("    " + line)
+                self._write(self._paint.text("    ", line))
             if (hidden := len(rest) - OUTPUT_LINES + 1) > 0:
                 hint = f" ({self._hint})" if self._hint else ""
                 self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
@@ -263,4 +263,4 @@ class Transcript:
         first, *rest = self._paint.clean(text).lines()
         self._write(mark + paint(first))
         for line in rest:
-            self._write("  " + paint(line))
+            self._write(self._paint.text("  ", paint(line)))

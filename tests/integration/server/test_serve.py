@@ -297,14 +297,14 @@ def test_this_machine_gets_in_by_a_socket_that_only_its_owner_reaches(start: Cal
     assert failure.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_second_server_does_not_take_the_socket_over_even_if_the_lock_is_gone(
+def test_a_second_server_is_kept_out_of_the_data_directory_even_if_the_lock_is_gone(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start()
     (server.data / "lock").unlink()
     code, line = refuses_to_start(tmp_path, "--data-dir", str(server.data), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert line == f"bedrock: cannot listen on {server.socket}: another server does"
+    assert line == f"bedrock: the data directory {server.data} is in use by another process"
     server.conversation()
 
 

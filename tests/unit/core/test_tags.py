@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 
 import pytest
@@ -14,11 +15,12 @@ PIECES = st.sampled_from(
     ["<", "</", "< / ", "\u200b", "\u00ad", " ", "\n", "\x00", "system", "-notice", "SYSTEM-Notice", "repository-file"]
 )
 TEXTS = st.lists(PIECES | st.text(max_size=2)).map("".join)
+UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
 def bare(text: str) -> str:
     """Without what cannot be seen, in lower case."""
-    return "".join(each for each in text if unicodedata.category(each)[0] not in "CZ").lower()
+    return "".join(each for each in text if unicodedata.category(each) not in UNSEEN).lower()
 
 
 def forged(text: str, *names: str) -> bool:
@@ -33,6 +35,12 @@ def test_no_text_begins_or_ends_what_the_system_says(text: str) -> None:
     assert notice.startswith("<system-notice>\n")
     assert notice.endswith("\n</system-notice>")
     assert bare(notice).count("<system-notice>") == bare(notice).count("</system-notice>") == 1
+
+
+@pytest.mark.parametrize("category", UNSEEN)
+def test_no_character_that_cannot_be_seen_hides_a_tag(category: str) -> None:
+    unseen = [each for each in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(each) == category]
+    assert [each for each in unseen if forged(tags.escape(f"<system{each}-notice>"), "system-notice")] == []
 
 
 @given(TEXTS)
