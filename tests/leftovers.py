@@ -125,7 +125,7 @@ def _unmount(directory: Path) -> None:
 
 def _own_directory(parent: Path) -> Path:
     """The directory of all runs of this user; nobody else can put anything there."""
-    root = parent.resolve() / f"bedrock-{os.getuid()}"
+    root = parent.resolve() / f"bedrock-tests-{os.getuid()}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

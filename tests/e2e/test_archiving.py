@@ -13,7 +13,7 @@ from pathlib import Path
 from actors.store.engine import FILE, sqlite3
 from tests import pictures
 from tests.e2e.chat import Chat
-from tests.e2e.patience import PATIENCE, within
+from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Play, Twin, calls, says
 from tests.e2e.watcher import Watcher
@@ -96,7 +96,7 @@ def test_the_program_archives_brings_back_and_deletes(
     assert {"conversations", "messages", "log", "attachments", "commands", "runs"} <= before.keys()
     assert before["conversations"] == 2
     assert cli("rm", "--yes", slug) == (0, f"deleted {slug}\n")
-    assert rows_of(server.data, chat.name) == {}
+    eventually(lambda: rows_of(server.data, chat.name) == {}, "the last row is removed")
     code, said = cli("rm", "--yes", slug)
     assert (code, "Traceback" in said) == (1, False)
 
@@ -112,5 +112,5 @@ def test_what_was_archived_long_ago_is_deleted_and_only_that(start_server: Serve
         assert watcher.end() == "OK"
         assert watcher.kinds[-1] == "deleted"
         watcher.close()
-        assert rows_of(server.data, old.name) == {}
+        eventually(lambda: rows_of(server.data, old.name) == {}, "the last row is removed")
         assert active.ask("And you?") == "Done."

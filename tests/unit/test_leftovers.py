@@ -94,7 +94,7 @@ def test_the_run_after_a_killed_one_removes_all_that_it_left(tmp_path: Path) -> 
     assert again.returncode == 0, again.stdout + again.stderr
     assert not os.path.lexists(left)
     assert leftovers._started(int(child)) == "" or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
-    assert list((tmp_path / f"bedrock-{os.getuid()}").iterdir()) == []
+    assert list((tmp_path / f"bedrock-tests-{os.getuid()}").iterdir()) == []
 
 
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from actors.ports import Faults, Store
 from actors.store.memory import MemoryStore
-from actors.store.peewee_store import open_store
+from actors.store.peewee_store import PeeweeStore, open_store
 
 SECONDS = 20.0
 """Longer than anything here takes."""
@@ -69,3 +69,13 @@ def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 def store(open_any: Callable[[Faults | None], Store], gate: Gate) -> Store:
     """A store of either kind, whose writer obeys `gate`."""
     return open_any(gate)
+
+
+def wait_until_removed(store: PeeweeStore) -> None:
+    """Wait until nothing that was deleted is left."""
+    pause = threading.Event()
+    for _ in range(int(SECONDS * 200)):
+        if not store._removal.pending:
+            return
+        pause.wait(0.005)
+    raise AssertionError("it was never removed")

@@ -13,7 +13,7 @@ from actors.ports import Attachment, CommandRecord, Faults, RevisionTooOld, Stor
 from actors.store import engine, pruning
 from actors.store.engine import raw, sqlite3
 from actors.store.peewee_store import PeeweeStore, open_store
-from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 
 STEPS = 40
@@ -199,6 +199,7 @@ def test_space_is_given_back_a_little_at_a_time_but_for_a_reserve(tmp_path: Path
     full = size_of(store, tmp_path)
     for number in range(39):
         store.delete(f"c{number}")
+    wait_until_removed(store)
     assert size_of(store, tmp_path) == full
     steps = 0
     while store.reclaim(16, spare=20):

@@ -19,7 +19,7 @@ from actors.store.engine import FILE, raw, sqlite3
 from actors.store.peewee_store import PeeweeStore, open_store
 from actors.store.removal import Removal
 from actors.store.schema import TABLES
-from tests.integration.store.conftest import SECONDS, Gate
+from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 
 ROOT = Path(__file__).parents[3]
@@ -77,15 +77,6 @@ def rows(data: Path) -> int:
         tables = [table._meta.table_name for table in TABLES if table._meta.table_name != "conversations"]
         counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
         return sum(counts)
-
-
-def wait_until_removed(store: PeeweeStore) -> None:
-    pause = threading.Event()
-    for _ in range(int(SECONDS * 200)):
-        if not store._removal.pending:
-            return
-        pause.wait(0.005)
-    raise AssertionError("it was never removed")
 
 
 def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
