@@ -43,7 +43,8 @@ from server import freed_memory
 from server.auth import TokenAuth, TokenUnusable, read_or_create_token
 from server.config import Config, Listen
 from server.endpoint import CannotListen, Endpoint
-from server.local_access import claim_directory, published, socket_path
+from server.local_access import claim_directory, socket_path
+from server.published import published
 from server.streams import WatchSettings
 from server.tuning import spare_what_stays
 
@@ -215,7 +216,7 @@ async def _serve(
         await endpoint.start()
         spare_what_stays()
         _tell_of(wired.runtime.sandbox.report, wired.exposed)
-        with published(config.data_dir, wired.socket):
+        with published(config.data_dir, Path(wired.socket.path)):
             announce(_ready(config, where))
             await stop.wait()
         log.info("stopping")

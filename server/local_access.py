@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from bedrock.local_server import ADDRESS_FILE, LONGEST_SOCKET_PATH, NotPrivate, check_owner, check_private
-
-from server.auth import write_private
-from server.config import Listen
+from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivate, check_owner, check_private
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
@@ -69,14 +66,3 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
 
 def _usable(path: Path) -> bool:
     return len(os.fsencode(path)) <= LONGEST_SOCKET_PATH and _PLAIN.fullmatch(str(path)) is not None
-
-
-@contextmanager
-def published(data_dir: Path, socket: Listen) -> Iterator[None]:
-    """Write down where clients of this machine find the server, as long as the block runs. Raises TokenUnusable."""
-    file = data_dir / ADDRESS_FILE
-    write_private(file, socket.target + "\n")
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)

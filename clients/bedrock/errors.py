@@ -48,6 +48,7 @@ Catch the class that you can do something about, or a class higher up:
     ├── Unauthenticated
     └── Unavailable                the server cannot be reached, or takes no work now
         ├── ServerNotRunning       there is none on this machine, and no other one was named
+        │   └── ServerUnreachable  there is one, but its socket is gone
         ├── ShuttingDown
         └── StoreUnavailable
 
@@ -101,6 +102,7 @@ __all__ = [
     "RunOver",
     "ServerExhausted",
     "ServerNotRunning",
+    "ServerUnreachable",
     "ShuttingDown",
     "SlugTaken",
     "StoreUnavailable",
@@ -347,6 +349,14 @@ class ServerNotRunning(Unavailable):
     hint = (
         "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`. "
         "For a server elsewhere set BEDROCK_ADDRESS and BEDROCK_TOKEN."
+    )
+
+
+class ServerUnreachable(ServerNotRunning):
+    """A server runs on this machine, but its socket, or the file that names it, is not there."""
+
+    hint = (
+        "If it was not just started or stopped, its socket was removed: stop that process and start the server again."
     )
 
 

@@ -9,10 +9,18 @@ import errno
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows, where no server runs
+    fcntl = None  # type: ignore[assignment]
 
 ADDRESS_FILE = "address"
 """In the data directory while a server runs: `unix:` and the path of its socket."""
+LOCK_FILE = "lock"
+"""In the data directory: locked by the server, whose process id it holds."""
 TOKEN_FILE = "token"  # noqa: S105 -- its name
 """In the data directory: what every call has to bring."""
 LONGEST_SOCKET_PATH = 107
@@ -78,3 +86,25 @@ def check_socket(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise NotPrivate(f"{path} is no socket of this user")
+
+
+def server_process(data_dir: Path) -> int:
+    """Return the process that uses a data directory, whether or not it can be reached; 0 if none is found."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            process = int(os.read(descriptor, 32))
+            os.kill(process, 0)  # first, so that the lock is tried only where it is most likely held
+            if fcntl is not None and process > 0 and _is_locked(descriptor):
+                return process
+        finally:
+            os.close(descriptor)
+    return 0
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -8,8 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bedrock.errors import Misconfigured, ServerNotRunning
-from bedrock.local_server import ADDRESS_FILE, TOKEN_FILE, NotPrivate, check_private, check_socket, data_directory
+from bedrock.errors import Misconfigured, ServerNotRunning, ServerUnreachable
+from bedrock.local_server import (
+    ADDRESS_FILE,
+    TOKEN_FILE,
+    NotPrivate,
+    check_private,
+    check_socket,
+    data_directory,
+    server_process,
+)
 
 DEFAULT_PORT = 7421
 
@@ -85,9 +93,36 @@ def _local_server(data: Path) -> str:
             raise _misconfigured(
                 f"{data / ADDRESS_FILE} names no Unix socket, but {target}: start the server again, with this version"
             )
+    if process := server_process(data):
+        raise _unreachable(process, data)
     raise ServerNotRunning(
         f"no Bedrock server is running on this machine (data {data})", reason="SERVER_NOT_RUNNING", code="UNAVAILABLE"
     )
+
+
+def nobody_listens(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
+    """Make the error for a Unix socket that is missing or refuses: whether its server runs nevertheless."""
+    data = data_directory(environ)
+    for directory in (Path(target.removeprefix("unix:")).parent, data):
+        named = directory != data or _names(data, target)
+        if named and (process := server_process(directory)):
+            return _unreachable(process, directory)
+    text = f"no Bedrock server is running: nobody listens at {target}"
+    return ServerNotRunning(text, reason="SERVER_NOT_RUNNING", code="UNAVAILABLE")
+
+
+def _names(data: Path, target: str) -> bool:
+    try:
+        return _read(data / ADDRESS_FILE) == target
+    except OSError:
+        return False
+
+
+def _unreachable(process: int, data: Path) -> ServerUnreachable:
+    text = (
+        f"a Bedrock server is running (process {process}, data {data}), but it cannot be reached: its socket is missing"
+    )
+    return ServerUnreachable(text, reason="SERVER_UNREACHABLE", code="UNAVAILABLE")
 
 
 def _local_token(data: Path) -> str:

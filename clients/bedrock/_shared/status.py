@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from bedrock import errors
+from bedrock._shared.settings import nobody_listens
 
 if TYPE_CHECKING:
     import grpc
@@ -48,9 +49,8 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     if code == "UNAVAILABLE" and not reason:
         cause = cause_of(message)
         if target.startswith("unix:") and cause in _NOBODY:
-            reason, message = "SERVER_NOT_RUNNING", f"no Bedrock server is running: nobody listens at {target}"
-        else:
-            message = f"no Bedrock server can be reached at {target}: {cause}"
+            return nobody_listens(target)
+        message = f"no Bedrock server can be reached at {target}: {cause}"
     if code == "UNAUTHENTICATED":
         sent = f"does not know the token from {token_source}" if token_source else "wants a token, and none was sent"
         message = f"the server at {target} {sent}"

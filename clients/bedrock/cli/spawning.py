@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from bedrock import Client
-from bedrock._shared.settings import resolve
+from bedrock._shared.settings import nobody_listens, resolve
 from bedrock.cli import exits
-from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, Unauthenticated
+from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
 
 #: Seconds in which a server must be ready.
 START_SECONDS = 60.0
@@ -33,15 +33,19 @@ def server_answers(address: str | None) -> bool:
 
     Raises:
         Misconfigured: The address, or what is in the data directory, cannot be used.
+        ServerUnreachable: One has the data directory, so that another one could not start on it.
     """
     try:
-        if not _accepts_connections(resolve(address).target):
+        target = resolve(address).target
+        if not _accepts_connections(target):
+            if not address and isinstance(nobody := nobody_listens(target), ServerUnreachable):
+                raise nobody
             return False
         with Client(address, timeout=3.0) as client:
             client.server_info()
     except (Unauthenticated, PermissionDenied):
         return True
-    except Misconfigured:
+    except (Misconfigured, ServerUnreachable):
         raise
     except BedrockError:
         return False
