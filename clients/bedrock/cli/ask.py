@@ -12,7 +12,7 @@ from typing import Any
 import click
 from google.protobuf import json_format
 
-from bedrock import Conversation, Run, v1
+from bedrock import Client, Conversation, Run, v1
 from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exits, streams
@@ -87,7 +87,9 @@ def ask(
     try:
         with conversation.question(text, images=pictures, wait_for_others=True) as run:
             stream = output == "stream-json"
-            outcome = _follow(conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain)
+            outcome = _follow(
+                client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
+            )
     except KeyboardInterrupt:
         outcome = Outcome(exits.CANCELLED, error="cancelled")
     _report(conversation, run, outcome, output, plain=plain)
@@ -127,9 +129,12 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(kind) or stat.S_ISREG(kind)
 
 
-def _follow(conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool) -> Outcome:
+def _follow(
+    client: Client, conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool
+) -> Outcome:
     """Watch the run to its end, or to the approval that nobody is there to give."""
     with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
+        client.on_disconnect = progress.disconnected
         progress.begin(conversation.get)
         for event in run:
             streams.ensure_read(sys.stdout)

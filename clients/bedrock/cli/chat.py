@@ -99,7 +99,7 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool,
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
         session = ChatSession(client, name, paint, print_line, width=columns(sys.stdout))
-        client.on_disconnect = session.disconnected
+        client.on_disconnect = session.outage.begin
         now = await conversation.get()
         where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")
         session.say(paint.text(paint.bold(now.slug), " ", where))

@@ -11,6 +11,7 @@ from functools import partial
 import click
 
 from bedrock.cli import streams
+from bedrock.cli.advice import what_happened, what_to_do
 from bedrock.cli.flow import folding
 from bedrock.cli.paint import Paint, columns
 from bedrock.cli.text.output import print_line
@@ -54,15 +55,15 @@ class Failure(Exception):
     @classmethod
     def of(cls, error: BedrockError) -> Failure:
         """Make the failure that a client's error means for somebody at a terminal."""
-        message = error.message
+        message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
                 message += f"\n  {field}: {description}"
         if isinstance(error, Unavailable):
-            return cls(message, error.hint if error.reason else way_to_a_server(message), UNREACHABLE)
+            return cls(message, hint if error.reason else way_to_a_server(message), UNREACHABLE)
         if isinstance(error, ApprovalNeeded):
-            return cls(message, error.hint, NEEDS_APPROVAL)
-        return cls(message, error.hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
+            return cls(message, hint, NEEDS_APPROVAL)
+        return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
 
     def show(self) -> None:
         """Print the error and what to do next to standard error."""

@@ -12,9 +12,11 @@ from typing import Self, TextIO
 
 from bedrock import Event, v1
 from bedrock.cli.live import LiveBlock
+from bedrock.cli.outage import CONNECTED_AGAIN, TRYING_AGAIN, lost
 from bedrock.cli.paint import Paint, columns
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
+from bedrock.errors import BedrockError
 
 #: How often the seconds are counted, in seconds.
 TICK = 0.5
@@ -31,6 +33,8 @@ class Progress:
         self._block = LiveBlock(stream)
         self._transcript = Transcript(self._paint, self._block.write, width=self._width)
         self._quiet = quiet
+        self._lost = False
+        """Whether the connection is."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._ticking = threading.Thread(target=self._tick, name="progress", daemon=True)
@@ -58,9 +62,23 @@ class Progress:
         if self._quiet:
             return
         with self._lock:
+            if self._lost:
+                self._lost = False
+                self._say(CONNECTED_AGAIN)
             self._view.observe(event, time.monotonic())
             if not _is_last_word(event):
                 self._transcript.show(event)
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Take note that the events are cut off; the next one says that they are back."""
+        if self._quiet or self._lost:
+            return
+        with self._lock:
+            self._lost = True
+            self._say(lost(error))
+
+    def _say(self, text: str) -> None:
+        self._block.write(self._paint.careful(f"· {text}"))
 
     def _tick(self) -> None:
         """Keep the line up to date, until the end."""
@@ -69,7 +87,7 @@ class Progress:
                 now = datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock
                 room = self._width() if self._width else None
                 line = self._view.status(time.monotonic(), now, room, keys="Ctrl-C cancels")
-                self._block.show([self._paint.dim(line)])
+                self._block.show([self._paint.dim(TRYING_AGAIN if self._lost else line)])
 
 
 def _is_last_word(event: Event) -> bool:

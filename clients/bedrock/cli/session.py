@@ -10,9 +10,11 @@ from typing import TypeVar, cast
 
 from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock._shared.names import enum_name
+from bedrock.cli.advice import what_happened, what_to_do
 from bedrock.cli.commands import run_command
 from bedrock.cli.flow import folding
 from bedrock.cli.onlooker import Onlooker
+from bedrock.cli.outage import TRYING_AGAIN, Outage
 from bedrock.cli.outputs import HOW_TO_SEE
 from bedrock.cli.paint import Paint, Width, one_line
 from bedrock.cli.questions import Asked, Offer
@@ -76,7 +78,8 @@ class ChatSession:
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._moved = asyncio.Event()
         self._run_ended = asyncio.Event()
-        self._disconnected = False
+        self.outage = Outage(lambda: self.conversation, self._tell_outage)
+        """Whether the connection is lost; it comes back by itself."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -107,16 +110,9 @@ class ChatSession:
 
     def status(self) -> SafeText:
         """The status line."""
-        if self._disconnected:
-            return SafeText("connection lost, trying again…")
+        if self.outage.lasts:
+            return SafeText(TRYING_AGAIN)
         return self._onlooker.status()
-
-    def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Take note that the stream of events was cut; it comes back by itself."""
-        if not self._disconnected:
-            self._disconnected = True
-            self.say(self.paint.careful(f"· connection lost: {one_line(error.message, 100)}"))
-            self.refresh()
 
     def move_to(self, name: str) -> None:
         """Go on in another conversation."""
@@ -146,6 +142,7 @@ class ChatSession:
                 for task in (following, moved, counting):
                     task.cancel()
                 await asyncio.gather(following, moved, counting, return_exceptions=True)
+                self.outage.close()
         self.over.set()
 
     async def _show_events(self) -> None:
@@ -273,16 +270,20 @@ class ChatSession:
 
     def complain(self, error: BedrockError) -> None:
         """Say what went wrong, and what to do."""
-        self.say(self.paint.bad(f"✗ {error.message}"))
-        if error.hint:
-            self.say(self.paint.dim(f"  {error.hint}"))
+        self.say(self.paint.bad(f"✗ {what_happened(error)}"))
+        if hint := what_to_do(error, in_chat=True):
+            self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
         """Something has happened, here or in a sub-agent."""
-        self._disconnected = False
+        self.outage.end()
         if self.view.busy and not self._was_busy:
             self._armed = False
         self._was_busy = self.view.busy
+        self.refresh()
+
+    def _tell_outage(self, text: str) -> None:
+        self.say(self.paint.careful(f"· {text}"))
         self.refresh()
 
     def _print(self, line: SafeText) -> None:

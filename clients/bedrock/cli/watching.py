@@ -7,18 +7,22 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Coroutine
 from contextlib import aclosing
+from functools import partial
+from typing import Any
 
 import click
 
 from bedrock import AsyncClient
 from bedrock._shared.names import resource_name
-from bedrock.cli import streams
+from bedrock.cli import exits, streams
 from bedrock.cli.connection import connect
 from bedrock.cli.live import LiveBlock
 from bedrock.cli.live_list import watch_list
 from bedrock.cli.names import CONVERSATION
 from bedrock.cli.onlooker import Onlooker
+from bedrock.cli.outage import Outage
 from bedrock.cli.paint import PLAIN_OPTION, Paint, columns
 from bedrock.cli.tables import as_plain
 from bedrock.cli.text.output import print_json, print_line
@@ -45,20 +49,18 @@ def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> Non
     """
     if name is None:
         watch_list(connect(ctx), output)
-    elif output == "stream-json":
-        for event in connect(ctx).conversation(name).events():
-            print_json({"kind": event.kind, **as_plain(event.proto)})
     else:
-        asyncio.run(_watch_until_gone(ctx.find_root().obj, name, plain))
+        follow = _print_events if output == "stream-json" else partial(_watch, plain=plain)
+        asyncio.run(_until_gone(follow(ctx.find_root().obj, name)))
 
 
-async def _watch_until_gone(address: str | None, name: str, plain: bool) -> None:
+async def _until_gone(following: Coroutine[Any, Any, None]) -> None:
     """Follow a conversation as long as somebody can see it.
 
     Raises:
         BrokenPipeError: Nobody can any more.
     """
-    watching = asyncio.create_task(_watch(address, name, plain))
+    watching = asyncio.create_task(following)
     looking = asyncio.create_task(streams.until_gone(sys.stdout))
     await asyncio.wait((watching, looking), return_when=asyncio.FIRST_COMPLETED)
     gone = not watching.done()
@@ -71,7 +73,22 @@ async def _watch_until_gone(address: str | None, name: str, plain: bool) -> None
         raise results[0]
 
 
-async def _watch(address: str | None, name: str, plain: bool) -> None:
+async def _print_events(address: str | None, name: str) -> None:
+    """Print a line of JSON for each event."""
+    async with AsyncClient(address) as client:
+        conversation = client.conversation(resource_name("conversations", name))
+        outage = Outage(lambda: conversation, exits.tell)
+        client.on_disconnect = outage.begin
+        try:
+            async with aclosing(conversation.events()) as events:
+                async for event in events:
+                    outage.end()
+                    print_json({"kind": event.kind, **as_plain(event.proto)})
+        finally:
+            outage.close()
+
+
+async def _watch(address: str | None, name: str, *, plain: bool) -> None:
     live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = columns(sys.stdout) if live else None
     block = LiveBlock(sys.stdout)
@@ -80,14 +97,23 @@ async def _watch(address: str | None, name: str, plain: bool) -> None:
         onlooker = Onlooker(client.conversation, paint, block.write if live else print_line, live=live, width=width)
         ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
         conversation = client.conversation(resource_name("conversations", name))
+        above = partial(_say_above, block, paint)
+        outage = Outage(lambda: conversation, above if live else exits.tell)
+        client.on_disconnect = outage.begin
         try:
             async with aclosing(conversation.events(omit_deltas=not live)) as events:
                 async for _ in onlooker.follow(events):
+                    outage.end()
                     if live:
                         block.show(_unfinished(onlooker))
         finally:
+            outage.close()
             if ticking is not None:
                 ticking.cancel()
+
+
+def _say_above(block: LiveBlock, paint: Paint, text: str) -> None:
+    block.write(paint.careful(f"· {text}"))
 
 
 async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:

@@ -600,6 +600,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 
     def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> Iterator[v1.SubscribeResponse]:
         self._enter(request, context)
+        if self._closing:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
         resume = request.HasField("after_revision")
         if resume and request.after_revision < self.oldest_revision:
             self._abort(context, Refusal(grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD", "too old"))

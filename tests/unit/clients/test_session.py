@@ -41,7 +41,7 @@ class Chat:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
         self.session = ChatSession(client, "c1", Paint(False), self._write, refresh=self._changed.set)
-        client.on_disconnect = self.session.disconnected
+        client.on_disconnect = self.session.outage.begin
 
     def _write(self, line: str) -> None:
         self.lines.append(line)

@@ -1,0 +1,37 @@
+"""What is printed about an error is in terms of what was typed, not of calls."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from bedrock import errors
+from bedrock.cli.advice import what_happened, what_to_do
+
+ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, errors.BedrockError)]
+
+
+@pytest.mark.parametrize("in_chat", [False, True])
+@pytest.mark.parametrize("kind", [each for each in ALL if each is not errors.ApprovalNeeded])
+def test_no_advice_names_an_argument_or_a_method(kind: type[errors.BedrockError], in_chat: bool) -> None:
+    advice = what_to_do(kind("refused"), in_chat=in_chat)
+    assert not re.search(r"\w=|`(unarchive|approve|deny|ask)`|ask for events", advice)
+
+
+def test_a_chat_says_what_its_keys_do_while_the_agent_is_busy() -> None:
+    assert "Esc" in what_to_do(errors.AgentBusy("busy"), in_chat=True)
+    assert "bedrock cancel" in what_to_do(errors.AgentBusy("busy"))
+
+
+def test_a_mistyped_name_is_told_as_it_was_typed() -> None:
+    error = errors.NotFound("conversations/nope does not exist")
+    assert what_happened(error) == "there is no conversation “nope”"
+    assert "bedrock ls" in what_to_do(error)
+    other = errors.NotFound("conversations/c1/messages/m1 does not exist")
+    assert (what_happened(other), what_to_do(other)) == (other.message, "")
+
+
+def test_advice_that_the_message_gives_is_not_repeated() -> None:
+    error = errors.NotExhausted("the context is not used up: send a message instead")
+    assert what_to_do(error, in_chat=True) == ""
