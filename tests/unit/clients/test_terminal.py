@@ -102,6 +102,7 @@ def test_ctrl_c_cancels_first_and_leaves_second(terminal: Terminal, fake: FakeBe
 
 
 def test_a_server_that_goes_away_is_told(terminal: Terminal, fake: FakeBedrock) -> None:
+    terminal.shows("idle · context")
     fake.close()
     terminal.shows("connection lost, trying again")
     fake.open()
