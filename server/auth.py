@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 
+from bedrock.local_server import open_regular
+
 PRINCIPAL = "local"
 """Whoever has the token."""
 TOKEN_BYTES = 32
@@ -54,7 +56,7 @@ def read_or_create_token(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise TokenUnusable(f"the token file {path} can be read by others: chmod 600 it, or remove it")
         token = file.read(1024).decode("ascii", "replace").strip()

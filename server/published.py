@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bedrock.local_server import ADDRESS_FILE, NotPrivate
+from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
 
 from server.auth import TokenUnusable, write_private
 from server.local_access import claim_directory
@@ -136,8 +136,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 def _holds(path: Path, text: str) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
     except OSError:
         return False

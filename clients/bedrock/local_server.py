@@ -88,10 +88,23 @@ def check_socket(path: Path) -> None:
         raise NotPrivate(f"{path} is no socket of this user")
 
 
+def open_regular(path: Path) -> int:
+    """Open a regular file for reading; returns its descriptor. A FIFO in its place is not waited for.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
 def server_process(data_dir: Path) -> int:
     """Return the process that uses a data directory, whether or not it can be reached; 0 if none is found."""
     with suppress(OSError, ValueError):
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(data_dir / LOCK_FILE)
         try:
             process = int(os.read(descriptor, 32))
             os.kill(process, 0)  # first, so that the lock is tried only where it is most likely held

@@ -2,7 +2,7 @@
  * Where to connect and with what, as in every client of Bedrock: arguments, then the environment, then what a server of
  * this machine has written into its data directory, if nobody else can have written it.
  */
-import { lstatSync, readFileSync, statSync } from 'node:fs';
+import { closeSync, constants, fstatSync, lstatSync, openSync, readFileSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 
@@ -82,4 +82,13 @@ function checkPrivate(directory) {
   }
 }
 
-const read = (path) => readFileSync(path, 'utf8').trim();
+/** A FIFO in the place of a file is not waited for. */
+function read(path) {
+  const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
+  try {
+    if (!fstatSync(file).isFile()) throw new NoWay(`${path} cannot be used: not a regular file`);
+    return readFileSync(file, 'utf8').trim();
+  } finally {
+    closeSync(file);
+  }
+}

@@ -16,6 +16,7 @@ from bedrock.local_server import (
     check_private,
     check_socket,
     data_directory,
+    open_regular,
     server_process,
 )
 
@@ -184,7 +185,8 @@ def _is_local(target: str) -> bool:
 
 
 def _read(path: Path) -> str:
-    return path.read_bytes().decode(errors="replace").strip()
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read().decode(errors="replace").strip()
 
 
 def _read_certificates(path: str | os.PathLike[str]) -> bytes:

@@ -187,6 +187,14 @@ def test_an_unreadable_token_file_is_reported(environ: dict[str, str], data: Pat
         resolve(environ=environ)
 
 
+@pytest.mark.parametrize("name", ["address", "token"])
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(environ: dict[str, str], data: Path, name: str) -> None:
+    (data / name).unlink()
+    os.mkfifo(data / name, 0o600)
+    with pytest.raises(Misconfigured, match=f"{name} cannot be .*: not a regular file"):
+        resolve(environ=environ)
+
+
 def test_certificates_are_read(environ: dict[str, str], tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_bytes(b"PEM")

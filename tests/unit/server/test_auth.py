@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,13 @@ def test_an_empty_token_is_refused(tmp_path: Path, text: str) -> None:
     write_private(path, text)
     with pytest.raises(TokenUnusable, match="holds no token"):
         read_or_create_token(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_no_token(tmp_path: Path, make: Callable[..., None]) -> None:
+    make(tmp_path / "token", 0o700)
+    with pytest.raises(TokenUnusable, match=r"token cannot be read: not a regular file"):
+        read_or_create_token(tmp_path / "token")
 
 
 def test_a_token_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
