@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 from pathlib import Path
 
 import grpc
@@ -200,6 +201,8 @@ def _probe(where: Listen) -> None:
 
 def _probe_path(where: Listen) -> None:
     """gRPC would take the path from a server that still listens there."""
+    if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
+        raise CannotListen(f"cannot listen on {where.target}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         try:
             tried.connect(where.path)

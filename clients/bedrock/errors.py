@@ -334,7 +334,8 @@ class Unauthenticated(BedrockError):
     """The token is missing or not known to the server."""
 
     hint = (
-        "Set BEDROCK_TOKEN to what the file `token` in the server's data directory holds. "
+        "Restart the server if the file `token` in its data directory was replaced since it started; "
+        "if not, set BEDROCK_TOKEN to what that file holds. "
         "Clients find it by themselves only if no address is given: it goes through the Unix socket of this machine."
     )
 

@@ -82,7 +82,9 @@ def check_socket(path: Path) -> None:
         NotPrivate: Its directory, or the socket, belongs to another user or is open to others.
         OSError: There is no such socket.
     """
-    check_private(path.parent)
+    check_owner(path.parent)
+    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # perhaps /tmp, which must stay open to others
+        raise NotPrivate(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise NotPrivate(f"{path} is no socket of this user")

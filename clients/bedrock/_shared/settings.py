@@ -159,6 +159,8 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _with_port(target: str) -> str:
+    if not target or target.startswith(":"):
+        raise _misconfigured("the address names no host: write it as host:port, or https://host:port")
     _, colon, port = target.rpartition("]")[2].rpartition(":")
     if not colon:
         return f"{target}:{DEFAULT_PORT}"

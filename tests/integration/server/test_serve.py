@@ -331,6 +331,14 @@ def test_a_second_server_does_not_take_a_socket_over(start: Callable[..., Server
     assert line == f"bedrock: cannot listen on unix:{path}: another server does"
 
 
+def test_what_is_no_socket_is_not_listened_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "bedrock.sock").touch()
+    code, line = refuses_to_start(tmp_path, "--data-dir", str(tmp_path / "data"), "--listen", "none")
+    assert code == 1
+    assert line.endswith("what is there is no socket; remove it")
+
+
 def test_a_socket_that_a_crash_left_behind_is_taken(start: Callable[..., Server], tmp_path: Path) -> None:
     path = tmp_path / "b.sock"
     with socket.socket(socket.AF_UNIX) as left:

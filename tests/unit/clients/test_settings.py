@@ -142,8 +142,9 @@ def test_a_socket_elsewhere_is_looked_at_as_well(environ: dict[str, str], data: 
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(state / "open" / "s"))
         (data / "address").write_text(f"unix:{state}/open/s")
-        with pytest.raises(Misconfigured, match="others may enter"):
+        with pytest.raises(Misconfigured, match="others may enter") as told:
             resolve(environ=environ)
+        assert "chmod" not in str(told.value)  # it may be a directory of the system
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
@@ -167,6 +168,12 @@ def test_a_token_is_not_sent_in_the_clear_to_other_machines(environ: dict[str, s
 def test_the_port_may_be_left_out(environ: dict[str, str]) -> None:
     assert resolve("https://example.com", environ=environ).target == "example.com:7421"
     assert resolve("[::1]", environ=environ).target == "[::1]:7421"
+
+
+@pytest.mark.parametrize("address", ["https://", "http://", ":7421", "https://:7421"])
+def test_an_address_without_a_host_is_none(environ: dict[str, str], address: str) -> None:
+    with pytest.raises(Misconfigured, match="names no host"):
+        resolve(address, environ=environ)
 
 
 def test_a_token_does_not_appear_in_texts(environ: dict[str, str]) -> None:
