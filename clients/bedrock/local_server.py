@@ -110,7 +110,7 @@ def server_process(data_dir: Path) -> int:
         try:
             process = int(os.read(descriptor, 32))
             os.kill(process, 0)  # first, so that the lock is tried only where it is most likely held
-            if fcntl is not None and process > 0 and _is_locked(descriptor):
+            if process > 0 and _is_locked(descriptor):
                 return process
         finally:
             os.close(descriptor)
@@ -118,6 +118,8 @@ def server_process(data_dir: Path) -> int:
 
 
 def _is_locked(descriptor: int) -> bool:
+    if fcntl is None:
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
