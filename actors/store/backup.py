@@ -23,6 +23,7 @@ from actors.store.data_directory import DataDirectory
 from actors.store.engine import BUSY_SECONDS, FILE, raw, sqlite3
 from actors.store.partial_file import PART, BackupFailed, part_of
 from actors.store.schema_version import migrate, schema_of
+from actors.store.space import disk_is_full, is_want_of_room
 
 MAX_DAMAGED = 8
 """Named by a restore, at most."""
@@ -71,8 +72,9 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
         raise BackupFailed(f"{target} is in the data directory itself: choose another place")
     with _told(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
-        with _reading(source, _LIVE) as database:
+        with _told_if_full(directory), _reading(source, _LIVE) as database:
             schema_of(database, source)
+        with _reading(source, _LIVE) as database:
             _copy(raw(database), part)
         conversations = _checked(part, source)
         _sync(part)
@@ -118,6 +120,17 @@ def _told(what: str) -> Iterator[None]:
         raise BackupFailed(f"{what}: {(error.strerror or str(error)).lower()}") from error
     except (sqlite3.Error, peewee.PeeweeException) as error:
         raise BackupFailed(f"{what}: {error}") from error
+
+
+@contextmanager
+def _told_if_full(directory: Path) -> Iterator[None]:
+    """Opening a database needs some room beside it, even for reading. Raises BackupFailed."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
+        if is_want_of_room(error, directory):
+            raise BackupFailed(f"{directory / FILE} cannot be opened: {disk_is_full(directory)}") from error
+        raise
 
 
 def _refuse_if_taken(target: Path, *, replace: bool) -> None:

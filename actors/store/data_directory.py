@@ -10,6 +10,7 @@ from pathlib import Path
 
 from actors.ports import DataDirectoryBusy, StoreUnusable
 from actors.store.open_files import Inode, inode_at, inode_of
+from actors.store.space import NO_SPACE, disk_is_full
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class DataDirectory:
             self._take()
         except OSError as error:
             self.close()
-            raise StoreUnusable(f"the data directory {path} cannot be used: {error.strerror}") from error
+            why = disk_is_full(path) if error.errno in NO_SPACE else error.strerror
+            raise StoreUnusable(f"the data directory {path} cannot be used: {why}") from error
         except BaseException:
             self.close()
             raise
@@ -58,8 +60,9 @@ class DataDirectory:
         except BlockingIOError:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusy(self.path, int(holder) if holder.isdigit() else 0) from None
-        os.ftruncate(lock_file, 0)
-        os.pwrite(lock_file, f"{os.getpid()}\n".encode(), 0)
+        told = f"{os.getpid()}\n".encode()
+        os.pwrite(lock_file, told, 0)  # first, so that a full disk has room for it: where the last one was
+        os.ftruncate(lock_file, len(told))
         self._lock_file: Inode = inode_of(lock_file)
 
     def look_after_lock_file(self) -> None:

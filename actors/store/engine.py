@@ -75,11 +75,11 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "auto_vacuum": INCREMENTAL,
+            "wal_autocheckpoint": WAL_PAGES,  # first: until then it is 1,000
+            **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),  # a write, which a full disk refuses
             "journal_mode": "wal",
             "synchronous": "full",
             "foreign_keys": 1,
-            "wal_autocheckpoint": WAL_PAGES,
             "journal_size_limit": 64 * _MEBIBYTE,
             "cache_size": -CACHE_BYTES // 1024,
         },
@@ -98,6 +98,10 @@ def open_writer(path: Path) -> SqliteDatabase:
     except UnicodeDecodeError as error:  # of what SQLite says about names in the schema
         raise StoreUnusable(f"{path} cannot be opened: its schema is damaged") from error
     return database
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 class Reader(sqlite3.Connection):

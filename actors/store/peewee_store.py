@@ -43,6 +43,7 @@ from actors.store.readers import Readers, read_again
 from actors.store.removal import Removal
 from actors.store.schema_version import migrate
 from actors.store.space import Space
+from actors.store.write_ahead_log import WriteAheadLog, close_database
 from actors.store.writer import Writer
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class PeeweeStore:
         clock: Clock | None,
     ) -> None:
         self._database = database
+        self._space = space
         self._files = files
         self._removal = removal
         self._writer = writer
@@ -90,7 +92,7 @@ class PeeweeStore:
         self._clock = clock
         self._close_once = threading.Lock()
         self._closing = ExitStack()
-        for close in (directory.close, self._close_database, space.close, readers.close, writer.close):
+        for close in (directory.close, space.close, self._close_database, readers.close, writer.close):
             self._closing.callback(close)
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class PeeweeStore:
         """The last connection moves the write-ahead log into the database and removes it: by its path. It is left to
         the end of the process where that path may lead to the log of another database."""
         if self._files.database_is_there:
-            self._database.close()
+            close_database(self._database, self._space)
 
     def _shown(self, conversation_id: str) -> str:
         return self._removal.unless_hidden(conversation_id)
@@ -387,13 +389,14 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         directory = DataDirectory(path)
         opened.callback(directory.close)
         directory.expect(path / FILE)
-        database = open_writer(path / FILE)
-        opened.callback(database.close)
-        migrate(database)
-        directory.mark()
-        files = OpenFiles(path / FILE)
-        removal, space = Removal(raw(database)), Space(path)
+        space = Space(path)
         opened.callback(space.close)
+        database = space.open_with(lambda: _open_database(directory, space))
+        opened.callback(close_database, database, space)
+        files, removal = OpenFiles(path / FILE), Removal(raw(database))
+        space.make()
+        if space.scarce:
+            WriteAheadLog(database).cut(space)
 
         def every_second() -> None:
             directory.look_after_lock_file()
@@ -411,3 +414,14 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         if removal.pending or space.scarce:
             writer.tidy()
     return store
+
+
+def _open_database(directory: DataDirectory, space: Space) -> SqliteDatabase:
+    """Open it and bring it up to date. Raises StoreUnusable."""
+    with ExitStack() as opened:
+        database = open_writer(directory.path / FILE)
+        opened.callback(close_database, database, space)
+        migrate(database)
+        directory.mark()
+        opened.pop_all()
+    return database

@@ -117,7 +117,7 @@ class Writer:
                 if batch:
                     self._serve(batch)
                 tidied = self._tidy_if_due(idle=not batch)
-                self._log.move_if_due(len(batch) + tidied)
+                self._log.move_if_due(len(batch) + tidied, self._space)
                 self._watch_if_due()
         except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)

@@ -272,7 +272,7 @@ def test_a_damaged_backup_is_refused_and_the_database_stays(data: Path, tmp_path
     with pytest.raises(BackupFailed, match=r"copy\.db is damaged"):
         restore(target, data, replace=True)
     assert (data / FILE).read_bytes() == before
-    assert names(data) <= {FILE, f"{FILE}-wal", f"{FILE}-shm", "initialized", "lock"}
+    assert names(data) <= {FILE, f"{FILE}-wal", f"{FILE}-shm", "initialized", "lock", "reserve"}
 
 
 @pytest.mark.parametrize(

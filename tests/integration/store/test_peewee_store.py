@@ -346,7 +346,7 @@ def test_closing_gives_back_every_descriptor_and_thread_also_those_of_dead_threa
         assert resources()[0] > before[0]
         store.close()
         assert resources() == before
-    assert sorted(file.name for file in path.iterdir()) == ["bedrock.db", "initialized", "lock"]
+    assert sorted(file.name for file in path.iterdir()) == ["bedrock.db", "initialized", "lock", "reserve"]
 
 
 def test_what_was_accepted_is_written_before_closing(path: Path, gate: Gate) -> None:

@@ -181,12 +181,23 @@ def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> 
 
 
 def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> None:
-    """In namespaces of its own, on a disk of 48 MiB."""
+    assert int(on_a_small_disk("full_disk", str(tmp_path))) > 2_000_000
+
+
+@pytest.mark.parametrize("case", ["killed", "stopped", "long-log", "no-room"])
+def test_a_store_opens_on_a_full_disk_or_says_what_to_do(tmp_path: Path, case: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    on_a_small_disk("full_disk_start", case, str(disk), str(tmp_path / "backup"))
+
+
+def on_a_small_disk(module: str, *arguments: str) -> str:
+    """What a program prints that has namespaces of its own, and mounts a disk of 48 MiB there."""
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives no mount namespace, so there is no small disk to fill")
     done = subprocess.run(
-        [*alone, sys.executable, "-m", "tests.integration.store.full_disk", str(tmp_path)],
+        [*alone, sys.executable, "-m", f"tests.integration.store.{module}", *arguments],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "clients")])},
         capture_output=True,
@@ -195,4 +206,4 @@ def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 2_000_000
+    return done.stdout
