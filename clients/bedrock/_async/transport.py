@@ -12,12 +12,13 @@ import grpc
 import grpc.aio
 
 from bedrock import v1
-from bedrock._shared.channel import open_aio_channel
+from bedrock._shared.channel import CONNECT_ENDS, CONNECT_SECONDS, open_aio_channel
 from bedrock._shared.connection import Connection
+from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
 from bedrock._shared.settings import Settings
-from bedrock._shared.status import from_rpc
+from bedrock._shared.status import from_rpc, nothing_was_sent
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import AsyncStream
 
@@ -44,9 +45,9 @@ class AsyncTransport:
             reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
             on_disconnect: Called before each pause until a stream of events is resumed.
         """
+        self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_aio_channel)
         self._closed = asyncio.Event()
-        self.timeout = timeout
         self.reconnect_for = reconnect_for
         self.on_disconnect = on_disconnect
         channel = cast(grpc.aio.Channel, self._connection)
@@ -67,9 +68,13 @@ class AsyncTransport:
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm."""
+        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm.
+
+        Raises:
+            TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
+        """
         attempts = Attempts(last=not repeatable(request))
-        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        until = time.monotonic() + (self.timeout if timeout is None else checked_timeout(timeout))
         while True:
             self._ensure_open()
             try:
@@ -77,13 +82,13 @@ class AsyncTransport:
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
                 self._ensure_open()  # else closing the client would be told as a failure of the server
-                failure = self._failure(error)
+                failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
-                failure = error
+                failure, unsent = error, False
             except asyncio.CancelledError:
                 self._raise_if_closed_under_a_call()
                 raise
-            await self._before_another(attempts, failure)
+            await self._before_another(attempts, failure, unsent)
 
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
@@ -101,8 +106,9 @@ class AsyncTransport:
     ) -> AsyncStream[Response]:
         """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call.
 
-        There is no time limit unless `timeout` sets one, to the whole stream.
+        There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         return AsyncStream(self._responses(method, request, timeout))
 
     async def _responses(
@@ -114,7 +120,7 @@ class AsyncTransport:
             try:
                 call: Any = method(request, timeout=timeout)
             except ServerNotRunning as error:
-                await self._before_another(attempts, error)
+                await self._before_another(attempts, error, unsent=False)
                 continue
             try:
                 async for response in call:
@@ -122,18 +128,46 @@ class AsyncTransport:
                     yield response
                 return
             except grpc.RpcError as error:
-                failure = self._failure(error)
+                failure, unsent = self._failure(error), nothing_was_sent(error)
             except asyncio.CancelledError:
                 self._raise_if_closed_under_a_call()
                 raise
             finally:
                 call.cancel()
-            await self._before_another(attempts, failure)
+            await self._before_another(attempts, failure, unsent)
 
-    async def _before_another(self, attempts: Attempts, failure: BedrockError) -> None:
-        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once."""
-        if not (isinstance(failure, Unauthenticated) and self._connection.look_again()):
-            await self.pause(attempts.delay_after(failure))
+    async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
+        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once.
+
+        What was not sent may always be sent: before it is told as a failure, a new connection is tried.
+        """
+        if isinstance(failure, Unauthenticated) and self._connection.look_again():
+            return
+        try:
+            delay = attempts.delay_after(failure)
+        except BedrockError:
+            if unsent and attempts.may_connect_afresh() and await self._connected_afresh():
+                return
+            raise
+        await self.pause(delay)
+
+    async def _connected_afresh(self) -> bool:
+        """Try a new connection, and tell whether calls go through one now."""
+        try:
+            settings, channel = self._connection.candidate()
+        except ServerNotRunning:
+            return False
+        ready = False
+        try:
+            connected = await _is_ready(channel)
+            self._ensure_open()
+            if connected:
+                self._connection.use(settings, channel)
+                ready = True
+        finally:
+            if not ready:
+                await channel.close()
+        return ready
 
     async def pause(self, seconds: float) -> None:
         """Wait before another attempt, but not longer than until the client is closed, and look where the server is.
@@ -157,3 +191,13 @@ class AsyncTransport:
     def _ensure_open(self) -> None:
         if self._closed.is_set():
             raise Unavailable("this client is closed")
+
+
+async def _is_ready(channel: grpc.aio.Channel) -> bool:
+    """Connect a new channel, and tell whether that succeeded at the first attempt."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            while (state := channel.get_state(try_to_connect=True)) not in CONNECT_ENDS:
+                await channel.wait_for_state_change(state)
+            return state is grpc.ChannelConnectivity.READY
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import grpc
@@ -26,6 +27,19 @@ _OPTIONS: list[tuple[str, str | int]] = [
 ]
 
 
+CONNECT_SECONDS = 2.0
+"""What a new connection may take that is tried before a failure is told: an old one may only repeat its last error."""
+
+CONNECT_ENDS = frozenset(
+    {
+        grpc.ChannelConnectivity.READY,
+        grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+        grpc.ChannelConnectivity.SHUTDOWN,
+    }
+)
+"""The states in which an attempt to connect is over."""
+
+
 def open_channel(settings: Settings) -> grpc.Channel:
     """Open a channel for blocking calls. It connects with the first call."""
     if credentials := _credentials(settings):
@@ -38,6 +52,22 @@ def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
     if credentials := _credentials(settings):
         return grpc.aio.secure_channel(settings.target, credentials, options=_OPTIONS)
     return grpc.aio.insecure_channel(settings.target, options=_OPTIONS)
+
+
+def nobody_listens(target: str) -> bool:
+    """Tell whether the target is a Unix socket that is not there, or was left behind. Neither sends nor blocks."""
+    if not target.startswith("unix:"):
+        return False
+    path = target.removeprefix("unix:")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path.removeprefix("//"))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return True
+        except OSError:  # a server that is too busy to accept; what else is wrong is told by gRPC
+            return False
+    return False
 
 
 def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from bedrock._shared.channel import call_metadata
+from bedrock._shared.channel import call_metadata, nobody_listens
 from bedrock._shared.settings import Settings
 from bedrock.errors import ServerNotRunning
 
@@ -71,6 +71,25 @@ class Connection(Generic[ChannelT]):
             before = self._route
             return self._found() is not before
         return False
+
+    def candidate(self) -> tuple[Settings, ChannelT]:
+        """Open another channel to where the server is now, which carries no calls before `use` is told to use it.
+
+        A channel that failed to connect repeats its last error until it tries again; a new one tries at once.
+
+        Raises:
+            Misconfigured, ServerNotRunning: As `find` does; also if nobody listens at the Unix socket.
+        """
+        settings = self._find()
+        if nobody_listens(settings.target):  # at once: closing a channel for threads takes gRPC 0.2 seconds
+            raise ServerNotRunning(f"no Bedrock server is running: nobody listens at {settings.target}")
+        return settings, self._open_channel(settings)
+
+    def use(self, settings: Settings, channel: ChannelT) -> None:
+        """Send the calls that follow through this channel, which is owned like the others from now on."""
+        with self._lock:
+            self._route = _Route(settings, channel)
+            self.channels.append(channel)
 
     def unary_unary(self, path: str, *serializers: Any, **options: Any) -> Callable[..., Any]:
         """Make a method of a stub; see `grpc.Channel.unary_unary`."""

@@ -1,18 +1,38 @@
-"""How long something may take that consists of several calls."""
+"""How long a call may take, or something that consists of several calls."""
 
 from __future__ import annotations
 
 import time
+from numbers import Real
+from typing import cast
+
+LONGEST_SECONDS = 1e8
+"""About three years, which is as good as without end; gRPC and threads take far longer times for "at once"."""
+
+
+def checked_timeout(timeout: object) -> float:
+    """Return a time limit in seconds that everything below understands; at most `LONGEST_SECONDS`, also for infinity.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is negative or not a number of seconds (NaN).
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
+        raise TypeError(f"timeout: must be a number of seconds, not {timeout!r}")
+    seconds = cast(float, timeout)
+    if not seconds >= 0:  # so that NaN is refused too
+        raise ValueError(f"timeout: must be zero seconds or more, not {timeout!r}")
+    return float(min(seconds, LONGEST_SECONDS))
 
 
 class Deadline:
     """The moment until which a result is waited for; perhaps never."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Start the clock; without an end if `seconds` is None."""
+        """Start the clock; without an end if `seconds` is None. Raises what `checked_timeout` raises."""
         self.seconds = seconds
         """What was allowed."""
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._end = None if seconds is None else time.monotonic() + checked_timeout(seconds)
 
     def left(self) -> float | None:
         """Return the seconds that are left, at least zero; None if there is no end."""

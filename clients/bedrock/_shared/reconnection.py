@@ -47,7 +47,13 @@ class Attempts:
         """Whether the attempt under way is the last one: the call must not be made twice, or has brought something
         that the same request would bring again."""
         self._left = ATTEMPTS
+        self._connected_afresh = False
         self._backoff = Backoff(math.inf)
+
+    def may_connect_afresh(self) -> bool:
+        """Whether a call that was not sent may be made on a new connection, even if it was the last attempt: once."""
+        first, self._connected_afresh = not self._connected_afresh, True
+        return first
 
     def delay_after(self, error: BedrockError) -> float:
         """Return the seconds until the next attempt.

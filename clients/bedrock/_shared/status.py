@@ -24,6 +24,9 @@ DOMAIN = "bedrock"
 # Codes that gRPC itself ends a broken stream with; a stream that ends so may be opened again.
 _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
 
+# How gRPC begins the details of a call that never got a connection.
+_NO_CONNECTION = "failed to connect to all addresses"
+
 # What connecting to a Unix socket ends with that is not there, or was left behind by a server that was killed.
 _NOBODY = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
 
@@ -59,6 +62,18 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     return errors.error_class(reason, code)(
         message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
     )
+
+
+def nothing_was_sent(error: grpc.RpcError) -> bool:
+    """Tell whether a call ended because no connection could be made, so that no server can have carried it out.
+
+    A connection that was lost during the call does not count, nor does anything that came with metadata, with which
+    the server tells every error: it was asked then.
+    """
+    call = cast("grpc.Call", error)  # what gRPC raises is the call itself
+    if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
+        return False
+    return not call.initial_metadata() and not call.trailing_metadata()
 
 
 def may_resume(error: errors.BedrockError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -10,12 +11,13 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from bedrock import v1
-from bedrock._shared.channel import open_channel
+from bedrock._shared.channel import CONNECT_ENDS, CONNECT_SECONDS, open_channel
 from bedrock._shared.connection import Connection
+from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
 from bedrock._shared.settings import Settings
-from bedrock._shared.status import from_rpc
+from bedrock._shared.status import from_rpc, nothing_was_sent
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import Stream
 
@@ -42,9 +44,9 @@ class Transport:
             reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
             on_disconnect: Called before each pause until a stream of events is resumed.
         """
+        self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_channel)
         self._closed = threading.Event()
-        self.timeout = timeout
         self.reconnect_for = reconnect_for
         self.on_disconnect = on_disconnect
         channel = cast(grpc.Channel, self._connection)
@@ -63,9 +65,13 @@ class Transport:
             channel.close()
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
-        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm."""
+        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm.
+
+        Raises:
+            TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
+        """
         attempts = Attempts(last=not repeatable(request))
-        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        until = time.monotonic() + (self.timeout if timeout is None else checked_timeout(timeout))
         while True:
             self._ensure_open()
             try:
@@ -73,10 +79,10 @@ class Transport:
                 return method(request, timeout=left)
             except grpc.RpcError as error:
                 self._ensure_open()  # else closing the client would be told as a failure of the server
-                failure = self._failure(error)
+                failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
-                failure = error
-            self._before_another(attempts, failure)
+                failure, unsent = error, False
+            self._before_another(attempts, failure, unsent)
 
     def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
         """Call a method that lists something, page after page to the last; the token in the request is moved on."""
@@ -92,8 +98,9 @@ class Transport:
     ) -> Stream[Response]:
         """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call.
 
-        There is no time limit unless `timeout` sets one, to the whole stream.
+        There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         return Stream(self._responses(method, request, timeout))
 
     def _responses(
@@ -105,7 +112,7 @@ class Transport:
             try:
                 call: Any = method(request, timeout=timeout)
             except ServerNotRunning as error:
-                self._before_another(attempts, error)
+                self._before_another(attempts, error, unsent=False)
                 continue
             try:
                 for response in call:
@@ -113,15 +120,43 @@ class Transport:
                     yield response
                 return
             except grpc.RpcError as error:
-                failure = self._failure(error)
+                failure, unsent = self._failure(error), nothing_was_sent(error)
             finally:
                 call.cancel()
-            self._before_another(attempts, failure)
+            self._before_another(attempts, failure, unsent)
 
-    def _before_another(self, attempts: Attempts, failure: BedrockError) -> None:
-        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once."""
-        if not (isinstance(failure, Unauthenticated) and self._connection.look_again()):
-            self.pause(attempts.delay_after(failure))
+    def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
+        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once.
+
+        What was not sent may always be sent: before it is told as a failure, a new connection is tried.
+        """
+        if isinstance(failure, Unauthenticated) and self._connection.look_again():
+            return
+        try:
+            delay = attempts.delay_after(failure)
+        except BedrockError:
+            if unsent and attempts.may_connect_afresh() and self._connected_afresh():
+                return
+            raise
+        self.pause(delay)
+
+    def _connected_afresh(self) -> bool:
+        """Try a new connection, and tell whether calls go through one now."""
+        try:
+            settings, channel = self._connection.candidate()
+        except ServerNotRunning:
+            return False
+        ready = False
+        try:
+            connected = _is_ready(channel)
+            self._ensure_open()
+            if connected:
+                self._connection.use(settings, channel)
+                ready = True
+        finally:
+            if not ready:
+                channel.close()
+        return ready
 
     def pause(self, seconds: float) -> None:
         """Wait before another attempt, but not longer than until the client is closed, and look where the server is.
@@ -139,3 +174,20 @@ class Transport:
     def _ensure_open(self) -> None:
         if self._closed.is_set():
             raise Unavailable("this client is closed")
+
+
+def _is_ready(channel: grpc.Channel) -> bool:
+    """Connect a new channel, and tell whether that succeeded at the first attempt."""
+    ends: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+
+    def note(state: grpc.ChannelConnectivity) -> None:
+        if state in CONNECT_ENDS:
+            ends.put(state)
+
+    channel.subscribe(note, try_to_connect=True)
+    try:
+        return ends.get(timeout=CONNECT_SECONDS) is grpc.ChannelConnectivity.READY
+    except queue.Empty:
+        return False
+    finally:
+        channel.unsubscribe(note)
