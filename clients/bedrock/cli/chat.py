@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import click
@@ -19,13 +21,14 @@ from bedrock.cli.session import ChatSession
 from bedrock.cli.spawning import SpawnedServer, server_answers
 from bedrock.cli.text.output import print_line
 from bedrock.cli.typing_ahead import typing_ahead
-from bedrock.cli.words import counted
+from bedrock.cli.words import AGAIN_SPAWNED, counted
+from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 
 #: Where what is typed is kept, beside the files of a local server.
 HISTORY = "chat_history"
-#: What brings a conversation back, with {} for its slug, when the server has ended with the chat.
-AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
+#: How many of the latest conversations are looked at, to name those whose runs end with the server.
+OTHERS = 50
 
 
 @click.command()
@@ -66,18 +69,40 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
             exit_code = exits.OK
             conversation = open_conversation(client, **opening)
             scripted = demo.is_scripted(client, conversation.get())
-            last = asyncio.run(
+            last, slug = asyncio.run(
                 _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
             )
             again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
+            try:
+                left = client.conversation(last).get()
+                others = _other_runs(client, last) if spawned else []
+            except Unavailable as error:
+                back = (AGAIN_SPAWNED if spawn else again).replace("{}", slug)
+                raise exits.Failure(
+                    f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
+                ) from error
             say = folding(print_line, columns(sys.stdout))
-            for line in _farewell(client.conversation(last).get(), again, spawned=spawned):
+            for line in _farewell(left, again, spawned=spawned, others=others):
                 say(paint.dim(line))
     ctx.exit(exit_code)
 
 
-def _farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
-    """What was left, what of it goes on or ends because the server does, and how to come back."""
+def _other_runs(client: Client, left: str) -> list[str]:
+    """The slugs of other conversations that are at work."""
+    latest = islice(client.conversations(), OTHERS)
+    return [found.slug for found in latest if found.state.busy and found.name != left]
+
+
+def _farewell(left: v1.Conversation, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
+    """What was left, what goes on or ends because the server does, and how to come back; `others` end with it."""
+    told = _own_farewell(left, again, spawned=spawned)
+    if not others:
+        return told
+    back = again.replace("{}", others[0])
+    return [*told, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
+
+
+def _own_farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
     work = ["its run"] if left.state.busy else []
     count = len(left.background_jobs)
     work += [counted(count, "background job")] if count else []
@@ -91,15 +116,17 @@ def _farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
     return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
 
 
-async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str) -> str:
-    """Chat, and begin with a message unless it is empty; returns the name of the conversation in which it ended."""
+async def _chat(
+    address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
+) -> tuple[str, str]:
+    """Chat, and begin with a message unless it is empty; returns name and slug of where it ended."""
     from bedrock.cli.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
     from bedrock.cli.typed import ChatHistory  # noqa: PLC0415
 
     async with AsyncClient(address) as client:
         conversation = client.conversation(name)
         session = ChatSession(client, name, paint, print_line, width=columns(sys.stdout))
-        client.on_disconnect = session.outage.begin
+        client.on_disconnect = session.disconnected
         now = await conversation.get()
         where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")
         session.say(paint.text(paint.bold(now.slug), " ", where))
@@ -107,4 +134,4 @@ async def _chat(address: str | None, name: str, paint: Paint, *, scripted: bool,
             session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
         session.enter(first)
         await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
-        return session.conversation.name
+        return session.conversation.name, session.view.slug or now.slug

@@ -22,8 +22,8 @@ from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.transcript import Transcript
 from bedrock.cli.view import ConversationView
-from bedrock.cli.words import UNRECORDED
-from bedrock.errors import BedrockError
+from bedrock.cli.words import AGAIN_SPAWNED, UNRECORDED
+from bedrock.errors import BedrockError, ServerNotRunning
 from bedrock.messages import Approval
 from bedrock.types import ApprovalPolicy, Delivery
 
@@ -80,6 +80,8 @@ class ChatSession:
         self._run_ended = asyncio.Event()
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
         """Whether the connection is lost; it comes back by itself."""
+        self._server_ended = False
+        """Whether that was told of the present outage."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -113,6 +115,17 @@ class ChatSession:
         if self.outage.lasts:
             return SafeText(TRYING_AGAIN)
         return self._onlooker.status()
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Take note that the stream of events was cut, and say how to go on if its server has ended."""
+        self._server_ended = self._server_ended and self.outage.lasts
+        self.outage.begin(error, delay)
+        if isinstance(error, ServerNotRunning) and not self._server_ended:
+            self._server_ended = True
+            back = AGAIN_SPAWNED.replace("{}", self.view.slug)
+            self._tell_outage(
+                f"the server has ended, perhaps with the chat that started it. To go on: Ctrl-D, then {back}"
+            )
 
     def move_to(self, name: str) -> None:
         """Go on in another conversation."""
@@ -161,6 +174,7 @@ class ChatSession:
             self.enter("/continue")
         if kind != v1.STATE_KIND_AWAITING_CONTINUATION:
             self._compacting = False
+            self.transcript.goes_on = kind == v1.STATE_KIND_CONTEXT_EXHAUSTED
 
     async def _count_jobs(self) -> None:
         """Ask, for ever, how many background jobs each run has left: no event tells it."""
@@ -201,9 +215,9 @@ class ChatSession:
 
     async def compact(self) -> None:
         """Have the conversation summed up, and go on in its successor when that is done."""
-        self._compacting = True
+        self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
-            self._compacting = False
+            self._compacting = self.transcript.goes_on = False
 
     async def create_alike(self) -> v1.Conversation:
         """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""

@@ -56,6 +56,8 @@ class Transcript:
         self._approvals: dict[str, Approval] = {}
         self._summing = False
         """Whether a summary is being written, under a heading that is printed already."""
+        self.goes_on = False
+        """Whether the chat goes on by itself once the conversation is summed up."""
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
@@ -157,7 +159,7 @@ class Transcript:
             self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
         for line in self._said.finish(text):
             self._say(line)
-        if not of_another:
+        if not (of_another or self.goes_on):
             self._write(self._paint.careful(f"■ {GO_ON}"))
 
     def _heading(self, text: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bedrock import ToolResult, v1
 from bedrock._shared.names import enum_name
 
+#: What brings a conversation back, with {} for its slug, when its server has ended.
+AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
+
 #: Of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
 

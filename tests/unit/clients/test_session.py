@@ -13,6 +13,7 @@ from bedrock import AsyncClient, Event, v1
 from bedrock.cli.paint import Paint
 from bedrock.cli.session import ChatSession
 from bedrock.cli.view import ConversationView
+from bedrock.errors import ServerNotRunning, Unavailable
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -41,7 +42,7 @@ class Chat:
         self.lines: list[str] = []
         self._changed = asyncio.Event()
         self.session = ChatSession(client, "c1", Paint(False), self._write, refresh=self._changed.set)
-        client.on_disconnect = self.session.outage.begin
+        client.on_disconnect = self.session.disconnected
 
     def _write(self, line: str) -> None:
         self.lines.append(line)
@@ -345,6 +346,33 @@ def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: s
 
     play(address, story)
     assert len(fake.asked(v1.TriggerContinuationRequest)) == len(fake.asked(v1.ContinueConversationRequest)) == 1
+
+
+def test_compact_does_not_advise_what_it_does_itself(address: str, fake: FakeBedrock) -> None:
+    summary = stored("system", v1.ContentBlock(text="Summed up."))
+    summary.message_added.system_kind = v1.SYSTEM_MESSAGE_KIND_SUMMARY
+
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        transcript = chat.session.transcript
+        await chat.session.compact()
+        transcript.show(Event(summary))
+        await chat.shows("Summed up.")
+        assert "bedrock continue" not in chat.screen
+
+    play(address, story)
+
+
+def test_a_chat_whose_server_has_ended_says_once_how_to_go_on(address: str) -> None:
+    async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.slug)
+        chat.session.disconnected(Unavailable("the stream ended"), 1)
+        assert "--spawn" not in chat.screen
+        for _ in range(2):
+            chat.session.disconnected(ServerNotRunning("nobody listens"), 1)
+        assert chat.screen.count("bedrock chat --spawn -r brave-otter") == 1
+
+    play(address, story)
 
 
 def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:

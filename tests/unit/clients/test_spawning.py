@@ -14,7 +14,7 @@ import pytest
 from bedrock import Client, v1
 from bedrock.cli import exits
 from bedrock.cli.app import bedrock
-from bedrock.cli.chat import _farewell
+from bedrock.cli.chat import _farewell, _other_runs
 from bedrock.cli.spawning import SpawnedServer, server_answers
 from bedrock.errors import Misconfigured, Unauthenticated
 from click.testing import CliRunner
@@ -214,3 +214,16 @@ def test_who_leaves_hears_what_goes_on_or_was_stopped(spawned: bool, busy: bool,
     left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy), background_jobs=["b"] * jobs)
     told = _farewell(left, "again {}", spawned=spawned)
     assert [line.replace("the server ends with this chat.", "…") if jobs else line for line in told] == said
+
+
+def test_who_leaves_hears_which_other_runs_end_with_the_server(client: Client, fake: FakeBedrock) -> None:
+    busy = v1.ConversationState(busy=True)
+    fake.others = [
+        v1.Conversation(name="conversations/o1", slug="at-work", state=busy),
+        v1.Conversation(name="conversations/o2", slug="at-rest"),
+        v1.Conversation(name="conversations/o3", slug="mine", state=busy),
+    ]
+    others = _other_runs(client, "conversations/o3")
+    assert others == ["at-work"]
+    said = _farewell(v1.Conversation(slug="s"), "again {}", spawned=True, others=others)
+    assert said[1:] == ["The server ends with this chat, and so do the runs of at-work. To go on: again at-work"]
