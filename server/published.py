@@ -6,6 +6,7 @@ link to the socket is kept in a private directory, and linked back when the firs
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -138,5 +139,6 @@ def _holds(path: Path, text: str) -> bool:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
-    except OSError:
-        return False
+    except OSError as error:
+        # A server that has no file left to open could not look: nothing says that this one is gone.
+        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
