@@ -137,6 +137,7 @@ fault-agents: $(STAMP)
 # The tests themselves, killed SUITE_KILLS times at random moments and run again: nothing is left that troubles them.
 fault-suite: $(STAMP)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.fault.interrupted_suite --kills $(SUITE_KILLS)
+	$(RECORD) suite KILLS=$(SUITE_KILLS)
 
 MINUTES ?= 10
 

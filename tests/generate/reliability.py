@@ -123,6 +123,13 @@ SUITES = (
         "make fault PARTS=sandbox",
     ),
     Suite(
+        "suite",
+        "a test run that is killed leaves nothing that troubles the next one",
+        "SIGKILL of the test run at random moments",
+        ("tests/fault/interrupted_suite.py", "tests/unit/test_leftovers.py"),
+        "make fault PARTS=suite",
+    ),
+    Suite(
         "",
         "a commit is whole or not at all, and durable before it is told",
         "SIGKILL while committing, full disks, damaged files, failing reads",
