@@ -6,7 +6,6 @@ link to the socket is kept in a private directory, and linked back when the firs
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
 
+from actors.ports.resources import lacking
 from server.auth import TokenUnusable, write_private
 from server.local_access import claim_directory
 
@@ -140,5 +140,5 @@ def _holds(path: Path, text: str) -> bool:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
     except OSError as error:
-        # A server that has no file left to open could not look: nothing says that this one is gone.
-        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+        # A server without a free descriptor cannot look: that is no sign that the file was removed.
+        return bool(lacking(error))

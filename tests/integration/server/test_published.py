@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -125,6 +126,20 @@ def test_the_address_is_written_again(data: Path, path: Path, how: str, caplog: 
         assert address.is_dir()
     else:
         assert address.read_text() == before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
+def test_a_server_that_lacks_what_it_needs_to_look_does_not_take_its_address_for_removed(
+    data: Path, path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    published = PublishedSocket(data, path)
+
+    def fail(_: Path) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("server.published.open_regular", fail)
+    published.look()
+    assert bool(caplog.records) == (number == errno.EIO)
 
 
 def test_another_data_directory_in_its_place_is_left_alone(data: Path, path: Path) -> None:
