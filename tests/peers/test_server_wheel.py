@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zipfile
@@ -17,9 +16,7 @@ from tests.peers import installed
 def build(source: Path, folder: Path) -> zipfile.ZipFile:
     """The wheel of a project."""
     command: list[str | Path] = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
-    subprocess.run(
-        command, cwd=source, env=os.environ | {"PYTHONPATH": str(installed.BUILDER)}, capture_output=True, check=True
-    )
+    subprocess.run(command, cwd=source, capture_output=True, check=True)
     (built,) = folder.glob("*.whl")
     return zipfile.ZipFile(built)
 

@@ -1,9 +1,12 @@
-"""The two distributions: each file, and the program, belongs to one of them."""
+"""The two distributions, what belongs to each, and what is installed beside them."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
+
+import pytest
 
 from tests.documents.pages import ROOT
 
@@ -27,3 +30,24 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
+
+
+def test_every_tool_that_developing_needs_has_one_version() -> None:
+    groups: dict[str, list[Any]] = SERVER["dependency-groups"]
+    tools = [tool for group in groups.values() for tool in group if isinstance(tool, str)]
+    assert [tool for tool in tools if not re.match(r"[\w-]+(\[\w+\])?==[\w.]+(;|$)", tool)] == []
+    included = {part["include-group"] for part in groups["dev"]}
+    assert included == groups.keys() - {"dev"}
+
+
+def test_the_lock_holds_public_addresses_only() -> None:
+    lock = (ROOT / "uv.lock").read_text()
+    hosts = set(re.findall(r"\w+://([^/\"]+)", lock))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+
+
+@pytest.mark.parametrize("name", ["run", "dev"])
+def test_what_is_installed_is_held_to_hashes_and_found_in_any_index(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    wanted = re.compile(r"[\w.-]+(\[\w+\])?==\S+( ; .*)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|    #.*")
+    assert [line for line in lines if not wanted.fullmatch(line)] == []
