@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import re
+from collections.abc import Collection
 from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
+
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""What every provider takes as the id of a tool call, should the conversation change its model."""
+_NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Text(Struct, frozen=True, tag="text"):
@@ -31,7 +39,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
     """A tool call of the model."""
 
     id: str
-    """Unique in the conversation; the LLM adapter has rewritten empty and repeated ones."""
+    """Unique in the conversation; see `distinct_calls`."""
     name: str
     input: str
     """The raw JSON text as the model wrote it; may be invalid JSON, then the call gets an error result."""
@@ -194,22 +202,30 @@ def text_of(content: tuple[Content, ...]) -> str:
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
-def distinct_calls(content: tuple[Content, ...], request_id: str) -> tuple[Content, ...]:
-    """The content with a new id for every call whose id is empty or was used before in it.
+def distinct_calls(
+    content: tuple[Content, ...], request_id: str, taken: Collection[str] = frozenset()
+) -> tuple[Content, ...]:
+    """Return the content with a new id for every call whose id is not usable or was used before in it or in `taken`.
 
-    The adapters see to it too, and over the whole history; but a call that is taken for another one would run twice.
+    A call that is taken for another one would run twice, or never. Calling it again on its result changes nothing.
     """
-    taken: set[str] = set()
+    seen = set(taken)
     blocks: list[Content] = []
     for index, block in enumerate(content):
         if isinstance(block, ToolUse):
-            identity, stem = block.id, f"{request_id}-{index}".replace(":", "-")
-            while not identity or identity in taken:
-                identity, stem = stem, f"{stem}-{index}"
-            taken.add(identity)
+            identity, numbers = block.id, itertools.count(index)
+            while identity in seen or not _CALL_ID.fullmatch(identity):
+                identity = call_id(request_id, next(numbers))
+            seen.add(identity)
             block = block if identity == block.id else ToolUse(identity, block.name, block.input)  # noqa: PLW2901
         blocks.append(block)
     return tuple(blocks)
+
+
+def call_id(request_id: str, index: int) -> str:
+    """Return a tool-call id that every provider accepts, the same for the same arguments."""
+    text = _NOT_IN_CALL_ID.sub("-", f"{request_id}-{index}")
+    return text if len(text) <= 40 else "call-" + hashlib.sha256(f"{request_id}-{index}".encode()).hexdigest()[:32]
 
 
 def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:

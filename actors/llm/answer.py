@@ -17,8 +17,11 @@ from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed, Mod
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")
 
-#: Counted for every block beside what is in it.
-BLOCK_BYTES = 512
+#: Of one answer. What a message takes beside its texts has to fit into what clients take, too.
+MAX_BLOCKS = 2_048
+
+#: That JSON needs for one byte of text, at most. A longer raw block holds more than its text: that counts instead.
+_ESCAPED_BYTES = 6
 
 #: Of a count that is written as a text.
 _DIGITS = 20
@@ -112,23 +115,48 @@ class AnswerReader(Protocol):
 
 
 class ContentSize:
-    """Counts the content of one answer while it arrives, so that an answer that is too large is hung up on."""
+    """Size of one answer's content: counted while it arrives, to end an answer that is too large, and once complete."""
 
     def __init__(self) -> None:
         self._bytes = 0
+        self._blocks = 0
+
+    @classmethod
+    def of(cls, content: tuple[Content, ...]) -> ContentSize:
+        """Return the size of complete content."""
+        size = cls()
+        for block in content:
+            size.begin_block()
+            match block:
+                case Text(text=text):
+                    size.add(text)
+                case Reasoning(text=text, raw=raw):
+                    size._bytes += max(_utf8_size(text), _utf8_size(raw) - _ESCAPED_BYTES * _utf8_size(text))
+                case ToolUse(name=name, input=arguments):
+                    size.add(name)
+                    size.add(arguments)
+                case _:
+                    pass
+        return size
 
     def begin_block(self) -> None:
-        """Count what a block takes beside what is in it."""
-        self._bytes += BLOCK_BYTES
+        """Count a block."""
+        self._blocks += 1
 
     def add(self, text: str) -> None:
-        """Count a piece of text, reasoning or tool input."""
-        self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        """Count a piece of text, reasoning or tool call."""
+        self._bytes += _utf8_size(text)
 
     @property
-    def exceeded(self) -> bool:
-        """Whether it is more than a message may hold."""
-        return self._bytes > MAX_MODEL_RESPONSE_BYTES
+    def excess(self) -> str:
+        """The limit that is exceeded, for people; "" if none is."""
+        if self._bytes > MAX_MODEL_RESPONSE_BYTES:
+            return f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
+        return f"{MAX_BLOCKS:,} parts" if self._blocks > MAX_BLOCKS else ""
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 class Piece:
@@ -153,14 +181,13 @@ class Piece:
 
 
 def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usage | None) -> ModelAnswer:
-    """Judge a complete answer (C24 to C26): ids made unique, calls of a refused answer dropped.
+    """Judge a complete answer (C24 to C26): calls as every provider takes them, none in a refused answer.
 
     Raises ModelFailed: content_filter for a refusal without text, response_too_large for more than a message may hold.
     """
-    if sum(map(_size, content)) > MAX_MODEL_RESPONSE_BYTES:
-        raise failures.too_large(asked.provider, usage)
-    calls = iter(tool_calls.unique((b for b in content if isinstance(b, ToolUse)), asked.request))
-    blocks = tuple(next(calls) if isinstance(block, ToolUse) else block for block in content)
+    if excess := ContentSize.of(content).excess:
+        raise failures.too_large(asked.provider, excess, usage)
+    blocks = tool_calls.accepted(content, asked.request)
     if stop.refusal:
         # It stopped wherever it was: a call may lack its end.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))
@@ -169,18 +196,6 @@ def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usag
     if all(isinstance(block, Reasoning) for block in blocks):
         blocks = ()
     return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal)
-
-
-def _size(block: Content) -> int:
-    match block:
-        case Text(text=text):
-            return BLOCK_BYTES + len(text.encode())
-        case Reasoning(text=text, raw=raw):
-            return BLOCK_BYTES + len((raw or text).encode())
-        case ToolUse(name=name, input=arguments):
-            return BLOCK_BYTES + len(name.encode()) + len(arguments.encode())
-        case _:
-            return BLOCK_BYTES
 
 
 def no_end(asked: Asked, usage: Usage | None) -> ModelFailed:

@@ -10,12 +10,11 @@ import re
 
 import msgspec
 
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_id
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.llm.demo_asides import aside_scene
 from actors.llm.demo_script import Scene, scene_for, words_of
 from actors.llm.demo_sub_agent import sub_agent_scene
-from actors.llm.tool_calls import made_id
 from actors.ports import (
     CancelToken,
     ModelAborted,
@@ -85,7 +84,7 @@ def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
     blocks: list[Content] = [Reasoning(scene.reasoning, DEMO, DEMO)] if scene.reasoning else []
     blocks.append(Text(scene.text))
     for index, (name, arguments) in enumerate(scene.calls):
-        blocks.append(ToolUse(made_id(request.request_id, index), name, msgspec.json.encode(arguments).decode()))
+        blocks.append(ToolUse(call_id(request.request_id, index), name, msgspec.json.encode(arguments).decode()))
     return tuple(blocks)
 
 

@@ -16,9 +16,10 @@ from actors.llm import failures
 from actors.llm.answer import AnswerReader, Asked
 from actors.llm.connections import NothingLeft, TransportFailed, TransportTimedOut
 from actors.llm.http import Reply, Transport
+from actors.llm.json_text import repaired
 from actors.llm.keys import Keys
 from actors.llm.provider import ProviderConfig, Secret
-from actors.llm.sse import SseParser, SseTooLarge
+from actors.llm.sse import SseEvent, SseParser, SseTooLarge
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
 from actors.ports.resources import lacking, no_room
 
@@ -107,7 +108,7 @@ class Exchange:
             refusal = failures.refusal_of(provider, reply.status, reply.headers, _error_body(reply), time.time())
             raise KeyRefused(refusal.failure, provider.api_key) if reply.status == 401 else refusal
         if "json" in reply.headers.get("content-type", "").lower():
-            reader.whole(reply.read_all())
+            reader.whole(repaired(reply.read_all()))
             return
         parser = SseParser()
         begun = False
@@ -122,9 +123,9 @@ class Exchange:
                     if not begun:
                         begun = True
                         sink.started()
-                    reader.event(event)
-                    if reader.size.exceeded:
-                        raise failures.too_large(provider, reader.usage)
+                    reader.event(SseEvent(event.name, repaired(event.data)))
+                    if excess := reader.size.excess:
+                        raise failures.too_large(provider, excess, reader.usage)
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
         except SseTooLarge as error:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.llm.provider import ProviderConfig
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelFailed
+from actors.ports import ModelFailed
 
 #: Bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 << 10
@@ -203,9 +203,9 @@ def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -
     return ModelFailed(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
 
 
-def too_large(provider: ProviderConfig, usage: Usage | None = None) -> ModelFailed:
+def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailed:
     """The answer holds more than a message may; not retryable, since the next one would cost as much."""
-    text = f"the answer holds more than {MAX_MODEL_RESPONSE_BYTES >> 20} MiB, which is the limit for one answer"
+    text = f"the answer holds more than {limit}, which is the limit for one answer"
     return cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 

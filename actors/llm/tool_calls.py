@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import re
-from collections.abc import Iterable
 
 import msgspec
 
-from actors.core.content import ToolUse
+from actors.core.content import Content, ToolUse, distinct_calls
+from actors.llm.json_text import repaired
 from actors.ports import ModelRequest
 
-#: What every provider takes, should the conversation change its model.
-_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARS = 64
 
 
-def unique(calls: Iterable[ToolUse], request: ModelRequest) -> tuple[ToolUse, ...]:
-    """`calls` with every empty, repeated or foreign-looking id replaced by "<request id>-<index>" (SEMANTICS §2.1).
+def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
+    """Return an answer's content with calls that can be stored and echoed to every provider.
 
-    Repeated means: used before in this answer or in the request's turns.
+    Their ids are unique in the conversation; their inputs hold no lone surrogates.
     """
-    seen = {block.id for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
-    result = []
-    for index, call in enumerate(calls):
-        identity = call.id
-        numbers = itertools.count(index)
-        while identity in seen or not _ID.fullmatch(identity):
-            identity = made_id(request.request_id, next(numbers))
-        seen.add(identity)
-        result.append(ToolUse(identity, call.name, call.input))
-    return tuple(result)
+    taken = {block.id for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
+    return distinct_calls(tuple(map(_repaired, content)), request.request_id, taken)
 
 
-def made_id(request_id: str, index: int) -> str:
-    """A tool-call id that every provider accepts, the same for the same arguments."""
-    text = _FOREIGN.sub("-", f"{request_id}-{index}")
-    return text if len(text) <= 40 else "call-" + hashlib.sha256(f"{request_id}-{index}".encode()).hexdigest()[:32]
+def _repaired(block: Content) -> Content:
+    if not isinstance(block, ToolUse):
+        return block
+    return ToolUse(block.id, block.name, repaired(block.input.encode("utf-8", "replace")).decode())
 
 
 def name_of(call: ToolUse) -> str:

@@ -554,8 +554,9 @@ class GetServerInfoResponse(_message.Message):
         """Recent messages in the snapshot of Subscribe."""
         max_model_response_bytes: _builtins.int
         """Bytes of one response of the model, in UTF-8: its text, its reasoning and the
-        input of its tool calls together. A larger one fails the run with
-        ERROR_KIND_RESPONSE_TOO_LARGE.
+        names and inputs of its tool calls together. A larger one fails the run with
+        ERROR_KIND_RESPONSE_TOO_LARGE, and so does one of more than 2,048 parts (texts,
+        pieces of reasoning and tool calls).
         """
         max_attempts: _builtins.int
         """Attempts of a request to the model, the first one included."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.llm import exchange
-from actors.llm.answer import BLOCK_BYTES, MAX_TOKENS
+from actors.llm.answer import MAX_BLOCKS, MAX_TOKENS
 from actors.llm.sse import SseParser
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
@@ -350,20 +350,20 @@ def test_counts_that_no_answer_can_have_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "events",
+    ("events", "limit"),
     [
-        text(*["x" * (MAX_MODEL_RESPONSE_BYTES // 4)] * 4),
-        tool_use("t", '{"cmd": "', "x" * MAX_MODEL_RESPONSE_BYTES),
-        tool_use("t", "{}", name="x" * MAX_MODEL_RESPONSE_BYTES),
-        [event for i in range(MAX_MODEL_RESPONSE_BYTES // BLOCK_BYTES) for event in tool_use(f"t{i}", "{}", index=i)],
+        (text(*["x" * (MAX_MODEL_RESPONSE_BYTES // 4)] * 4, "x"), "1 MiB"),
+        (tool_use("t", '{"cmd": "', "x" * MAX_MODEL_RESPONSE_BYTES), "1 MiB"),
+        (tool_use("t", "{}", name="x" * MAX_MODEL_RESPONSE_BYTES), "1 MiB"),
+        ([event for i in range(MAX_BLOCKS + 1) for event in tool_use(f"t{i}", "{}", index=i)], "2,048 parts"),
     ],
     ids=["text", "input", "name", "calls"],
 )
-def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(events: list[Event]) -> None:
+def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(events: list[Event], limit: str) -> None:
     lost = failed(stream(named(start(), *events, *stop("end_turn"))))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
-        "twin: the answer holds more than 1 MiB, which is the limit for one answer. "
+        f"twin: the answer holds more than {limit}, which is the limit for one answer. "
         "Ask for less at once: a long text or file in several parts.",
     )
     assert lost.usage is not None

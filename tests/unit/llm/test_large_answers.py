@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
+from actors.llm.answer import MAX_BLOCKS, ContentSize
 from actors.ports import MAX_MODEL_RESPONSE_BYTES
-from tests.unit.llm.asking import failure, model
+from tests.unit.llm.asking import ask, failure, model
 from tests.unit.llm.scripted_server import ScriptedServer, named, plain, stream
 
 BYTES = MAX_MODEL_RESPONSE_BYTES
@@ -44,7 +46,7 @@ ANSWERS = {
     "chat text": ("openai-chat", _chat(*({"content": piece} for piece in PIECES))),
     "chat reasoning": ("openai-chat", _chat(*({"reasoning": piece} for piece in PIECES))),
     "chat input": ("openai-chat", _chat(*map(_call, PIECES))),
-    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(BYTES // 512 + 1)))),
+    "chat calls": ("openai-chat", _chat(*(_call("", index) for index in range(MAX_BLOCKS + 1)))),
     "responses text": ("openai-responses", _responses("output_text", PIECES)),
     "responses reasoning": ("openai-responses", _responses("reasoning_text", PIECES)),
     "responses input": ("openai-responses", _responses("function_call_arguments", PIECES)),
@@ -59,3 +61,58 @@ def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None
     assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
     assert not failed.failure.retryable
     assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"
+
+
+EXACT = ["x" * (BYTES // 2), "é" * (BYTES // 4)]
+"""Exactly the limit, in UTF-8."""
+
+LARGEST = {
+    "anthropic text": ("anthropic", ("text", "text_delta", "text")),
+    "anthropic reasoning": ("anthropic", ("thinking", "thinking_delta", "thinking")),
+    "chat text": ("openai-chat", ("content",)),
+    "chat reasoning": ("openai-chat", ("reasoning",)),
+    "responses text": ("openai-responses", ("message", "output_text")),
+    "responses reasoning": ("openai-responses", ("reasoning", "reasoning_text")),
+}
+
+
+def _complete(protocol: str, how: tuple[str, ...], pieces: list[str]) -> list[bytes]:
+    if protocol == "anthropic":
+        stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+        return _anthropic(how[0], how[1], how[2], pieces) + named(stop, {"type": "message_stop"})
+    if protocol == "openai-chat":
+        said = [{how[0]: piece} for piece in pieces] + [{"content": ""}]
+        return _chat(*said) + plain({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]")
+    part = {"type": "output_text" if how[0] == "message" else "reasoning_text", "text": "".join(pieces)}
+    done = {"type": "response.output_item.done", "item": {"type": how[0], "id": "i", "content": [part]}}
+    return _responses(how[1], pieces) + named(done, {"type": "response.completed", "response": {}})
+
+
+@pytest.mark.parametrize("answer", LARGEST)
+def test_an_answer_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused(answer: str) -> None:
+    protocol, how = LARGEST[answer]
+    with ScriptedServer(stream(_complete(protocol, how, EXACT)), stream(_complete(protocol, how, [*EXACT, "x"]))) as up:
+        given = ask(model(protocol, up.url))
+        failed = failure(model(protocol, up.url))
+    told = "".join(block.text for block in given.content if isinstance(block, Text | Reasoning))
+    if "reasoning" not in answer:
+        assert told == "".join(EXACT)
+    assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (Text("x" * BYTES),),
+        (Text("x" * (BYTES - 8)), ToolUse("c1", "bash", '{"a":1}'[:4])),
+        (Reasoning("\x01" * BYTES, "p", "m", '{"reasoning":"' + "\\u0001" * BYTES + '"}'),),
+        (Reasoning("", "p", "m", "x" * BYTES),),
+        (Reasoning("x", "p", "m", "x" * (BYTES + 6)),),
+        (Text(""),) * MAX_BLOCKS,
+    ],
+    ids=["text", "call", "escaped reasoning", "hidden reasoning", "signature", "blocks"],
+)
+def test_the_size_of_content_is_that_of_its_texts(content: tuple[Content, ...]) -> None:
+    more: tuple[Content, ...] = (Text("x"),)
+    assert ContentSize.of(content).excess == ""
+    assert ContentSize.of(content + more).excess

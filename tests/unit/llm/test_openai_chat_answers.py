@@ -361,7 +361,7 @@ def test_counts_that_no_answer_can_have_are_bounded() -> None:
 
 
 def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
-    lost = failed(stream(plain(delta(content="x" * MAX_MODEL_RESPONSE_BYTES), finish("stop"), DONE)))
+    lost = failed(stream(plain(delta(content="x" * (MAX_MODEL_RESPONSE_BYTES + 1)), finish("stop"), DONE)))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
         "twin: the answer holds more than 1 MiB, which is the limit for one answer. "

@@ -370,7 +370,7 @@ def test_no_counts_are_no_usage(usage: Any) -> None:
 
 
 def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() -> None:
-    lost = failed(stream(named(done(message("x" * MAX_MODEL_RESPONSE_BYTES)), ended())))
+    lost = failed(stream(named(done(message("x" * (MAX_MODEL_RESPONSE_BYTES + 1))), ended())))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
         "twin: the answer holds more than 1 MiB, which is the limit for one answer. "

@@ -8,8 +8,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.content import ToolUse
-from actors.llm.tool_calls import arguments_of, made_id, name_of, unique
+from actors.core.content import Content, Text, ToolUse, call_id, distinct_calls, tool_uses
+from actors.llm.tool_calls import accepted, arguments_of, name_of
 from tests.unit.llm.asking import assistant, request, user
 
 IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
@@ -19,7 +19,9 @@ IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_s
 @given(st.lists(IDS, max_size=6), st.lists(IDS, max_size=4))
 def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]) -> None:
     asked = request(user("a"), assistant(*(ToolUse(identity, "bash", "{}") for identity in old)), user("b"))
-    calls = unique((ToolUse(identity, "bash", str(i)) for i, identity in enumerate(new)), asked)
+    calls = tuple(ToolUse(identity, "bash", str(i)) for i, identity in enumerate(new))
+    calls = tool_uses(accepted((Text("first"), *calls), asked))
+    assert distinct_calls(calls, asked.request_id) == calls, "the core has nothing to change"
     ids = [call.id for call in calls]
     assert len(set(ids) | set(old)) == len(ids) + len(set(old))
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", identity) for identity in ids)
@@ -27,16 +29,16 @@ def test_ids_end_up_unique_and_fit_every_provider(new: list[str], old: list[str]
 
 
 def test_a_good_id_stays() -> None:
-    (call,) = unique([ToolUse("toolu_01", "bash", "{}")], request())
-    assert call.id == "toolu_01"
+    content: tuple[Content, ...] = (Text("a"), ToolUse("toolu_01", "bash", "{}"))
+    assert accepted(content, request()) == content
 
 
 def test_made_ids_are_deterministic_and_short() -> None:
-    assert made_id("c1:r7", 0) == "c1-r7-0"
-    long = made_id("conversation-" * 10 + ":r7", 0)
-    assert long == made_id("conversation-" * 10 + ":r7", 0)
+    assert call_id("c1:r7", 0) == "c1-r7-0"
+    long = call_id("conversation-" * 10 + ":r7", 0)
+    assert long == call_id("conversation-" * 10 + ":r7", 0)
     assert len(long) <= 40
-    assert long != made_id("conversation-" * 10 + ":r7", 1)
+    assert long != call_id("conversation-" * 10 + ":r7", 1)
 
 
 @settings(deadline=None)

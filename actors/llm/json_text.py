@@ -1,0 +1,22 @@
+"""Repair of JSON text that cannot be decoded as Unicode."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a surrogate pair
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"  # a lone surrogate
+    rb"|\\.",  # any other escape; an escaped backslash begins none
+    re.DOTALL,
+)
+
+
+def repaired(data: bytes) -> bytes:
+    """Return JSON text with U+FFFD for every escape of a lone surrogate.
+
+    A lone surrogate has no UTF-8, so it can neither be stored nor sent. Text without one is returned as it is.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPE.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
