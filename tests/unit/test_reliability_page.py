@@ -32,7 +32,8 @@ def test_every_part_of_the_fault_suites_has_a_row_and_records_what_it_did() -> N
     for part in parts[1].split():
         assert f"make fault PARTS={part}" in [suite.make for suite in SUITES if suite.key == part]
         recipe = re.search(rf"^fault-{part}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-        assert recipe and f"\t$(RECORD) {part}" in recipe[1], part
+        assert recipe is not None, part
+        assert f"\t$(RECORD) {part}" in recipe[1], part
 
 
 def test_a_long_run_has_figures_a_date_and_a_commit() -> None:
