@@ -102,11 +102,11 @@ security-table: $(STAMP)  ## Write the table of attacks in docs/security.md from
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.security_table
 
 .PHONY: api-docs
-api-docs: $(STAMP)  ## Write the reference in docs/api.md from protos/
+api-docs: $(STAMP)  ## Write docs/api/reference.md from protos/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.api_docs
 
 .PHONY: readme-session
-readme-session: $(STAMP)  ## Write the session in README.md from what the program prints
+readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from a chat at a terminal
 	@PYTHONPATH=.:clients $(BIN)/python -m tests.generate.readme_session
 
 # Notes in reports/fault.json what a part has done.
@@ -174,6 +174,10 @@ soak: $(STAMP)  ## Work with clients of every kind while the server is killed ag
 .PHONY: reliability
 reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/soak.json and reports/fault.json
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.reliability
+
+.PHONY: figures
+figures: $(STAMP)  ## Write docs/figures.md, and the figures of README.md, from reports/bench.json
+	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.figures
 
 .PHONY: bench
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)

@@ -12,10 +12,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 SEEDS = ROOT / "docs" / "seeds.md"
+API_GUIDE = tuple(
+    ROOT / "docs" / "api" / f"{name}.md" for name in ("README", "connect", "conversations", "streams", "errors")
+)
+"""The pages about the API by task, in the order in which they are to be read."""
 PAGES = (
     README,
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "README.md",
     ROOT / "clients" / "README.md",
     ROOT / "clients" / "node" / "README.md",
@@ -38,7 +42,13 @@ class Link(NamedTuple):
     @property
     def file(self) -> Path:
         """What it points to, without the part behind "#"."""
-        return (self.page.parent / self.target.partition("#")[0]).resolve()
+        path = self.target.partition("#")[0]
+        return (self.page.parent / path).resolve() if path else self.page
+
+    @property
+    def fragment(self) -> str:
+        """What is behind "#"."""
+        return self.target.partition("#")[2]
 
     @property
     def local(self) -> bool:
@@ -98,6 +108,19 @@ def links(page: Path) -> Iterator[Link]:
     text = re.sub(r"`[^`\n]*`(?!\])", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
     for found in _LINK.finditer(text):
         yield Link(page, found[1].strip("`"), found[2])
+
+
+def anchor(heading: str) -> str:
+    """What a heading can be linked to by, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings."""
+    return frozenset(
+        map(anchor, re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE))
+    )
 
 
 @functools.cache

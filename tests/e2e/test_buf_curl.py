@@ -1,6 +1,6 @@
 """An independent gRPC client, buf curl, knows nothing of this project but its .proto files.
 
-docs/api.md shows how to use it; every recipe there is run, in order, as somebody would who follows the page.
+docs/api/ shows how to use it; every recipe there is run, in order, as a reader of the pages would.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
-from tests.documents.pages import fenced
+from tests.documents.pages import API_GUIDE, fenced
 from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ROOT, ServerProcess, Servers, clean_environment
 from tests.e2e.twin import Twin, says, stalls
 
 SERVICE = "bedrock.v1.ConversationService"
-GUIDE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)
 RECIPES = {
     "connect": ["version", "maxRequestBytes"],
     "health, of a server with reflection": ['"SERVING"'],

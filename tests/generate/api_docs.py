@@ -1,4 +1,4 @@
-"""Write the reference in docs/api.md from the contract: `python -m tests.generate.api_docs`.
+"""Write docs/api/reference.md from the contract: `python -m tests.generate.api_docs`.
 
 What stands above the marker is written by hand and left alone; everything below comes from protos/ and its comments.
 """
@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tests.documents.pages import ROOT
+from tests.documents.pages import ROOT, anchor
 from tests.generate.contract import Call, Enum, Field, File, Message, Service, read_contract
 
-TARGET = ROOT / "docs" / "api.md"
+TARGET = ROOT / "docs" / "api" / "reference.md"
 MARKER = "<!-- reference: everything below is written by `make api-docs` from protos/ -->\n"
 REASONS = "RefusalReason"
 EVENT = "Event"
@@ -179,11 +179,6 @@ def _type(field: Field) -> str:
 def _link(name: str) -> str:
     """The name of a type or a call; ours, which begin with a capital, lead to their headings."""
     return f"[{name}](#{anchor(name)})" if name[0].isupper() else f"`{name}`"
-
-
-def anchor(heading: str) -> str:
-    """What a heading can be linked to by, as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""docs/api.md is what the contract says, and the server can say nothing about an error that is not in its tables."""
+"""docs/api/ is what the contract says, and the server can say nothing about an error that is not in its tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from server import limits
 from server.config import load
 from server.endpoint import SERVICES
 from server.status import CODES, Malformed, Missing, status_of
-from tests.documents.pages import ROOT, section, table
+from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs
 from tests.generate.contract import File, read_contract
 
 PAGE = api_docs.TARGET.read_text(encoding="utf-8")
+GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +50,14 @@ def test_every_call_message_field_and_value_has_its_place(contract: tuple[File, 
 
 def test_links_within_the_page_lead_to_headings() -> None:
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    anchors = Counter(map(api_docs.anchor, headings))
+    anchors = Counter(map(anchor, headings))
     assert [name for name, count in anchors.items() if count > 1] == []
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= set(anchors)
 
 
 def test_the_figures_of_the_guide_are_those_of_the_server() -> None:
     """Sizes, times and counts, the names that health knows, and that reflection is off."""
-    guide = " ".join(PAGE.partition(api_docs.MARKER)[0].split())
+    guide = " ".join(GUIDE.split())
     config = load({}, {"HOME": "/h"})
     mebi, kibi = 1024 * 1024, 1024
     for said in (
@@ -116,7 +117,7 @@ def test_the_reason_is_told_in_the_error_info(reason: Reason) -> None:
     ],
 )
 def test_the_other_details_come_where_the_guide_says(error: Exception, detail: str) -> None:
-    assert detail in section(PAGE, "## Errors")
+    assert detail in section(GUIDE, "# Errors and limits")
     assert detail in {each.TypeName() for each in status_of(error).details}
 
 

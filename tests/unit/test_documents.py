@@ -18,10 +18,13 @@ from actors.tools.registry import StandardToolbox
 from server import cli
 from server.config import SETTINGS, Config, Listen, load
 from tests.bench.__main__ import PARTS
-from tests.documents.pages import PAGES, README, ROOT, fenced, links, named_tests, section, table
+from tests.documents.pages import PAGES, README, ROOT, anchors, fenced, links, named_tests, section, table
+from tests.generate import figures
 
 PAGE = README.read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+REQUIREMENTS = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+README_LINES = 130
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -35,6 +38,12 @@ def test_links_lead_to_what_is_there(page: Path) -> None:
 
 
 @EVERY_PAGE
+def test_links_to_a_heading_lead_to_one(page: Path) -> None:
+    fragments = [link for link in links(page) if "#" in link.target and "://" not in link.target]
+    assert not [link.target for link in fragments if link.fragment not in anchors(link.file)]
+
+
+@EVERY_PAGE
 def test_tests_that_are_named_exist(page: Path) -> None:
     named = [link for link in links(page) if link.text.startswith("test_")]
     assert not [link.text for link in named if link.text not in named_tests(link.file)]
@@ -44,10 +53,10 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 
 
 def test_every_requirement_has_its_proof() -> None:
-    rows = table(section(PAGE, "## What works"))
+    rows = table(REQUIREMENTS)
     assert [number for number, *_ in rows] == [f"{number:03}" for number in range(1, 27)]
     for number, _, proof in rows:
-        assert re.search(r"\[test_\w+\]\(tests/", proof), f"{number}: {proof}"
+        assert re.search(r"\[test_\w+\]\(\.\./tests/", proof), f"{number}: {proof}"
 
 
 def test_the_promises_are_in_the_words_that_were_agreed() -> None:
@@ -56,7 +65,7 @@ def test_the_promises_are_in_the_words_that_were_agreed() -> None:
 
 
 def test_the_tools_are_named() -> None:
-    said = re.search(r"The tools are (.*?);", PAGE)
+    said = re.search(r"The tools are (.*?);", REQUIREMENTS, re.DOTALL)
     assert said
     assert re.findall(r"`(\w+)`", said[1]) == [spec.name for spec in StandardToolbox().specs(sub_agent=False)]
 
@@ -71,6 +80,35 @@ def test_the_models_by_default_are_those_of_the_environment() -> None:
         (chosen,) = re.findall(r"or `(\w+)`", model)
         (provider,) = providers_from_env({variable: value or "key", chosen: "mine"})
         assert provider.default_model == "mine"
+
+
+def test_readme_is_short_enough_to_be_read() -> None:
+    assert len(PAGE.splitlines()) <= README_LINES
+
+
+def test_the_figures_are_those_of_the_page_of_figures() -> None:
+    page = figures.TARGET.read_text(encoding="utf-8")
+    cells = figures.stored(page)
+    assert figures.render(cells) == page, "if this is meant: make figures"
+    assert figures.render_readme(PAGE, cells) == PAGE, "if this is meant: make figures"
+
+
+def test_a_report_changes_the_figures_that_it_holds_and_no_others() -> None:
+    before = figures.stored(figures.TARGET.read_text(encoding="utf-8"))
+    report = {
+        "cpu": "a processor",
+        "cores": 3,
+        "commit": "abc",
+        "figures": [
+            {"name": "start to ready", "unit": "s", "p50": 0.5, "p99": 0.6, "max": 0.6, "n": 5},
+            {"name": "resident memory, idle", "unit": "MiB", "p50": 60, "p99": 60, "max": 60, "n": 5},
+        ],
+    }
+    assert figures.reported(report) == {
+        "start to ready; memory at rest": ("0.50 s; 60 MiB", "3 cores of a processor, abc")
+    }
+    after = {**before, **figures.reported(report)}
+    assert [label for label in before if before[label] != after[label]] == ["start to ready; memory at rest"]
 
 
 def test_every_measurement_is_named_where_measuring_is_explained() -> None:
@@ -140,13 +178,13 @@ def test_the_exit_codes_of_the_server_are_named() -> None:
     assert [int(code) for code, _ in rows] == [0, cli.CANNOT_START, cli.USAGE, INTERRUPTED]
 
 
-# --- architecture -----------------------------------------------------------------------------------------------------
+# --- decisions --------------------------------------------------------------------------------------------------------
 
 
 def test_every_dependency_has_its_reason() -> None:
-    architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    decisions = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.match(r"[\w-]+", wanted)[0] for wanted in project["dependencies"]]  # type: ignore[index]
-    rows = table(section(architecture, "## Dependencies and why"))
+    rows = table(section(decisions, "## Dependencies and why"))
     assert [name.strip("`") for name, _ in rows] == names
     assert all(why for _, why in rows)

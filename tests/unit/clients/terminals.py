@@ -27,7 +27,8 @@ AT_TERMINAL = (
 )
 
 
-_Row: TypeAlias = pyte.screens.StaticDefaultDict[int, pyte.screens.Char]
+Cell: TypeAlias = pyte.screens.Char
+_Row: TypeAlias = pyte.screens.StaticDefaultDict[int, Cell]
 
 
 class _Emulator(pyte.HistoryScreen):
@@ -87,15 +88,19 @@ class Terminal:
         columns: int = 100,
         cwd: Path | None = None,
         reflow: bool = False,
+        inherit: bool = True,
         command: Sequence[str] = (sys.executable, "-P", "-m", "bedrock.cli"),
     ) -> None:
-        """Start a program, ours if no `command` is given, at a terminal that breaks lines anew if `reflow`."""
+        """Start a program, ours if no `command` is given, at a terminal that breaks lines again if `reflow`.
+
+        Without `inherit` it sees the variables of `environ` only.
+        """
         self.environ = environ
         self._master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (rows, columns))
         self._emulator = _Emulator(columns, rows, self.keys, reflow=reflow)
         self._stream = pyte.ByteStream(self._emulator)
-        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        inherited = {name: value for name, value in os.environ.items() if inherit and name not in ("COLUMNS", "LINES")}
         kind = {"VTE_VERSION": "7000"} if reflow else {}
         search = os.pathsep.join([str(ROOT / "clients"), str(ROOT), *filter(None, sys.path)])
         self._child = subprocess.Popen(
@@ -130,16 +135,21 @@ class Terminal:
         return rows
 
     @property
+    def cells(self) -> list[list[Cell]]:
+        """Return all lines as cells with their colours, those that have scrolled away too."""
+        every = [*self._emulator.history.top, *(self._emulator.buffer[row] for row in range(self._emulator.lines))]
+        return [[row[column] for column in range(self._emulator.columns)] for row in every]
+
+    @property
     def screen(self) -> list[str]:
         """What is on the screen now."""
         return [line.rstrip() for line in self._emulator.display]
 
     def colours(self, words: str) -> set[str]:
         """The colours, and "bold", of the last line that has these words."""
-        every = [*self._emulator.history.top, *(self._emulator.buffer[row] for row in range(self._emulator.lines))]
-        line = next(row for row in reversed(every) if words in _text(row, self._emulator.columns))
-        at = _text(line, self._emulator.columns).index(words)
-        cells = [line[column] for column in range(at, at + len(words))]
+        line = next(row for row in reversed(self.cells) if words in "".join(cell.data for cell in row))
+        at = "".join(cell.data for cell in line).index(words)
+        cells = line[at : at + len(words)]
         return {cell.fg for cell in cells} | {"bold" for cell in cells if cell.bold}
 
     def shows(self, words: str) -> None:
