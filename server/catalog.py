@@ -86,6 +86,8 @@ class CatalogService(v1.CatalogServiceServicer):
         answer = v1.GetServerInfoResponse()
         answer.CopyFrom(self._info)
         answer.version = await self._reads(version)
+        if self._models.undecided(self._models.default):
+            await asyncio.to_thread(self._models.learn, self._models.default, CancelToken())
         default = self._models.default
         answer.default_model = names.model(default) if default else ""
         return answer

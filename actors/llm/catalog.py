@@ -35,7 +35,8 @@ _WIRES = {
 class Catalog:
     """Implements ports.ModelCatalog over configured providers. Any thread; only `learn` waits.
 
-    `default` names a served model, else it is the first provider's default, else the demo. `small` names the model for
+    `default` names a served model, else it is the first provider's default, else the demo; none where the servers list
+    others than what was presumed. `small` names the model for
     all small requests, or is "none", else it is that of the provider that a conversation talks to anyhow: nobody else
     gets to read what is said in it. `models` is what an operator says about models by the beginnings of their names.
     Raises ValueError, naming the setting first, for a default or small model that nobody can serve and for what cannot
@@ -61,15 +62,19 @@ class Catalog:
         self._demo = DemoModel(pace)
         self._find = functools.lru_cache(maxsize=256)(self._found)
         self._model = functools.lru_cache(maxsize=256)(self._made)
-        self._default = default or next(filter(None, (provider.default_model for provider in providers)), DEMO)
-        self._check("default_model", self._default)
+        self._chosen = default
+        if self.default:
+            self._check("default_model", self.default)
         self._small = small
         if small not in ("", NO_MODEL):
             self._check("small_model", small)
 
     @property
     def default(self) -> str:
-        return self._default
+        """See ports.ModelCatalog. A presumed one is replaced by the next provider's once a server lists others."""
+        servers = self._router.servers
+        otherwise = "" if any(server.refuted for server in servers) else DEMO
+        return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
         """See ports.ModelCatalog. Where several providers are as good, the first."""
@@ -94,10 +99,10 @@ class Catalog:
 
     def list(self) -> tuple[ModelInfo, ...]:
         """The models known by name, the default first, the demo last. A provider may serve more (`models = ["*"]`)."""
-        names: dict[str, None] = {self._default: None}
+        names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._router.servers:
             provider = server.provider
-            names |= dict.fromkeys(filter(None, (provider.default_model, *_spelled(provider), provider.small_model)))
+            names |= dict.fromkeys(filter(None, (server.default, *_spelled(provider), provider.small_model)))
             names |= dict.fromkeys(server.listed.names or () if server.lists else ())
         names.pop(DEMO, None)
         models = (self.get(name) for name in (*names, DEMO))
@@ -119,7 +124,7 @@ class Catalog:
 
     def _set(self, name: str) -> bool:
         """Whether nobody has to be asked about this name, since whoever wrote the settings knows."""
-        return name == DEMO or (name in (self._default, self._small) and self.get(name) is not None)
+        return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _check(self, setting: str, name: str) -> None:
         """A server that lists its models is not asked at start: it may come up later."""

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"
@@ -22,6 +22,8 @@ PROTOCOLS = (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES)
 
 #: As the name of a small model: none.
 NO_MODEL = "none"
+#: What a server of one model is asked for when nobody has named a model: it often takes any name.
+ONLY_MODEL = "default"
 
 #: What `extra_body` cannot replace: an answer could not be read, or a history would not be what it is.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
@@ -105,6 +107,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """Names that are served; one that ends with "*" stands for all that begin so, "*" for every name. (): those that
     its server lists, and those that are known to be of its protocol."""
     default_model: str = ""
+    presumed: bool = False
+    """`default_model` is a guess, which the list of the server may refute. Not a setting."""
     small_model: str = ""
     """Quick and cheap, for small requests beside conversations with this provider's models; "" or "none": none."""
     timeouts: Timeouts = Timeouts()
@@ -246,10 +250,10 @@ def provider_from_mapping(
     `api_key`, `proxy` and the values of `headers` are plain texts there; `api_key_env` is looked up in `environ`.
     Raises ValueError naming the key; its text holds no value.
     """
-    known = {field.name: field.type for field in fields(ProviderConfig)}
+    known = setting_types()
     arguments: dict[str, Any] = {}
     for key, value in _with_preset(name, settings).items():
-        if key not in known or key == "name":
+        if key not in known:
             raise ValueError(f"providers.{name}.{key}: unknown setting")
         try:
             match key:
@@ -271,6 +275,11 @@ def provider_from_mapping(
             raise ValueError(f"providers.{name}.api_key_env: {variable} is not set in the server's environment")
         arguments["api_key"] = Secret(environ[variable])
     return ProviderConfig(name=name, **arguments)
+
+
+def setting_types() -> dict[str, Any]:
+    """Return the type of each setting that a provider's table may have, by its name."""
+    return {field.name: field.type for field in fields(ProviderConfig) if field.name not in ("name", "presumed")}
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +321,9 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
         settings |= {"base_url": url, "models": []}
     if env.get("ANTHROPIC_MODEL"):
         settings["default_model"] = env["ANTHROPIC_MODEL"]
-    return provider_from_mapping("anthropic", settings, env)
+    return replace(
+        provider_from_mapping("anthropic", settings, env), presumed=bool(url and not env.get("ANTHROPIC_MODEL"))
+    )
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
@@ -322,10 +333,9 @@ def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
         return None
     settings: dict[str, Any] = {"api_key": key or "", "key_source": "OPENAI_API_KEY"}
     if url:
-        # It often has one model and takes any name for it.
-        settings |= {"protocol": OPENAI_CHAT, "base_url": url, "default_model": "default"}
+        settings |= {"protocol": OPENAI_CHAT, "base_url": url, "default_model": ONLY_MODEL}
     else:
         settings["preset"] = "openai"
     if env.get("OPENAI_MODEL"):
         settings["default_model"] = env["OPENAI_MODEL"]
-    return provider_from_mapping("openai", settings, env)
+    return replace(provider_from_mapping("openai", settings, env), presumed=bool(url and not env.get("OPENAI_MODEL")))

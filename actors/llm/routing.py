@@ -17,7 +17,7 @@ from actors.llm.discovery import Discovery
 from actors.llm.exchange import Exchange
 from actors.llm.limits import limits_of
 from actors.llm.model_list import ModelList
-from actors.llm.provider import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
+from actors.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
 from actors.ports import CancelToken
 
 #: Every name.
@@ -44,6 +44,23 @@ class Server(Struct, frozen=True, eq=False):
         """Whether its own list says what it serves."""
         return not self.provider.models
 
+    @property
+    def default(self) -> str:
+        """Its default model; "" if it has none, or lists others than the one that was presumed."""
+        return "" if self.refuted else self.provider.default_model
+
+    @property
+    def refuted(self) -> bool:
+        """Whether its list says that it does not serve the default model that was presumed."""
+        presumed, names = self.provider.default_model, self.listed.names
+        if not self.provider.presumed or names is None or presumed in self.listed:
+            return False
+        return presumed != ONLY_MODEL or len(names) != 1
+
+    def presumes(self, name: str) -> bool:
+        """Whether this is the default model that is presumed here."""
+        return self.provider.presumed and name == self.provider.default_model
+
 
 class Router:
     """Finds the server of a name. Any thread; only `learn` waits."""
@@ -57,7 +74,13 @@ class Router:
         """Who is known to serve a model; None: nobody, or nobody has told yet."""
         if not _is_name(name):
             return None
-        return self._spelled(name) or self._listing(name) or self._of_family(name) or self._taking_any(name)
+        return (
+            self._spelled(name)
+            or self._listing(name)
+            or self._presuming(name)
+            or self._of_family(name)
+            or self._taking_any(name)
+        )
 
     def presumed(self, name: str) -> Server | None:
         """Who serves a model that was accepted once: as `route`, or the only one that has never said what it serves."""
@@ -66,7 +89,11 @@ class Router:
 
     def undecided(self, name: str) -> bool:
         """Whether `learn` may find a server for this model."""
-        if not _is_name(name) or self._spelled(name) or self._listing(name) or self._of_family(name):
+        if not _is_name(name) or self._spelled(name) or self._listing(name):
+            return False
+        if presuming := self._presuming(name):
+            return presuming.listed.names is None and not presuming.listed.failure
+        if self._of_family(name):
             return False
         return any(server.lists and server.listed.stale for server in self.servers)
 
@@ -90,7 +117,8 @@ class Router:
             f"if it serves this one, say so in its setting `models`"
             for server in self.unreachable
         ]
-        return f"the model {name!r} is not available; there are: {', '.join(shown)}{more}{''.join(silent)}"
+        which = f"the model {name!r} is not available" if name else "no model is the default here: name one"
+        return f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
 
     @property
     def unreachable(self) -> tuple[Server, ...]:
@@ -107,11 +135,16 @@ class Router:
         having = _nearest(name, (server for server in self.servers if server.lists and name in server.listed))
         return having[0] if having else None
 
+    def _presuming(self, name: str) -> Server | None:
+        return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
+
     def _of_family(self, name: str) -> Server | None:
         """A model that has a row of its own is not asked about. Other names of a family count where no list can be
         had, for models that are newer than this program."""
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self.servers:
+            if server.presumes(name):
+                continue
             blind = bool(server.listed.failure) and server.listed.names is None
             if server.lists and server.provider.protocol in spoken and (known or blind):
                 return server
@@ -138,7 +171,8 @@ def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
 
 def _fit(provider: ProviderConfig, name: str) -> int:
     """How closely a provider's settings name a model: 0 not at all, highest for its very name."""
-    fits = [len(name) + 2 if name in (provider.default_model, provider.small_model) else 0]
+    named = (provider.small_model, "" if provider.presumed else provider.default_model)
+    fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:
         if served == name:
             fits.append(len(name) + 2)

@@ -162,7 +162,9 @@ class ModelCatalog(Protocol):
     """The models that this server offers. Any thread."""
 
     @property
-    def default(self) -> str: ...
+    def default(self) -> str:
+        """The model of conversations that name none; "" if they have to name one. `learn` may change it."""
+        ...
 
     def list(self) -> tuple[ModelInfo, ...]: ...
 

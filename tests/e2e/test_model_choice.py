@@ -80,3 +80,17 @@ def test_an_unknown_model_is_refused_when_it_is_chosen_with_those_that_there_are
     with pytest.raises(ModelUnavailable, match=r"tasks\[0\].model: the model 'no-such' is not available"):
         conversation.spawn([Task("x", model="no-such")])
     assert not [each for each in (*twin.received, *openai.received) if b"no-such" in each.body]
+
+
+def test_a_default_that_the_provider_does_not_list_is_neither_offered_nor_taken(
+    start_server: Servers, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with start_server(tmp_path, ANTHROPIC_BASE_URL=environment["ANTHROPIC_BASE_URL"]).client() as client:
+        assert client.server_info().default_model == ""
+        assert [(model.name, model.default) for model in client.models()] == [
+            ("models/claude-mine", False),
+            ("models/demo", False),
+        ]
+        with pytest.raises(ModelUnavailable, match="no model is the default here: name one; there are: claude-mine"):
+            client.create(tmp_path)
+        client.create(tmp_path, model="claude-mine")

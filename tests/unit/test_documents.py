@@ -13,7 +13,7 @@ from msgspec.structs import fields as struct_fields
 
 from actors.llm.catalog import Catalog
 from actors.llm.limits import Stated
-from actors.llm.provider import ProviderConfig, presets, provider_from_mapping, providers_from_env
+from actors.llm.provider import ProviderConfig, presets, provider_from_mapping, providers_from_env, setting_types
 from actors.tools.registry import StandardToolbox
 from server import cli
 from server.config import SETTINGS, Config, Listen, load
@@ -144,7 +144,7 @@ def test_the_usual_data_directory_is_the_one_that_is_named() -> None:
 
 def test_the_table_of_a_providers_settings_is_that_of_the_code() -> None:
     rows = table(section(OPERATIONS, "## Model providers"))
-    known = {each.name: each for each in struct_fields(ProviderConfig) if each.name != "name"}
+    known = {each.name: each for each in struct_fields(ProviderConfig) if each.name in setting_types()}
     assert [name.strip("`") for name, *_ in rows] == list(known)
     for name, default, _ in rows:
         built_in = known[name.strip("`")].default

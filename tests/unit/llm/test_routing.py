@@ -86,9 +86,65 @@ def test_a_model_that_no_provider_lists_is_refused_with_those_that_are(name: str
         assert not accepts(catalog, name)
         refusal = catalog.refusal(name)
     assert refusal.kind is ErrorKind.INVALID_REQUEST
-    assert refusal.message == (
-        f"the model {name!r} is not available; there are: claude-sonnet-5-5, mine, default, qwen3, demo"
-    )
+    assert refusal.message == (f"the model {name!r} is not available; there are: default, mine, qwen3, demo")
+
+
+def learned(catalog: Catalog) -> tuple[str, list[str]]:
+    """The default and the models that there are, once providers have been asked if need be."""
+    if catalog.undecided(catalog.default):
+        catalog.learn(catalog.default, CancelToken())
+    return catalog.default, [info.name for info in catalog.list()]
+
+
+def test_a_presumed_default_that_no_server_lists_is_not_offered() -> None:
+    with serving("mine", "yours") as anthropic, serving("qwen3", "llama") as openai:
+        catalog = both(anthropic.url, openai.url)
+        assert catalog.default == "claude-sonnet-5-5", "before anything is known"
+        assert learned(catalog) == ("", ["mine", "yours", "qwen3", "llama", "demo"])
+        assert not accepts(catalog, "claude-sonnet-5-5")
+        assert not accepts(catalog, "default")
+        assert not catalog.offers("")
+        assert catalog.refusal("").message == (
+            "no model is the default here: name one; there are: mine, yours, qwen3, llama, demo"
+        )
+
+
+@pytest.mark.parametrize(
+    ("anthropic", "openai", "default"),
+    [
+        (["claude-sonnet-5-5", "b"], ["c", "d"], "claude-sonnet-5-5"),
+        (["a", "b"], ["default", "d"], "default"),
+        (["a", "b"], ["the-only-one"], "default"),
+    ],
+)
+def test_a_presumed_default_is_the_first_that_its_server_has(
+    anthropic: list[str], openai: list[str], default: str
+) -> None:
+    with serving(*anthropic) as first, serving(*openai) as second:
+        catalog = both(first.url, second.url)
+        assert learned(catalog)[0] == default
+        assert accepts(catalog, default)
+        assert not catalog.undecided(default), "it is not asked about again"
+
+
+def test_a_presumed_default_counts_where_no_list_can_be_had_and_is_not_asked_about_again() -> None:
+    with ScriptedServer(answer(404, b"{}")) as server:
+        catalog = both(server.url)
+        assert learned(catalog)[0] == "claude-sonnet-5-5"
+        assert whose(catalog, "claude-sonnet-5-5") == "anthropic"
+    assert len(server.received) == 1
+
+
+def test_a_default_that_somebody_has_set_is_not_asked_about() -> None:
+    with serving("mine") as anthropic, serving("qwen3") as openai:
+        named = both(anthropic.url, openai.url, ANTHROPIC_MODEL="claude-x")
+        assert learned(named)[0] == "claude-x"
+        chosen = Catalog(
+            providers_from_env({"ANTHROPIC_BASE_URL": anthropic.url, "OPENAI_BASE_URL": openai.url}), default="o3"
+        )
+        assert learned(chosen)[0] == "o3"
+    assert not anthropic.received
+    assert not openai.received
 
 
 def test_one_provider_of_ones_own_does_not_take_any_name_either() -> None:
