@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from actors.conversation.pipeline import Draft, Machine, taken_over
 from actors.core.events import Event, Restart, SetMode, UserCancel
 from actors.core.states import QUIET, TERMINAL
-from actors.effect_executor import EffectExecutor
-from actors.machine import Draft, Machine, taken_over
+from actors.messages.commands import NotFound
 from actors.ports import CommandRecord, Commit, ConversationRecord
-from actors.requests import NotFound
-from actors.runtime import Runtime
+from actors.runners.effect_executor import EffectExecutor
+from actors.runtime.services import Runtime
 
 
 class Road:

@@ -22,31 +22,31 @@ import grpc
 from bedrock._interrupts import end_at_once, ending_at_once
 from bedrock.local_server import TOKEN_FILE, NotPrivate
 
-from actors.event_hub import EventHub
-from actors.housekeeping import Housekeeper, Retention
-from actors.images.sandboxed_images import SandboxedImages
-from actors.llm.catalog import Catalog
-from actors.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.images.sandboxed_images import SandboxedImages
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.sandbox.control_groups import ControlGroups
+from actors.adapters.sandbox.probe import probe, with_limits
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.store.sqlite.engine import sqlite3
+from actors.adapters.store.sqlite.store import open_store
+from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.workspace.local import LocalWorkspace
+from actors.conversation.supervisor import Supervisor
+from actors.events.hub import EventHub
+from actors.maintenance.retention import Housekeeper, Retention
 from actors.ports import DataDirectoryBusy, NoFaults, SandboxReport, SandboxUnavailable, StoreError, StoreUnusable
-from actors.runtime import Runtime
-from actors.sandbox.control_groups import ControlGroups
-from actors.sandbox.probe import probe, with_limits
-from actors.sandbox.spawn import ToolHostSandbox
-from actors.store.engine import sqlite3
-from actors.store.peewee_store import open_store
-from actors.supervisor import Supervisor
-from actors.system import RandomIds, SystemClock
-from actors.timers import Timers
-from actors.tools.registry import StandardToolbox
-from actors.workspace import LocalWorkspace
-from server import freed_memory
-from server.auth import TokenAuth, TokenUnusable, read_or_create_token
+from actors.runtime.services import Runtime
+from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.timers import Timers
+from server import malloc_trim as freed_memory
 from server.config import Config, Listen
-from server.endpoint import CannotListen, Endpoint
+from server.contract.auth import TokenAuth, TokenUnusable, read_or_create_token
 from server.local_access import claim_directory, socket_path
-from server.published import published
-from server.streams import WatchSettings
-from server.tuning import spare_what_stays
+from server.local_endpoint import published
+from server.process_settings import spare_what_stays
+from server.services.grpc_server import CannotListen, Endpoint
+from server.streams.base import WatchSettings
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from server.config import ConfigError, load
 from server.local_access import close_to_others
 
 if TYPE_CHECKING:
-    from actors.store.backup import Copied
+    from actors.adapters.store.sqlite.files.backup import Copied
 
 FAILED = 1
 
@@ -38,7 +38,7 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     not in it.
     """
     with ending_at_once():
-        from actors.store.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.files.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
 
     directory = _directory(data_dir, config)
     try:
@@ -63,8 +63,8 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
     conversations to rest.
     """
     with ending_at_once():
-        from actors.store.backup import BackupFailed, DamagedBackup  # noqa: PLC0415 -- not for --help
-        from actors.store.backup import restore as put_back  # noqa: PLC0415
+        from actors.adapters.store.sqlite.files.backup import BackupFailed, DamagedBackup  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.files.backup import restore as put_back  # noqa: PLC0415
 
     directory = _directory(data_dir, config)
     try:

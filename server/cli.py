@@ -56,11 +56,11 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
 
 def _serve(config: Config, *, until_eof: bool) -> None:
     """Run the server. Raises ConfigError."""
-    from server.tuning import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
+    from server.process_settings import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
 
     tune_process()
     with ending_at_once():
-        from server import logs  # noqa: PLC0415
+        from server import json_logs as logs  # noqa: PLC0415
         from server.app import CannotStart, run  # noqa: PLC0415
 
     logs.set_up(config.log_level)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bedrock import v1
 
-from actors.requests import Spawn, Spawned, SpawnTask
-from server import names
-from server.commands import body_hash
+from actors.messages.commands import Spawn, Spawned, SpawnTask
+from server.contract import resource_names as names
 from server.wire import messages
-from server.wire.facts import Facts
+from server.wire.commands import body_hash
+from server.wire.context import Facts
 
 
 def spawn(request: v1.SpawnSubAgentsRequest) -> Spawn:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from actors.maintenance.replay import Replay
 from actors.ports import ConversationRecord, Store
-from actors.replay import Replay
 
 
 def differences(store: Store, record: ConversationRecord) -> list[str]:

@@ -25,7 +25,7 @@ from bedrock import v1
 from actors.core import notifications as told
 from actors.core.content import Message, Reasoning, Text
 from actors.ports import StoredEvent
-from server.limits import BATCH_BYTES, BATCH_EVENTS
+from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
 
 Slot: TypeAlias = tuple[str, int]
 """Request id and attempt."""

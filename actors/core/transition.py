@@ -85,12 +85,9 @@ from actors.core.rules.awaiting_llm import when_awaiting_llm
 from actors.core.rules.awaiting_sub_agents import when_awaiting_sub_agents
 from actors.core.rules.awaiting_tool_approval import when_awaiting_tool_approval
 from actors.core.rules.cancelling import when_cancelling
-from actors.core.rules.commands import withdraw
 from actors.core.rules.error import when_error
-from actors.core.rules.faults import fault
 from actors.core.rules.idle import when_idle
 from actors.core.rules.llm_requesting import when_llm_requesting
-from actors.core.rules.spending import spend
 from actors.core.rules.terminal import when_terminal
 from actors.core.rules.tool_executing import when_tool_executing
 from actors.core.states import (
@@ -109,6 +106,9 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
+from actors.core.steps.command_steps import withdraw
+from actors.core.steps.internal_faults import fault
+from actors.core.steps.usage import spend
 from actors.core.summary import run_id
 
 __all__ = [

@@ -34,7 +34,7 @@ from typing import Any, Literal, cast
 from google.protobuf import json_format
 
 from bedrock import v1
-from bedrock._shared.names import enum_name
+from bedrock._shared.enum_names import enum_name
 from bedrock.messages import Approval, Message, SubAgentStatus, moment
 from bedrock.types import ApprovalDecision, ErrorKind, EventKind, Fate, Role, StopReason
 

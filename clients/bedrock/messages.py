@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from google.protobuf import json_format
 
 from bedrock import v1
-from bedrock._shared.names import enum_name, resource_name
+from bedrock._shared.enum_names import enum_name, resource_name
 from bedrock.types import ErrorKind, Role, StateKind, ToolOutcome
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from bedrock import v1
 from actors.core.errors import ErrorKind
 from actors.core.states import AgentFailed, AgentReport, AgentSucceeded, AgentTimedOut, AwaitingSubAgents
 from actors.core.summary import AgentSummary, heading, summarize_agent
-from server import names
-from server.limits import REPORT_CHARS
+from server.contract import resource_names as names
+from server.contract.limits import REPORT_CHARS
 from server.wire.values import run_error, timestamp
 
 

@@ -8,11 +8,11 @@ from typing import TypeAlias
 from bedrock import v1
 from msgspec.structs import replace
 
-from actors.core import cycles
 from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
-from server import names
+from actors.core.request_cycles import projector as cycles
+from server.contract import resource_names as names
+from server.wire.context import Facts
 from server.wire.enums import STOP_REASON, TOOL_GROUP
-from server.wire.facts import Facts
 from server.wire.messages import message, tool_call, tool_result
 from server.wire.values import timestamp, usage
 

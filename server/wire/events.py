@@ -24,12 +24,12 @@ from actors.core.notifications import (
     UsageChanged,
 )
 from actors.ports import StoredEvent
-from server import names
+from server.contract import resource_names as names
 from server.wire import agents
+from server.wire.context import Facts
+from server.wire.conversation_messages import pending_approval, state
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
-from server.wire.facts import Facts
 from server.wire.messages import message, queued_message
-from server.wire.states import pending_approval, state
 from server.wire.values import duration, failure, run_error, timestamp, usage
 
 
@@ -39,7 +39,7 @@ def needs_record(notification: Durable) -> bool:
 
 
 def event(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """A durable event. One that needs the record lacks it still; see `server.frames`."""
+    """A durable event. One that needs the record lacks it still; see `server.streams.encoding`."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, facts, conversation_id, stored)
     return answer

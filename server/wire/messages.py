@@ -18,9 +18,9 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.states import QueuedInput
-from server import names
+from server.contract import resource_names as names
+from server.wire.context import Facts
 from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
-from server.wire.facts import Facts
 from server.wire.values import duration, struct, timestamp, usage
 
 STRUCT_BYTES = 4096

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from actors.llm.provider import Timeouts
+from actors.adapters.llm.provider import Timeouts
 from tests.bench.figures import Report, spread
 from tests.unit.llm.asking import Asking, model
 from tests.unit.llm.conftest import make_certificate

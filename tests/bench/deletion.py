@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Commit
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.bench.figures import Report, spread
 from tests.bench.store import next_commit, record_of
 

@@ -7,8 +7,8 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from actors.adapters.sandbox.probe import probe
 from actors.ports import SandboxUnavailable
-from actors.sandbox.probe import probe
 from tests.bench.figures import Report, spread
 from tests.e2e.killing import kill_servers
 from tests.integration.sandbox.trees import WAYS, Killed, kill_trees, sandbox_of

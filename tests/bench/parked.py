@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from bedrock import v1
 
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Commit
-from actors.store.peewee_store import PeeweeStore, open_store
-from server.auth import PRINCIPAL
+from server.contract.auth import PRINCIPAL
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.fan_out import change
 from tests.bench.figures import Report, rss_mib, spread

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Message, MessageType, ToolSuccess
 from actors.core.context import Mode
 from actors.core.fsm import ContextState
@@ -16,7 +17,6 @@ from actors.core.notifications import MessageAdded, StateChanged
 from actors.core.states import Idle, Ledger
 from actors.core.summary import StateSummary
 from actors.ports import Commit, ConversationRecord, LogEntry
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.bench.figures import Report, spread
 
 SECONDS = 4.0

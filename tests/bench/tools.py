@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailable
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.bench.figures import Report, spread
 from tests.integration.sandbox.trees import launch, sandbox_of
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 from bedrock import Client, v1
-from bedrock.cli.cycles import event_list
+from bedrock.cli.commands.cycles import event_list
 
-from server.offline import fold as fold_file
+from server.wire.offline_cycles import fold as fold_file
 from tests.e2e.folding import fold, listed_rounds, listed_steps
 from tests.e2e.patience import PATIENCE
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bedrock.types import Mode
 
+from actors.adapters.sandbox.probe import probe
 from actors.ports import SandboxUnavailable
-from actors.sandbox.probe import probe
 from tests.e2e import processes
 from tests.e2e.patience import PATIENCE, eventually
 from tests.e2e.server_process import ServerProcess

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from actors.store.engine import FILE, sqlite3
-from actors.store.journal import events_of
+from actors.adapters.store.log_rows import events_of
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests.e2e.patience import PATIENCE, eventually
 from tests.watch_laws import Logged
 

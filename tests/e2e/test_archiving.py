@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from actors.store.engine import FILE, sqlite3
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests import pictures
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, eventually, within

@@ -10,8 +10,8 @@ import pytest
 from bedrock import Client, v1
 from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval, UnknownOrDecided
 
-from actors.sandbox.probe import probe
-from actors.tools.mode_upgrade import ASK, GRANTED, HOW_TO_ASK
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, HOW_TO_ASK
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
 from tests.e2e.patience import eventually, only, together, within

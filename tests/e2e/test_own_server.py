@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from bedrock import Client
-from bedrock.cli.spawning import SpawnedServer
+from bedrock.cli.spawned_server import SpawnedServer
 
 from tests.unit.clients.terminals import Terminal
 
@@ -24,7 +24,7 @@ SECONDS = 60
 
 OWNER = """
 import sys
-from bedrock.cli.spawning import SpawnedServer
+from bedrock.cli.spawned_server import SpawnedServer
 
 with SpawnedServer() as server:
     print(server.pid, flush=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bedrock.cli.spawning import SpawnedServer
+from bedrock.cli.spawned_server import SpawnedServer
 
-from actors.sandbox.probe import probe
+from actors.adapters.sandbox.probe import probe
 from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from bedrock import v1
 
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.patience import eventually

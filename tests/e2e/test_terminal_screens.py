@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.sandbox.probe import probe
+from actors.adapters.sandbox.probe import probe
 from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.twin import Twin, calls, refuses, says
 from tests.unit.clients.terminals import Terminal

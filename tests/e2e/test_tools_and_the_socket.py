@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bedrock.types import Mode
 
-from actors.sandbox.probe import probe
+from actors.adapters.sandbox.probe import probe
 from tests.e2e.patience import within
 from tests.e2e.server_process import ServerProcess, Servers
 

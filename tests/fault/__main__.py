@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from actors.sandbox.probe import landlock_abi
+from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.escapes import OPEN, REPORT, USERS, Outcomes, cases, measure, surprises
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from actors.sandbox import toolhost
-from actors.sandbox.probe import landlock_abi
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.attacks import ATTACKS, STORMS, USES
 
 ROOT = Path(__file__).parents[2]

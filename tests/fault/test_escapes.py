@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.sandbox import toolhost
-from actors.sandbox.probe import landlock_abi
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.attacks import ATTACKS, USES
 from tests.fault.escapes import (
     SECURITY,

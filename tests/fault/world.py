@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport
-from actors.sandbox import toolhost
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.fault import attacks
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def become_nobody() -> None:
         os.mkdir(shown)
         toolhost.mount(os.fsencode(real), os.fsencode(shown), None, toolhost.MS_BIND | toolhost.MS_REC)
     sys.executable = os.path.join("/mnt/python", os.path.relpath(os.path.realpath(sys.executable), sys.base_prefix))
-    toolhost.__file__ = "/mnt/bedrock/actors/sandbox/toolhost.py"
+    toolhost.__file__ = "/mnt/bedrock/actors/adapters/sandbox/toolhost.py"
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

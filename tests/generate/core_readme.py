@@ -26,14 +26,7 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.fsm import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
-from actors.core.states import (
-    TERMINAL,
-    AwaitingContinuation,
-    AwaitingSubAgents,
-    Cancelling,
-    QueuedInput,
-    State,
-)
+from actors.core.states import TERMINAL, AwaitingContinuation, AwaitingSubAgents, Cancelling, QueuedInput, State
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case

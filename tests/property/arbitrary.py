@@ -6,16 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.core.content import (
-    Delivery,
-    SystemKind,
-    Text,
-    ToolError,
-    ToolResult,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
+from actors.core.content import Delivery, SystemKind, Text, ToolError, ToolResult, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (

@@ -6,27 +6,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.core.content import (
-    Content,
-    Delivery,
-    Image,
-    Reasoning,
-    Text,
-    ToolError,
-    ToolSuccess,
-    ToolUse,
-    Usage,
-)
-from actors.core.context import (
-    ApprovalPolicy,
-    Budget,
-    ConvContext,
-    FollowUpPolicy,
-    Limits,
-    Mode,
-    ToolGroup,
-    ToolTraits,
-)
+from actors.core.content import Content, Delivery, Image, Reasoning, Text, ToolError, ToolSuccess, ToolUse, Usage
+from actors.core.context import ApprovalPolicy, Budget, ConvContext, FollowUpPolicy, Limits, Mode, ToolGroup, ToolTraits
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (

@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from actors.core.audit import Audit
 from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
 from actors.core.context import ConvContext, ToolTraits
-from actors.core.cycles import Delivery, Projector, RequestCycle, events_of
 from actors.core.effects import (
     Effect,
     ExecuteTool,
@@ -40,6 +38,7 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.history import ChainCheck, provider_view, summary_view
+from actors.core.invariants import Audit
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
@@ -53,7 +52,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     Token,
 )
-from actors.core.rules.notices import KINDS
+from actors.core.request_cycles.projector import Delivery, Projector, RequestCycle, events_of
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -74,6 +73,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
+from actors.core.steps.modes import KINDS
 from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, transition
 from tests.property.shown import fields_of, shown

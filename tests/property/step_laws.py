@@ -29,13 +29,7 @@ from actors.core.events import (
     UsageReported,
     UserCancel,
 )
-from actors.core.notifications import (
-    ContextWarning,
-    MessageAdded,
-    Notification,
-    Retrying,
-    RunStop,
-)
+from actors.core.notifications import ContextWarning, MessageAdded, Notification, Retrying, RunStop
 from actors.core.states import (
     TERMINAL,
     AgentFailed,

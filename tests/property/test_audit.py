@@ -11,21 +11,14 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from actors.core.audit import Audit
-from actors.core.notifications import (
-    ApprovalRequested,
-    ApprovalResolved,
-    Durable,
-    MessageAdded,
-    QueueChanged,
-    RunStop,
-)
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
+from actors.adapters.store.sqlite.schema import tables as schema
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.core.invariants import Audit
+from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop
+from actors.maintenance.verify import findings
 from actors.ports import Attachment, CommandRecord, Store, StoreDamaged
-from actors.store import schema
-from actors.store.engine import FILE, sqlite3
-from actors.store.memory import MemoryStore
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.verification import findings
 from tests.property.drive import a_context, happen
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes

@@ -10,20 +10,20 @@ from bedrock import v1
 from hypothesis import given
 from msgspec.structs import replace
 
+from actors.adapters.store.memory import MemoryStore
+from actors.conversation.pipeline import Draft
 from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, Mode, ToolGroup
-from actors.core.cycles import CycleEvent, decode_lines, events_in, events_of, project
 from actors.core.errors import Reason
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
+from actors.core.request_cycles.projector import CycleEvent, decode_lines, events_in, events_of, project
 from actors.core.states import Idle
-from actors.machine import Draft
 from actors.ports import Commit, ConversationRecord, LogEntry
-from actors.store.memory import MemoryStore
-from server.cycles import list_cycles
-from server.queue import list_queue
+from server.queries.queue import list_queue
+from server.queries.request_cycles import list_cycles
+from server.wire.context import Facts
 from server.wire.enums import FATE
-from server.wire.facts import Facts
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes

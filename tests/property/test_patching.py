@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from actors.tools.workers.patch_diff import lines_of
-from actors.tools.workers.patch_match import places
-from actors.tools.workers.patch_plan import Plan, plan, reindented
+from actors.adapters.tools.workers.patching.diff import lines_of
+from actors.adapters.tools.workers.patching.match import places
+from actors.adapters.tools.workers.patching.plan import Plan, plan, reindented
 from tests.property.profiles import profile
 
 texts = st.text(alphabet="ab\t \nécßﬁ…“", max_size=60)

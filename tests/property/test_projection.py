@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 
 from actors.core.context import ToolGroup
-from actors.core.cycles import (
+from actors.core.notifications import StopReason
+from actors.core.request_cycles.projector import (
     AgentOutput,
     AiBlock,
     CycleEvent,
@@ -26,7 +27,6 @@ from actors.core.cycles import (
     rounds,
     steps,
 )
-from actors.core.notifications import StopReason
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.tools.bash.scrollback import Scrollback, Window
+from actors.adapters.tools.bash.scrollback import Scrollback, Window
 from tests.property.profiles import profile
 
 KEPT, LINE, SHOWN = 60, 8, 24

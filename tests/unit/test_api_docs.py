@@ -12,10 +12,10 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
 from actors.core.errors import Reason, Rejected
-from server import limits
 from server.config import load
-from server.endpoint import SERVICES
-from server.status import CODES, Malformed, Missing, status_of
+from server.contract import limits
+from server.contract.errors import CODES, Malformed, Missing, status_of
+from server.services.grpc_server import SERVICES
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs
 from tests.generate.contract import File, read_contract
@@ -141,8 +141,8 @@ def _only_looked_up(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _plain_codes() -> set[str]:
-    """Every gRPC code in server/status.py outside of the table of refusals, which its own errors are sent with."""
-    tree = ast.parse(Path(ROOT / "server" / "status.py").read_text(encoding="utf-8"))
+    """Every gRPC code in server/contract/errors.py outside of the table of refusals, for errors of its own."""
+    tree = ast.parse(Path(ROOT / "server" / "contract" / "errors.py").read_text(encoding="utf-8"))
     found: set[str] = set()
     for statement in tree.body:
         if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "CODES":

@@ -11,10 +11,16 @@ import pytest
 from bedrock._interrupts import INTERRUPTED
 from msgspec.structs import fields as struct_fields
 
-from actors.llm.catalog import Catalog
-from actors.llm.limits import Stated
-from actors.llm.provider import ProviderConfig, presets, provider_from_mapping, providers_from_env, setting_types
-from actors.tools.registry import StandardToolbox
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.model_limits import Stated
+from actors.adapters.llm.provider import (
+    ProviderConfig,
+    presets,
+    provider_from_mapping,
+    providers_from_env,
+    setting_types,
+)
+from actors.adapters.tools.registry import StandardToolbox
 from server import cli
 from server.config import SETTINGS, Config, Listen, load
 from tests.bench.__main__ import PARTS

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from actors import admission
-from actors.admission import Admission, FileRoom
+from actors.adapters.store.sqlite.engine import open_writer, reader_of
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, StoreUnavailable
 from actors.ports.resources import lacking, max_open_files, no_file_left, open_files
-from actors.spare_thread import SpareThread
-from actors.store.engine import open_writer, reader_of
-from server.status import status_of
-from server.tuning import raise_open_files
+from actors.runtime import admission
+from actors.runtime.admission import Admission, FileRoom
+from actors.runtime.spare_thread import SpareThread
+from server.contract.errors import status_of
+from server.process_settings import raise_open_files
 from tests.unit.llm.asking import failure, model, request
 
 
@@ -117,15 +117,15 @@ def test_memory_that_runs_out_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> N
         raise MemoryError
 
     asked = model("anthropic", "http://127.0.0.1:1")
-    monkeypatch.setattr("actors.llm.http.Transport.post", exhausted)
+    monkeypatch.setattr("actors.adapters.llm.transport.http.Transport.post", exhausted)
     with pytest.raises(Exception, match="This server has no memory left") as raised:
         asked.respond(request(), None, CancelToken())  # type: ignore[arg-type]
     assert raised.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
 
 
 def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -> None:
-    from actors.store.open_files import OpenFiles
-    from actors.store.readers import Readers
+    from actors.adapters.store.sqlite.files.open_files import OpenFiles
+    from actors.adapters.store.sqlite.readers import Readers
 
     path = tmp_path / "bedrock.db"
     open_writer(path).close()

@@ -15,9 +15,9 @@ from typing import Any, get_args
 
 import pytest
 
+from actors.adapters.tools.registry import StandardToolbox
 from actors.core.effects import NotifyClient
 from actors.core.notifications import Notification, RunStop, StopReason
-from actors.tools.registry import StandardToolbox
 from tests.documents.pages import ROOT, SEEDS, named_tests, section, table
 
 PAGE = SEEDS.read_text(encoding="utf-8")

@@ -35,23 +35,16 @@ from actors.core.events import (
 )
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules import texts
-from actors.core.rules.attempts import (
-    AttemptOutcome,
-    cancel_request,
-    concerns,
-    is_due,
-    stream_chunk,
-    stream_started,
-)
-from actors.core.rules.commands import refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import exhaust, exhaust_with_fallback, interrupted
-from actors.core.rules.failures import back_off, may_retry
-from actors.core.rules.notices import set_mode
-from actors.core.rules.requests import discard_stream, retry_summary
-from actors.core.rules.responses import account
 from actors.core.states import AwaitingContinuation
+from actors.core.steps import texts
+from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
+from actors.core.steps.command_steps import refusal
+from actors.core.steps.inference import discard_stream, retry_summary
+from actors.core.steps.modes import set_mode
+from actors.core.steps.responses import account
+from actors.core.steps.retries import back_off, may_retry
+from actors.core.steps.run_endings import exhaust, exhaust_with_fallback, interrupted
+from actors.core.steps.transition_builder import Draft
 
 
 def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:

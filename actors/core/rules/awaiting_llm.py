@@ -33,12 +33,12 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.commands import queue_input, refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import cancelled, interrupted
-from actors.core.rules.notices import set_mode
-from actors.core.rules.requests import begin_request
 from actors.core.states import AwaitingLlm
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.inference import begin_request
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.transition_builder import Draft
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:

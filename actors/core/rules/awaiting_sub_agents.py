@@ -34,15 +34,15 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.commands import queue_input, refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import interrupted
-from actors.core.rules.fan_in import find_agent, report
-from actors.core.rules.interruptions import note_cancel
-from actors.core.rules.notices import set_mode
-from actors.core.rules.results import cancel_calls, interrupt_calls
-from actors.core.rules.runs import return_steers
 from actors.core.states import AgentTimedOut, AwaitingSubAgents, CancelKind, Cancelling
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.interruptions import note_cancel
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import interrupted
+from actors.core.steps.runs import return_steers
+from actors.core.steps.sub_agent_steps import find_agent, report
+from actors.core.steps.tool_results import cancel_calls, interrupt_calls
+from actors.core.steps.transition_builder import Draft
 
 
 def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:

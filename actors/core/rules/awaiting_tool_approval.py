@@ -36,14 +36,14 @@ from actors.core.events import (
 )
 from actors.core.notifications import Decision
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.approvals import resolve, withdraw_questions
-from actors.core.rules.commands import queue_input, refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import cancelled, interrupted
-from actors.core.rules.notices import set_mode
-from actors.core.rules.results import cancel_unasked, deny_calls, interrupt_calls
-from actors.core.rules.rounds import run_next
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
+from actors.core.steps.approvals import resolve, withdraw_questions
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.tool_results import cancel_unasked, deny_calls, interrupt_calls
+from actors.core.steps.tool_rounds import run_next
+from actors.core.steps.transition_builder import Draft
 
 
 def when_awaiting_tool_approval(

@@ -37,12 +37,12 @@ from actors.core.events import (
 )
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.commands import refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import interrupted, rest
-from actors.core.rules.fan_in import find_agent
-from actors.core.rules.notices import set_mode
 from actors.core.states import CancelKind, Cancelling
+from actors.core.steps.command_steps import refusal
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import interrupted, rest
+from actors.core.steps.sub_agent_steps import find_agent
+from actors.core.steps.transition_builder import Draft
 
 
 def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:

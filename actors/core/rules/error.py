@@ -34,12 +34,12 @@ from actors.core.events import (
 )
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.commands import refusal, spawn_by_hand, start_run, trigger_summary
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import rest
 from actors.core.rules.idle import promote
-from actors.core.rules.notices import set_mode
 from actors.core.states import Error
+from actors.core.steps.command_steps import refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import rest
+from actors.core.steps.transition_builder import Draft
 
 
 def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -35,12 +35,12 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules.commands import after_failure, refusal, spawn_by_hand, start_run, trigger_summary
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import cancelled, interrupted
-from actors.core.rules.notices import set_mode
-from actors.core.rules.runs import begin_follow_up, open_run
 from actors.core.states import AwaitingLlm, Error, Idle, LlmReason
+from actors.core.steps.command_steps import after_failure, refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.steps.modes import set_mode
+from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.runs import begin_follow_up, open_run
+from actors.core.steps.transition_builder import Draft
 
 
 def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -33,23 +33,16 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules import texts
-from actors.core.rules.attempts import (
-    AttemptOutcome,
-    cancel_request,
-    concerns,
-    is_due,
-    stream_chunk,
-    stream_started,
-)
-from actors.core.rules.commands import queue_input, refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import interrupted
-from actors.core.rules.failures import request_failed
-from actors.core.rules.notices import set_mode
-from actors.core.rules.requests import discard_stream, retry_request
-from actors.core.rules.responses import account, judge
 from actors.core.states import LlmRequesting
+from actors.core.steps import texts
+from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.inference import discard_stream, retry_request
+from actors.core.steps.modes import set_mode
+from actors.core.steps.responses import account, judge
+from actors.core.steps.retries import request_failed
+from actors.core.steps.run_endings import interrupted
+from actors.core.steps.transition_builder import Draft
 
 
 def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:

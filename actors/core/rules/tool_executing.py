@@ -39,15 +39,15 @@ from actors.core.events import (
 )
 from actors.core.notifications import Retrying
 from actors.core.result import TransitionResult, ignored
-from actors.core.rules import texts
-from actors.core.rules.commands import queue_input, refusal
-from actors.core.rules.draft import Draft
-from actors.core.rules.endings import cancelled, interrupted
-from actors.core.rules.fan_in import spawn
-from actors.core.rules.notices import change_mode, set_mode
-from actors.core.rules.results import cancel_calls, interrupt_calls, record
-from actors.core.rules.rounds import REQUEST_MODE_UPGRADE, execute, run_next, traits_of
 from actors.core.states import ToolExecuting, ToolPhase
+from actors.core.steps import texts
+from actors.core.steps.command_steps import queue_input, refusal
+from actors.core.steps.modes import change_mode, set_mode
+from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.sub_agent_steps import spawn
+from actors.core.steps.tool_results import cancel_calls, interrupt_calls, record
+from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE, execute, run_next, traits_of
+from actors.core.steps.transition_builder import Draft
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -15,7 +15,7 @@ from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.names import resource_name
+from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.errors import BedrockError

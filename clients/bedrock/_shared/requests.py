@@ -11,7 +11,7 @@ from typing import Literal, Protocol, cast
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
-from bedrock._shared.names import enum_name, enum_value, resource_name
+from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock.messages import Approval, Task
 from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
 

@@ -13,7 +13,7 @@ from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.names import resource_name
+from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask

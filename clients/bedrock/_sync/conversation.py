@@ -11,8 +11,8 @@ from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.names import enum_value, resource_name
-from bedrock._shared.progress import RunProgress
+from bedrock._shared.enum_names import enum_value, resource_name
+from bedrock._shared.run_progress import RunProgress
 from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import opened
 from bedrock._sync.transport import Transport

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.progress import RunProgress
+from bedrock._shared.run_progress import RunProgress
 from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message

@@ -13,8 +13,8 @@ from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, question_of_o
 from bedrock._shared.backoff import Backoff
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock._shared.progress import RunProgress
 from bedrock._shared.reconnection import Reconnection
+from bedrock._shared.run_progress import RunProgress
 from bedrock._sync.sending import decided
 from bedrock._sync.transport import Transport
 from bedrock.answers import ANSWERED, Decide

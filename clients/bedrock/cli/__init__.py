@@ -7,7 +7,7 @@ distribution, by the entry point group "bedrock.commands".
 import os
 
 from bedrock import _interrupts
-from bedrock.cli import streams
+from bedrock.cli import stdio as streams
 
 
 def main() -> None:

@@ -11,37 +11,37 @@ from typing import Any
 import click
 
 from bedrock import _interrupts
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_streams import safe_streams
 
 #: Where each command lives; imported when it is used, or when all are listed.
 OURS = {
-    "chat": "bedrock.cli.chat:chat",
-    "ask": "bedrock.cli.ask:ask",
-    "list": "bedrock.cli.looking:list_",
-    "show": "bedrock.cli.looking:show",
-    "cycles": "bedrock.cli.cycles:cycles",
-    "watch": "bedrock.cli.watching:watch",
-    "models": "bedrock.cli.looking:models",
-    "tools": "bedrock.cli.looking:tools",
-    "approve": "bedrock.cli.directing:approve",
-    "deny": "bedrock.cli.directing:deny",
-    "cancel": "bedrock.cli.directing:cancel",
-    "queue": "bedrock.cli.queueing:queue",
-    "withdraw": "bedrock.cli.queueing:withdraw",
-    "mode": "bedrock.cli.directing:mode",
-    "compact": "bedrock.cli.directing:compact",
-    "continue": "bedrock.cli.directing:continue_",
-    "rename": "bedrock.cli.directing:rename",
-    "archive": "bedrock.cli.directing:archive",
-    "rm": "bedrock.cli.directing:rm",
-    "verify": "bedrock.cli.auditing:verify",
-    "replay": "bedrock.cli.auditing:replay",
-    "export": "bedrock.cli.auditing:export",
-    "download": "bedrock.cli.downloading:download",
-    "doctor": "bedrock.cli.doctor:doctor",
-    "completion": "bedrock.cli.completion:completion",
+    "chat": "bedrock.cli.commands.chat:chat",
+    "ask": "bedrock.cli.commands.ask:ask",
+    "list": "bedrock.cli.commands.inspect:list_",
+    "show": "bedrock.cli.commands.inspect:show",
+    "cycles": "bedrock.cli.commands.cycles:cycles",
+    "watch": "bedrock.cli.commands.watch:watch",
+    "models": "bedrock.cli.commands.inspect:models",
+    "tools": "bedrock.cli.commands.inspect:tools",
+    "approve": "bedrock.cli.commands.manage:approve",
+    "deny": "bedrock.cli.commands.manage:deny",
+    "cancel": "bedrock.cli.commands.manage:cancel",
+    "queue": "bedrock.cli.commands.queue:queue",
+    "withdraw": "bedrock.cli.commands.queue:withdraw",
+    "mode": "bedrock.cli.commands.manage:mode",
+    "compact": "bedrock.cli.commands.manage:compact",
+    "continue": "bedrock.cli.commands.manage:continue_",
+    "rename": "bedrock.cli.commands.manage:rename",
+    "archive": "bedrock.cli.commands.manage:archive",
+    "rm": "bedrock.cli.commands.manage:rm",
+    "verify": "bedrock.cli.commands.audit:verify",
+    "replay": "bedrock.cli.commands.audit:replay",
+    "export": "bedrock.cli.commands.audit:export",
+    "download": "bedrock.cli.commands.download:download",
+    "doctor": "bedrock.cli.commands.doctor:doctor",
+    "completion": "bedrock.cli.commands.completion:completion",
 }
 
 #: Short names for those who expect them.

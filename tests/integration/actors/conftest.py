@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.workspace.local import LocalWorkspace
+from actors.conversation.supervisor import Supervisor
 from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
 from actors.core.notifications import Durable
 from actors.core.states import State
-from actors.event_hub import EventHub
+from actors.events.hub import EventHub
+from actors.maintenance.verify import findings
+from actors.messages.commands import Cancel, Cancelled, Create, Send, Sent
 from actors.ports import (
     CancelToken,
     Commit,
@@ -37,14 +42,9 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.requests import Cancel, Cancelled, Create, Send, Sent
-from actors.runtime import Runtime
-from actors.store.memory import MemoryStore
-from actors.supervisor import Supervisor
-from actors.system import RandomIds, SystemClock
-from actors.timers import Timers
-from actors.verification import findings
-from actors.workspace import LocalWorkspace
+from actors.runtime.services import Runtime
+from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.timers import Timers
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.replaying import differences
 from tests.toolboxes import NothingKept

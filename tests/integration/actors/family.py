@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
+from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.core.content import SubAgentComplete, Text, ToolUse, Usage
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
@@ -25,8 +27,6 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.tools.spawn_sub_agent import SpawnSubAgentTool
-from actors.tools.submit import ERROR_SPEC, RESULT_SPEC
 from tests.toolboxes import NothingKept
 
 PATIENCE = 10.0

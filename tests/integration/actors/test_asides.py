@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from actors import asides
 from actors.core.content import Text, ToolCancelled, ToolUse, Usage
 from actors.core.context import Budget, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop, UsageChanged
 from actors.core.states import Error, Idle
+from actors.messages.commands import Trigger
 from actors.ports import (
     Aside,
     CancelToken,
@@ -25,7 +25,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.requests import Trigger
+from actors.runners import side_queries as asides
 from tests.integration.actors.conftest import PATIENCE, Box, Exchange, Hold, ScriptedModel, Talk, World
 
 ASIDE = Aside(Purpose.EXCERPTS, "Pick.", "much text", 500)

@@ -10,7 +10,7 @@ from actors.core.content import ToolUse, Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted
-from actors.requests import Continue
+from actors.messages.commands import Continue
 
 World = Any
 

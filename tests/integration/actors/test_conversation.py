@@ -27,8 +27,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
-from actors.ports import ToolOutput, ToolTransientError
-from actors.requests import (
+from actors.messages.commands import (
     Archive,
     Continue,
     Create,
@@ -45,6 +44,7 @@ from actors.requests import (
     Update,
     etag_of,
 )
+from actors.ports import ToolOutput, ToolTransientError
 
 World = Any
 

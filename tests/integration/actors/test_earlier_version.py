@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Text
 from actors.core.states import Idle
+from actors.maintenance.verify import findings
+from actors.messages.commands import Continue
 from actors.ports import Store
-from actors.requests import Continue
-from actors.store.peewee_store import open_store
-from actors.verification import findings
 from tests.integration.actors.conftest import Talk
 from tests.replaying import differences
 

@@ -23,6 +23,7 @@ from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
 from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmRequesting, Phase
+from actors.messages.commands import Cancel, Create, NotFound, Send, Trigger
 from actors.ports import (
     CancelToken,
     ModelAborted,
@@ -36,7 +37,6 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
-from actors.requests import Cancel, Create, NotFound, Send, Trigger
 from tests.toolboxes import NothingKept
 
 World = Any

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from actors import housekeeping
+from actors.adapters.store import pruning
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.errors import Reason, Rejected
 from actors.core.states import Idle
-from actors.housekeeping import DAY_MS, Housekeeper, Retention
+from actors.maintenance import retention as housekeeping
+from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
+from actors.messages.commands import Archive, Delete, EtagMismatch
 from actors.ports import Attachment, Store, StoreDamaged, StoreUnavailable
-from actors.requests import Archive, Delete, EtagMismatch
-from actors.store import pruning
-from actors.store.memory import MemoryStore
-from actors.store.peewee_store import open_store
-from actors.system import SystemClock
+from actors.runtime.system_clock import SystemClock
 
 World = Any
 PATIENCE = 10.0

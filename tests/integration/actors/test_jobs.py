@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from actors import conversation
+from actors.adapters.store.memory import MemoryStore
+from actors.conversation import conversation_actor as conversation
+from actors.conversation.deletion import LEFT_BEHIND
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import Receipt
-from actors.deletion import LEFT_BEHIND
+from actors.messages.commands import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
-from actors.requests import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
-from actors.store.memory import MemoryStore
 from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
 
 World = Any

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from actors.core.states import ContextExhausted, Idle
-from actors.requests import Continue, Trigger
+from actors.messages.commands import Continue, Trigger
 from tests.integration.actors.conftest import Box, ScriptedModel
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from actors.actor import tell
 from actors.core.content import Text, ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmRequesting, Phase
-from actors.llm_runner import Outcome
+from actors.messages.commands import Cancel, Continue, Create, Delete, Invalid, NotFound, Resolve, Send, Trigger, Update
 from actors.ports import ModelAnswer, ToolOutput
-from actors.requests import Cancel, Continue, Create, Delete, Invalid, NotFound, Resolve, Send, Trigger, Update
+from actors.runners.llm_runner import Outcome
+from actors.runtime.actor import tell
 
 World = Any
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting
+from actors.messages.commands import Cancel, ChangeMode, ModeSet, Resolve, Trigger, Update
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
-from actors.requests import Cancel, ChangeMode, ModeSet, Resolve, Trigger, Update
-from actors.store.memory import MemoryStore
-from actors.tools.mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
 from tests.integration.actors.conftest import Box, NoSandbox
 
 World = Any

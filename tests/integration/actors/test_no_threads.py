@@ -10,8 +10,8 @@ import pytest
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
+from actors.messages.commands import Cancel, Create, Send
 from actors.ports.resources import lacking
-from actors.requests import Cancel, Create, Send
 
 World = Any
 PATIENCE = 10.0

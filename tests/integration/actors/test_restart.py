@@ -18,7 +18,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
-from actors.requests import Send, Update
+from actors.messages.commands import Send, Update
 
 World = Any
 

@@ -37,8 +37,8 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
+from actors.messages.commands import Trigger
 from actors.ports import ToolOutput
-from actors.requests import Trigger
 from tests.machine.columns import SUB_AGENT
 from tests.machine.talk import OPEN
 from tests.machine.talk import Talk as Machine

@@ -11,8 +11,19 @@ from actors.core.content import MessageType, SystemKind
 from actors.core.context import Budget
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingSubAgents, Completed, ContextExhausted, Idle
+from actors.messages.commands import (
+    Archive,
+    Expired,
+    Invalid,
+    NotFound,
+    Send,
+    Spawn,
+    Spawned,
+    SpawnTask,
+    TaskRefused,
+    Trigger,
+)
 from actors.ports import ToolTransientError
-from actors.requests import Archive, Expired, Invalid, NotFound, Send, Spawn, Spawned, SpawnTask, TaskRefused, Trigger
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, all_left, child
 
 World = Any

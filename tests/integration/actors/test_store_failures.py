@@ -11,8 +11,8 @@ from actors.core.content import ToolUse
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
+from actors.messages.commands import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
 from actors.ports import StoreDamaged, ToolOutput
-from actors.requests import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
 
 World = Any
 

@@ -10,18 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.core.content import MessageType, SubAgentComplete, SystemKind
 from actors.core.context import Budget, Limits, Mode
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop
-from actors.core.states import (
-    Completed,
-    Failed,
-    Idle,
-)
+from actors.core.states import Completed, Failed, Idle
 from actors.ports import SandboxReport, ToolOutput
-from actors.runtime import AgentLimits
-from actors.tools.spawn_sub_agent import SpawnSubAgentTool
+from actors.runtime.services import AgentLimits
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
 
 World = Any

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from actors.actor import tell
 from actors.core.content import SubAgentComplete, ToolCancelled
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import RunStop
 from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
+from actors.messages.commands import Cancel, Create, Delete, NotFound, Send, Trigger
 from actors.ports import StoreUnavailable
-from actors.requests import Cancel, Create, Delete, NotFound, Send, Trigger
+from actors.runtime.actor import tell
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
 
 World = Any

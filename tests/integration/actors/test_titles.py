@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import titles
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import Idle
+from actors.messages.commands import Continue, Delete, NotFound, Trigger, Update
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
-from actors.requests import Continue, Delete, NotFound, Trigger, Update
-from actors.store.memory import MemoryStore
-from actors.titles import title_of
+from actors.runners import titles
+from actors.runners.titles import title_of
 from tests.integration.actors.conftest import PATIENCE, Exchange, ScriptedModel, ShakyStore, Talk, World
 
 FIRST = "Please fix the parser.\nIt fails for empty files."

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.images import sandboxed_images
+from actors.adapters.images.sandboxed_images import SandboxedImages, view_name
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
-from actors.images import sandboxed_images
-from actors.images.sandboxed_images import SandboxedImages, view_name
 from actors.ports import (
     CancelToken,
     Fenced,
@@ -22,9 +25,6 @@ from actors.ports import (
     ProcessStartFailed,
     SandboxReport,
 )
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
-from actors.store.memory import MemoryStore
 from tests import pictures
 from tests.integration.store.drafts import Draft
 

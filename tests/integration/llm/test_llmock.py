@@ -20,12 +20,12 @@ from typing import IO, Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.provider import provider_from_mapping
 from actors.core.content import Text, ToolSuccess, ToolUse
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
-from actors.llm.catalog import Catalog
-from actors.llm.provider import provider_from_mapping
 from actors.ports import CancelToken, Model, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
 from tests.unit.llm.strict_checker import CHECKS
 

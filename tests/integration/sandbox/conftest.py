@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 
+from actors.adapters.sandbox import process_tree as hosted
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import SandboxReport
-from actors.sandbox import hosted
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, marked
 
 

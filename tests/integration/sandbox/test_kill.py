@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox import process_tree as hosted
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport
-from actors.sandbox import hosted, toolhost
-from actors.sandbox.hosted import HostedTree
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
 
 ROOT = Path(__file__).parents[3]
@@ -239,8 +240,8 @@ def test_many_signals_at_once_kill_nothing_but_the_program(sandbox: ToolHostSand
 
 SERVER = """
 import sys, threading
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from tests.integration.sandbox.trees import TREES, launch
 sandbox = ToolHostSandbox(probe(), pid_namespace=sys.argv[1] == "namespace")
 for kind in ("setsid daemon", "double fork", "deaf to TERM and INT", "background job"):

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors.adapters.sandbox.control_groups import ControlGroups
+from actors.adapters.sandbox.probe import landlock_abi
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, SandboxReport
-from actors.sandbox.control_groups import ControlGroups
-from actors.sandbox.probe import landlock_abi
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import launch, marked
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox import orphans as lost
+from actors.adapters.sandbox.control_groups import ControlGroups
+from actors.adapters.sandbox.probe import landlock_abi
+from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, SandboxReport
-from actors.sandbox import lost
-from actors.sandbox.control_groups import ControlGroups
-from actors.sandbox.hosted import HostedTree
-from actors.sandbox.probe import landlock_abi
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import ended, eventually, launch
 
 KILLER = """

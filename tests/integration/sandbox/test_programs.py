@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.sandbox import process_tree as hosted
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import toolhost_sandbox as spawn
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
-from actors.sandbox import hosted, spawn, toolhost
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, bounded, eventually, launch, marked
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox.probe import landlock_abi
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxReport
-from actors.sandbox.probe import landlock_abi
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import BOUND, launch
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.sandbox import private_dirs as private
+from actors.adapters.sandbox.probe import landlock_abi, probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
-from actors.sandbox import private
-from actors.sandbox.probe import landlock_abi, probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import BOUND, TREES, bounded, eventually, launch, marked, sleepers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.sandbox import probe
+from actors.adapters.sandbox import probe
 from server.app import CannotStart, wire
 from server.config import SANDBOXES, load
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 BY_HAND = """
 import ctypes, marshal, os, socket, sys
-from actors.sandbox import toolhost
+from actors.adapters.sandbox import toolhost
 
 def become_nobody():
     if os.geteuid() == 0:
@@ -103,7 +103,7 @@ def test_a_host_that_may_not_fork_says_that_nothing_began() -> None:
 
 
 def test_the_probe_prints_one_digit() -> None:
-    host = ROOT / "actors" / "sandbox" / "toolhost.py"
+    host = ROOT / "actors" / "adapters" / "sandbox" / "toolhost.py"
     done = subprocess.run([sys.executable, "-I", "-S", host, "probe"], capture_output=True, check=True, timeout=60)
     assert done.stdout in {b"0", b"1"}
 

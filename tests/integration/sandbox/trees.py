@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
-from actors.sandbox.hosted import HostedTree
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 
 BOUND = 20.0
 """Seconds after which a test gives up on something that should happen."""

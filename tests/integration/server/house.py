@@ -14,19 +14,19 @@ from bedrock import v1
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
-from actors.event_hub import EventHub
-from actors.llm.catalog import Catalog
+from actors.events.hub import EventHub
 from actors.ports import Launch, NoFaults, RunningProcess, SandboxReport, Store, Tool, ToolSpec
-from actors.runtime import Runtime
-from actors.store.memory import MemoryStore
-from actors.system import RandomIds, SystemClock
-from actors.timers import Timers
-from actors.workspace import LocalWorkspace
-from server.auth import TokenAuth
+from actors.runtime.services import Runtime
+from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.timers import Timers
 from server.config import Listen
-from server.endpoint import Endpoint
-from server.streams import WatchSettings
+from server.contract.auth import TokenAuth
+from server.services.grpc_server import Endpoint
+from server.streams.base import WatchSettings
 from tests.toolboxes import NothingKept
 
 T = TypeVar("T")

@@ -10,22 +10,22 @@ from typing import Any
 from bedrock import v1
 from msgspec.structs import replace
 
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, Token
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, State
 from actors.core.summary import StateSummary
-from actors.event_hub import EventHub
+from actors.events.hub import EventHub
 from actors.ports import Commit, ConversationRecord, LogEntry, Store, StoredEvent
-from actors.store.memory import MemoryStore
-from actors.system import SystemClock
-from server.auth import PRINCIPAL
-from server.frames import Frames
-from server.reads import Reads
-from server.streams import WatchSettings
-from server.wakeups import Wakeups
-from server.watch import Sources, Watchers
-from server.wire.facts import Facts
+from actors.runtime.system_clock import SystemClock
+from server.contract.auth import PRINCIPAL
+from server.queries.read_pool import Reads
+from server.streams.base import WatchSettings
+from server.streams.encoding import Frames
+from server.streams.subscribe import Sources, Watchers
+from server.streams.wakeups import Wakeups
+from server.wire.context import Facts
 
 PATIENCE = 10.0
 """Seconds before a test gives up waiting for something that should be there at once."""

@@ -12,14 +12,15 @@ import msgspec
 import pytest
 from bedrock import v1
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
 from actors.ports import Store
-from actors.store.engine import FILE, sqlite3
-from actors.store.memory import MemoryStore
-from actors.store.peewee_store import open_store
-from server import audits, exports
+from server.queries import audit as audits
+from server.queries import export as exports
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
 from tests.integration.server.stage import Author
 from tests.property.drive import a_context
@@ -139,7 +140,7 @@ def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
 
 def test_long_inputs_and_states_are_left_out(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     lived(store)
-    monkeypatch.setattr("server.limits.REPLAY_JSON_BYTES", 300)
+    monkeypatch.setattr("server.contract.limits.REPLAY_JSON_BYTES", 300)
     assert {bool(step.event_json) for step in replay(house)} == {True, False}
 
 

@@ -16,16 +16,16 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from actors import requests
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, Text
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
+from actors.messages import commands as requests
 from actors.ports import StoreDamaged, StoreUnavailable
-from actors.store.memory import MemoryStore
-from server import limits
+from server.contract import limits
 from tests.integration.server.house import AUTHORIZED, House, refused
 from tests.integration.server.stage import Author
 from tests.unit.server.test_checks import GOOD

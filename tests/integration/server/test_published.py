@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from bedrock._shared.settings import nobody_listens, resolve
-from bedrock.cli.spawning import server_answers
+from bedrock.cli.spawned_server import server_answers
 from bedrock.errors import ServerNotRunning, ServerUnreachable
 from bedrock.local_server import check_socket, server_process
 
-from server.published import PublishedSocket
+from server.local_endpoint import PublishedSocket
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from bedrock import v1
 
-from actors import requests
 from actors.core.content import MessageType, Text
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, QueuedInput
-from server import limits
+from actors.messages import commands as requests
+from server.contract import limits
 from tests.integration.server.house import House, refused
 from tests.integration.server.stage import NAME, Author, changed
 from tests.integration.server.test_calls import ask, pages

@@ -20,8 +20,8 @@ from bedrock import v1
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from actors.conversation.supervisor import Supervisor
 from actors.ports import StoreUnavailable
-from actors.supervisor import Supervisor
 from server.app import CannotStart, run
 from server.cli import serve
 from server.config import ConfigError, load

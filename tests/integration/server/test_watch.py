@@ -11,31 +11,18 @@ from typing import Any
 import pytest
 from bedrock import v1
 
-from actors import event_hub
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import (
-    ConversationUpdated,
-    Fate,
-    QueueChanged,
-    StreamDiscarded,
-    UsageChanged,
-)
-from actors.core.states import (
-    ApprovalKind,
-    AwaitingToolApproval,
-    Idle,
-    Ledger,
-    LlmRequesting,
-    Phase,
-    QueuedInput,
-)
+from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
+from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmRequesting, Phase, QueuedInput
+from actors.events import hub as event_hub
 from actors.ports import RevisionTooOld, Snapshot, StoredEvent, StoreUnavailable
-from actors.store.memory import MemoryStore
-from server import batches, limits
-from server.status import Malformed, Missing, Stalled
+from server.contract import limits
+from server.contract.errors import Malformed, Missing, Stalled
+from server.streams import outbox as batches
+from server.wire.context import Facts
 from server.wire.events import event
-from server.wire.facts import Facts
 from tests.integration.server.stage import ID, Author, changed, stage
 from tests.unit.server.samples import STATES
 
@@ -334,7 +321,7 @@ async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.Mon
             encoded.append(stored.revision)
             return event(facts, conversation_id, stored)
 
-        monkeypatch.setattr("server.frames.event", counted)
+        monkeypatch.setattr("server.streams.encoding.event", counted)
         s.author.commit(s.author.says())
         s.author.streams()
         s.author.token("x")

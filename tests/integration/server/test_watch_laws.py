@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType, Text
 from actors.core.notifications import Durable, StreamDiscarded
 from actors.core.states import Idle, State
 from actors.ports import RevisionTooOld, Store, StoredEvent
-from actors.store.memory import MemoryStore
-from actors.store.peewee_store import open_store
 from tests.integration.server.stage import ID, Author, Stage, Stream, changed, stage
 from tests.watch_laws import Recorded, Violation, log_of, violations
 

@@ -12,11 +12,11 @@ import grpc
 import pytest
 from bedrock import v1
 
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Ledger
-from actors.store.engine import FILE, sqlite3
-from actors.store.peewee_store import open_store
-from server import watch_list
+from server.streams import watch_conversations as watch_list
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
 from tests.integration.server.stage import Author, changed
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from actors.store.peewee_store import PeeweeStore, open_store
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from tests.integration.store.drafts import Draft
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Faults, Store
-from actors.store.memory import MemoryStore
-from actors.store.peewee_store import PeeweeStore, open_store
 
 SECONDS = 20.0
 """Longer than anything here takes."""

@@ -9,8 +9,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailable
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.integration.store.drafts import Draft
 
 SIZE = "48m"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store.sqlite.engine import raw
+from actors.adapters.store.sqlite.files.backup import BackupFailed, back_up
+from actors.adapters.store.sqlite.files.disk_space import RESERVE, SIZE
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnusable
-from actors.store.backup import BackupFailed, back_up
-from actors.store.engine import raw
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.space import RESERVE, SIZE
 from tests.integration.store.drafts import Draft
 from tests.integration.store.full_disk import free
 

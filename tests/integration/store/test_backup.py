@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
+from actors.adapters.store.sqlite.files import backup as module
+from actors.adapters.store.sqlite.files.backup import DamagedBackup, back_up, restore
+from actors.adapters.store.sqlite.files.partial_file import BackupFailed, part_of
+from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusy, StoreUnusable
-from actors.store import backup as module
-from actors.store.backup import DamagedBackup, back_up, restore
-from actors.store.engine import FILE, raw, sqlite3
-from actors.store.partial_file import BackupFailed, part_of
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.schema_version import MIGRATIONS, migrate
 from tests.integration.store.drafts import Draft
 
 SECONDS = 40.0
@@ -411,7 +411,7 @@ def test_a_directory_that_a_server_holds_is_left_alone(copy: Path, data: Path, r
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from actors.store import backup
+from actors.adapters.store.sqlite.files import backup
 where, call, left = sys.argv[1], getattr(backup, sys.argv[2]), int(sys.argv[3])
 home, _, name = where.rpartition(".")
 owner = {"backup": backup, "Path": Path, "os": os}[home]

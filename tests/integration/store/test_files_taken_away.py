@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store.sqlite.engine import FILE
+from actors.adapters.store.sqlite.files.backup import back_up, restore
+from actors.adapters.store.sqlite.files.data_directory import MARKER
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusy, StoreUnavailable, StoreUnusable
-from actors.store.backup import back_up, restore
-from actors.store.data_directory import MARKER
-from actors.store.engine import FILE
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.integration.store.conftest import SECONDS
 from tests.integration.store.drafts import Draft
 
@@ -46,7 +46,7 @@ class Said(logging.Handler):
 @pytest.fixture
 def said() -> Iterator[Said]:
     handler = Said()
-    logger = logging.getLogger("actors.store")
+    logger = logging.getLogger("actors.adapters.store")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.store import log_rows as journal
+from actors.adapters.store import run_outcomes as outcomes
 from actors.core.content import Delivery
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.ports import SettledInput, StoppedRun
-from actors.store import journal, outcomes
 
 WRONG = ("9", b"\x09", 0.5, None, -1, 253_402_300_800_000)
 

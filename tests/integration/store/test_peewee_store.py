@@ -23,13 +23,13 @@ import peewee
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
+from actors.adapters.store.sqlite.files import write_ahead_log
+from actors.adapters.store.sqlite.readers import READERS, Readers
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
-from actors.store import write_ahead_log
-from actors.store.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.readers import READERS, Readers
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store import pruning
+from actors.adapters.store.sqlite import engine
+from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Attachment, CommandRecord, Faults, RevisionTooOld, Store, StoreDamaged
-from actors.store import engine, pruning
-from actors.store.engine import raw, sqlite3
-from actors.store.peewee_store import PeeweeStore, open_store
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.store.sqlite import removal
+from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
+from actors.adapters.store.sqlite.files.backup import back_up, restore
+from actors.adapters.store.sqlite.removal import Removal
+from actors.adapters.store.sqlite.schema.tables import TABLES
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailable
-from actors.store import removal
-from actors.store.backup import back_up, restore
-from actors.store.engine import FILE, raw, sqlite3
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.removal import Removal
-from actors.store.schema import TABLES
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 
@@ -162,7 +162,7 @@ def test_an_id_that_is_used_again_begins_with_nothing(store: PeeweeStore, slices
 def test_a_slice_that_fails_is_done_again_later(
     store: PeeweeStore, slices: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.store.writer.TIDY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("actors.adapters.store.sqlite.writer.TIDY_AGAIN_SECONDS", 0.0)
     slices.failing = True
     store.delete("c1")
     store.commit(Draft("c9").create())

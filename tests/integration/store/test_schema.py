@@ -15,14 +15,15 @@ import pytest
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 from playhouse.schema_diff import diff_models  # type: ignore[import-untyped]
 
+from actors.adapters.store import rows
+from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.sqlite.engine import FILE, open_writer, sqlite3
+from actors.adapters.store.sqlite.schema import tables as schema
+from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
 from actors.ports import ConversationRecord, StoreUnusable
-from actors.store import rows, schema
-from actors.store.engine import FILE, open_writer, sqlite3
-from actors.store.journal import LOG
-from actors.store.peewee_store import open_store
-from actors.store.schema_version import MIGRATIONS, migrate
 from tests.integration.store.drafts import Draft
 
 SEED = """

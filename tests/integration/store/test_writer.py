@@ -10,14 +10,14 @@ from pathlib import Path
 import peewee
 import pytest
 
+from actors.adapters.store.rows import MESSAGE
+from actors.adapters.store.sqlite import statements, writer
+from actors.adapters.store.sqlite.engine import sqlite3
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreUnavailable
-from actors.store import statements, writer
-from actors.store.engine import sqlite3
-from actors.store.peewee_store import PeeweeStore, open_store
-from actors.store.rows import MESSAGE
-from actors.store.writer import Writer
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
-from actors.sandbox.spawn import ToolHostSandbox
-from actors.tools.registry import StandardToolbox
 
 
 class RealClock:

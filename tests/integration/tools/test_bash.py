@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports import CancelToken, SandboxUnavailable, ToolOutput
-from actors.sandbox import toolhost
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.tools.desk import Desk
 
 BOUND = 30.0

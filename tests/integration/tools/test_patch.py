@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.tools.patch import MAX_INPUT
+from actors.adapters.tools.workers.patching.write import TEMPORARY
 from actors.core.context import Mode
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
-from actors.tools.patch import MAX_INPUT
-from actors.tools.workers.patch_write import TEMPORARY
 from tests.integration.tools.desk import WatchedDesk
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,8 @@ CALLS = "open close read write fsync fstat stat rename mkdir readlink access fch
 KILLED_WORKER = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from actors.tools.workers import beneath, patch_write
+from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import write as patch_write
 left = int(sys.argv[2])
 class Killer:
     def __getattr__(self, name):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.tools.workers import beneath, patch_write
-from actors.tools.workers.patch_plan import Refused
+from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import write as patch_write
+from actors.adapters.tools.workers.patching.plan import Refused
 
 RACES = int(os.environ.get("BEDROCK_RACES", "5000"))
 """Attempts by openat2, and as many without."""

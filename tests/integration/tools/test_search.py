@@ -18,15 +18,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.tools import program_launch as launching
+from actors.adapters.tools.workers.keyword_search import KeywordSearch
+from actors.adapters.tools.workers.search import Search, Unsearchable
+from actors.adapters.tools.workers.searching.walk import Walk
 from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
-from actors.sandbox import toolhost
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
-from actors.tools import launching
-from actors.tools.workers.keyword_search import KeywordSearch
-from actors.tools.workers.search import Search, Unsearchable
-from actors.tools.workers.walking import Walk
 from tests import leftovers
 from tests.integration.tools.desk import WatchedDesk
 from tests.property.profiles import profile

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailable, ToolOutput
-from actors.sandbox import toolhost
-from actors.sandbox.probe import probe
-from actors.sandbox.spawn import ToolHostSandbox
 from tests.integration.tools.desk import WatchedDesk
 
 BOUND = 20.0

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.event_hub import EventHub
+from actors.events.hub import EventHub
 from actors.ports import (
     CancelToken,
     ModelAnswer,
@@ -24,11 +26,9 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime import Runtime
-from actors.store.memory import MemoryStore
-from actors.system import SystemClock
-from actors.timers import Timers
-from actors.workspace import LocalWorkspace
+from actors.runtime.services import Runtime
+from actors.runtime.system_clock import SystemClock
+from actors.runtime.timers import Timers
 from tests.toolboxes import NothingKept
 
 

@@ -11,8 +11,8 @@ import pykka
 import pytest
 from pykka import ActorDeadError, ActorRegistry
 
-from actors.actor import Actor, Asked, tell
-from actors.mailbox import Mailbox
+from actors.runtime.actor import Actor, Asked, tell
+from actors.runtime.mailbox import Mailbox
 
 PATIENCE = 10.0
 
@@ -99,7 +99,7 @@ def test_whatever_a_handler_raises_it_is_reported_and_the_actor_lives_on(
     assert ask(parrot, "still here").result(PATIENCE) == "still here"
     assert ask(bystander, "me too").result(PATIENCE) == "me too"
     tell(bystander.actor_ref, "leave")
-    faults = [record for record in caplog.records if record.name == "actors.actor"]
+    faults = [record for record in caplog.records if record.name == "actors.runtime.actor"]
     assert [record.levelno for record in faults] == [logging.ERROR, logging.ERROR]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.backlog import PAUSES_MS, Backlog
+from actors.conversation.retry_queue import PAUSES_MS, Backlog
 from actors.ports import StoreUnavailable
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import settings
-from actors.admission import Admission
+from actors.conversation import settings
 from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,
@@ -40,12 +39,13 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
-from actors.effect_executor import EffectExecutor
-from actors.llm_runner import Outcome
+from actors.messages.commands import Create
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
-from actors.requests import Create
-from actors.runtime import Runtime
-from actors.tool_runner import RunnerLeft
+from actors.runners.effect_executor import EffectExecutor
+from actors.runners.llm_runner import Outcome
+from actors.runners.tool_runner import RunnerLeft
+from actors.runtime.admission import Admission
+from actors.runtime.services import Runtime
 
 PATIENCE = 10.0
 REQUEST = RequestLlm("c1:r1", 1, "known", 0)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import event_hub
 from actors.core.content import ToolUse
 from actors.core.notifications import ConversationUpdated, Durable, StateChanged, Token
 from actors.core.summary import StateSummary
-from actors.event_hub import RING, SPARE, Batch, EventHub, Passing, Watch
+from actors.events import hub as event_hub
+from actors.events.hub import RING, SPARE, Batch, EventHub, Passing, Watch
 from actors.ports import StoredEvent
 
 PATIENCE = 10.0

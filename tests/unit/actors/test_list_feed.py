@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from actors import list_feed
-from actors.event_hub import EventHub
-from actors.list_feed import ListFeed, ListWatch
+from actors.events import conversation_list as list_feed
+from actors.events.conversation_list import ListFeed, ListWatch
+from actors.events.hub import EventHub
 from actors.ports import ConversationRecord
 from tests.integration.store.drafts import record_of
 

@@ -11,17 +11,9 @@ import pytest
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
-from actors.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
-from actors.ports import (
-    CancelToken,
-    ModelAborted,
-    ModelAnswer,
-    ModelFailed,
-    ModelRequest,
-    ModelSink,
-    StoreUnavailable,
-)
-from actors.runtime import Runtime
+from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ModelSink, StoreUnavailable
+from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
+from actors.runtime.services import Runtime
 
 PATIENCE = 10.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))

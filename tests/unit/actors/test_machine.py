@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import settings
+from actors.adapters.store.memory import MemoryStore
+from actors.conversation import settings
+from actors.conversation.pipeline import Machine, taken_over
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
@@ -25,12 +27,10 @@ from actors.core.events import (
 )
 from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.journal import SettingsChanged
-from actors.machine import Machine, taken_over
+from actors.messages.commands import Create, Update
+from actors.messages.log_entries import SettingsChanged
 from actors.ports import Commit, Fenced, ModelInfo, StoreUnavailable
-from actors.requests import Create, Update
-from actors.runtime import Runtime
-from actors.store.memory import MemoryStore
+from actors.runtime.services import Runtime
 
 
 class Failing:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pykka import ActorDeadError
 from pykka._envelope import Envelope
 
-from actors.mailbox import Mailbox, refuse
+from actors.runtime.mailbox import Mailbox, refuse
 
 PATIENCE = 10.0
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.store.memory import MemoryStore
 from actors.core.context import Mode
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
-from actors.journal import Created, TreeReaped
+from actors.maintenance.replay import Replay
+from actors.messages.log_entries import Created, TreeReaped
 from actors.ports import ConversationRecord, JournalRow
-from actors.replay import Replay
-from actors.store.memory import MemoryStore
 from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live

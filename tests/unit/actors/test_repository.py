@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.adapters.workspace.git import SHORT, git_state, repository_root
 from actors.ports import GitState
-from actors.repository import SHORT, git_state, repository_root
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

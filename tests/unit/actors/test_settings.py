@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import settings
+from actors.conversation import settings
+from actors.conversation.pipeline import Draft, Machine
+from actors.conversation.system_prompt import system_prompt
 from actors.core.content import SystemKind, ToolUse
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
-from actors.machine import Draft, Machine
+from actors.messages.commands import Continue, Create, Invalid, Update
 from actors.ports import ConversationRecord, SandboxReport
-from actors.requests import Continue, Create, Invalid, Update
-from actors.runtime import Runtime
-from actors.system_prompt import system_prompt
+from actors.runtime.services import Runtime
 from tests.machine.columns import Column, parent_columns
 
 

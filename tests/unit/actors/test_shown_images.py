@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from actors.core.content import Image, Text, ToolSuccess
 from actors.core.history import Turn
-from actors.shown_images import MAX_BYTES, MAX_IMAGES, within_limits
+from actors.runners.image_budget import MAX_BYTES, MAX_IMAGES, within_limits
 
 
 def image(number: int) -> Image:

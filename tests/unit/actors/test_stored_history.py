@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors import stored_history
 from actors.core.content import Message, MessageType, Text
 from actors.ports import StoreDamaged
-from actors.stored_history import StoredHistory
+from actors.runners import history_cache as stored_history
+from actors.runners.history_cache import StoredHistory
 
 
 def message(sequence: int) -> Message:

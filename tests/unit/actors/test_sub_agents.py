@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pykka._envelope import Envelope
 
-from actors import settings
+from actors.conversation import settings
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
-from actors.llm_runner import Outcome
-from actors.mailbox import Mailbox
-from actors.requests import Cancel, Create
-from actors.runtime import Runtime
-from actors.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+from actors.messages.commands import Cancel, Create
+from actors.runners.llm_runner import Outcome
+from actors.runners.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+from actors.runtime.mailbox import Mailbox
+from actors.runtime.services import Runtime
 
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
 from actors.core.context import Mode
 from actors.ports import GitState, Instructions, Surroundings
-from actors.system_prompt import sub_agent_prompt, system_prompt
 
 MIDNIGHT = 1_793_491_200_000
 """The first millisecond of 1 November 2026, UTC."""

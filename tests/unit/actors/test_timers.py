@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.system import SystemClock
-from actors.timers import Timers
+from actors.runtime.system_clock import SystemClock
+from actors.runtime.timers import Timers
 
 PATIENCE = 10.0
 

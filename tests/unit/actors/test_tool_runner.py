@@ -9,28 +9,21 @@ from typing import Any
 
 import pytest
 
-from actors import tool_runner
-from actors.actor import tell
-from actors.admission import Admission
-from actors.asides import Asides
 from actors.core.content import ToolError, ToolSuccess
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import Receipt
-from actors.llm_runner import Outcome
-from actors.ports import (
-    CancelToken,
-    SandboxUnavailable,
-    ToolContext,
-    ToolInputInvalid,
-    ToolOutput,
-    ToolTransientError,
-)
-from actors.rights import Rights
-from actors.runtime import Runtime
-from actors.system import SystemClock
-from actors.tool_runner import Retire, Run, RunnerLeft, ToolRunner
+from actors.ports import CancelToken, SandboxUnavailable, ToolContext, ToolInputInvalid, ToolOutput, ToolTransientError
+from actors.runners import tool_runner
+from actors.runners.llm_runner import Outcome
+from actors.runners.side_queries import Asides
+from actors.runners.tool_rights import Rights
+from actors.runners.tool_runner import Retire, Run, RunnerLeft, ToolRunner
+from actors.runtime.actor import tell
+from actors.runtime.admission import Admission
+from actors.runtime.services import Runtime
+from actors.runtime.system_clock import SystemClock
 
 PATIENCE = 10.0
 CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)

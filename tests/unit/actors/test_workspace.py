@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import workspace
-from actors.foreign_files import beneath
+from actors.adapters.workspace import local as workspace
+from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace
+from actors.adapters.workspace.safe_read import beneath
 from actors.ports import Instructions, Surroundings
-from actors.workspace import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace
 
 BOUND = 30.0
 """Seconds after which something counts as hung."""

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from bedrock import errors
-from bedrock.cli.advice import what_happened, what_to_do
+from bedrock.cli.error_hints import what_happened, what_to_do
 
 ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, errors.BedrockError)]
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from bedrock import Event, v1
-from bedrock.cli import sub_agents
-from bedrock.cli.agents import AgentTree
-from bedrock.cli.paint import Paint
+from bedrock.cli.display import sub_agent_list as sub_agents
+from bedrock.cli.display.sub_agent_tree import AgentTree
+from bedrock.cli.text.style import Paint
 from prompt_toolkit.utils import get_cwidth
 
 from tests.unit.clients.fake_server import state

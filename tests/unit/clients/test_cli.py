@@ -13,8 +13,11 @@ import click
 import grpc
 import pytest
 from bedrock import Approval, Conversation, v1
-from bedrock.cli import app, demo, doctor, exits
+from bedrock.cli import app
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
+from bedrock.cli.chat import demo
+from bedrock.cli.commands import doctor
 from bedrock.errors import Unavailable
 from click.testing import CliRunner, Result
 
@@ -157,7 +160,7 @@ def test_ctrl_c_cancels_the_run(program: Program, fake: FakeBedrock, monkeypatch
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bedrock.cli.ask._follow", pressed)
+    monkeypatch.setattr("bedrock.cli.commands.ask._follow", pressed)
     assert program("ask", "Wait").exit_code == exits.CANCELLED
     (cancelled,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancelled, v1.CancelConversationRequest)
@@ -733,7 +736,7 @@ def test_standard_input_that_never_ends_is_not_waited_for(
             raise AssertionError("waited for ever")
 
     monkeypatch.setattr("sys.stdin", Endless())
-    from bedrock.cli.ask import _prompt
+    from bedrock.cli.commands.ask import _prompt
 
     assert _prompt(("Hi",)) == "Hi"
 

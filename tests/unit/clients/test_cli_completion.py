@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from bedrock.cli import names
+from bedrock.cli import arguments as names
 from bedrock.cli.app import bedrock
 
 from tests.unit.clients.fake_server import SLUG

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from bedrock import v1
-from bedrock.cli import cycles as command
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
-from bedrock.cli.paint import Paint
-from bedrock.cli.timeline import WIDTH, timeline_of
+from bedrock.cli.commands import cycles as command
+from bedrock.cli.display.timeline import WIDTH, timeline_of
+from bedrock.cli.text.style import Paint
 from click.testing import CliRunner, Result
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server.offline import fold
+from server.wire.offline_cycles import fold
 from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stopped, stored
 
 Program = Callable[..., Result]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 from bedrock import v1
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Step, call, output, state, stored, uses_tool
 

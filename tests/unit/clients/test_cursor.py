@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedrock import Event, v1
 from bedrock._shared.backoff import LONGEST_SECONDS, Backoff
 from bedrock._shared.cursor import EventCursor
-from bedrock._shared.progress import RunProgress
+from bedrock._shared.run_progress import RunProgress
 
 from tests.unit.clients.fake_server import NAME, delta, discarded, output, result, stopped, stored, text
 

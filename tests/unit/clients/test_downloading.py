@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bedrock import Client, Conversation, Unavailable, v1
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
 

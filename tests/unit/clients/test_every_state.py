@@ -11,15 +11,17 @@ from typing import cast
 
 import pytest
 from bedrock import Event, Message, v1
-from bedrock._shared.names import enum_name
-from bedrock.cli import live_list, looking, sub_agents
-from bedrock.cli.agents import AgentTree
-from bedrock.cli.paint import Paint
-from bedrock.cli.progress import Progress
-from bedrock.cli.prompting import prompt_text
-from bedrock.cli.session import ChatSession
-from bedrock.cli.transcript import Transcript
-from bedrock.cli.view import ConversationView
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.commands import inspect as looking
+from bedrock.cli.display import live_list
+from bedrock.cli.display import sub_agent_list as sub_agents
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.progress import Progress
+from bedrock.cli.display.sub_agent_tree import AgentTree
+from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.text.style import Paint
 
 from tests.unit.clients.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bedrock.cli.flow import LineFlow
-from bedrock.cli.paint import cells
+from bedrock.cli.text.line_wrap import LineFlow
+from bedrock.cli.text.style import cells
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from bedrock import AsyncClient
-from bedrock.cli import onlooker
 from bedrock.cli.app import bedrock
-from bedrock.cli.paint import Paint
-from bedrock.cli.prompting import prompt_text
-from bedrock.cli.session import ChatSession
+from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.display import follower as onlooker
 from bedrock.cli.text.output import print_line, window_title
+from bedrock.cli.text.style import Paint
 
 from tests.unit.clients import hostile_server, terminals
 from tests.unit.clients.hostile_server import HOSTILE, HostileServer

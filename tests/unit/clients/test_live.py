@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 
-from bedrock.cli.live import LiveBlock
+from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.safe_text import SafeText
 
 

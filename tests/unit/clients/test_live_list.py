@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bedrock import v1
-from bedrock.cli.live_list import Listing
-from bedrock.cli.paint import Paint, cells
+from bedrock.cli.display.live_list import Listing
+from bedrock.cli.text.style import Paint, cells
 from google.protobuf.timestamp_pb2 import Timestamp
 
 PLAIN = Paint(False)

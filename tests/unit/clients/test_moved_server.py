@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from bedrock import AsyncClient, Client, Event, v1
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.errors import Misconfigured, ServerNotRunning, Unauthenticated
 from click.testing import CliRunner

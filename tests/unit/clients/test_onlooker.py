@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 from bedrock import AsyncConversation, Event, v1
-from bedrock.cli import onlooker
-from bedrock.cli.onlooker import Onlooker
-from bedrock.cli.paint import Paint
+from bedrock.cli.display import follower as onlooker
+from bedrock.cli.display.follower import Onlooker
+from bedrock.cli.text.style import Paint
 from bedrock.errors import BedrockError, NotFound, Unavailable
 
 from tests.unit.clients.fake_server import state, stopped, stored

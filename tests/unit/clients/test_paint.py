@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bedrock.cli.paint import cells, cut, fitting, one_line
 from bedrock.cli.text.safe_text import for_terminal
+from bedrock.cli.text.style import cells, cut, fitting, one_line
 from hypothesis import given
 from hypothesis import strategies as some
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from bedrock import AsyncClient, Event, v1
-from bedrock.cli.paint import Paint
-from bedrock.cli.session import ChatSession
-from bedrock.cli.view import ConversationView
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
 
 from tests.unit.clients.fake_server import (

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from bedrock import Client, v1
-from bedrock.cli import exits
+from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
-from bedrock.cli.chat import _farewell, _other_runs
-from bedrock.cli.spawning import SpawnedServer, server_answers
+from bedrock.cli.commands.chat import _farewell, _other_runs
+from bedrock.cli.spawned_server import SpawnedServer, server_answers
 from bedrock.errors import Misconfigured, Unauthenticated
 from click.testing import CliRunner
 
@@ -49,7 +49,7 @@ sys.exit(1)
 
 OWNER = """
 import signal, sys
-from bedrock.cli.spawning import SpawnedServer
+from bedrock.cli.spawned_server import SpawnedServer
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 with SpawnedServer() as server:
@@ -129,7 +129,7 @@ def test_a_spawned_server_dies_with_its_owner(owner: subprocess.Popen[str], how:
 
 def test_a_server_that_does_not_listen_to_reason_is_killed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed.write_text(SERVER.replace("stop.wait()", "threading.Event().wait()"))
-    monkeypatch.setattr("bedrock.cli.spawning.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("bedrock.cli.spawned_server.STOP_SECONDS", 0.2)
     with SpawnedServer() as server:
         assert server.pid is not None
         watched = Watched(server.pid)
@@ -145,7 +145,7 @@ def test_a_server_that_does_not_start_says_why(installed: Path) -> None:
 
 def test_a_server_that_is_never_ready_is_given_up(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed.write_text("import sys; sys.stdin.read()")
-    monkeypatch.setattr("bedrock.cli.spawning.START_SECONDS", 0.2)
+    monkeypatch.setattr("bedrock.cli.spawned_server.START_SECONDS", 0.2)
     with pytest.raises(exits.Failure, match="could not be started"), SpawnedServer():
         pass
 

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 from bedrock import Client, v1
-from bedrock.cli.paint import Paint
-from bedrock.cli.prompting import prompt_text
-from bedrock.cli.session import ChatSession
-from bedrock.cli.transcript import USER_MARK
+from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.display.transcript import USER_MARK
+from bedrock.cli.text.style import Paint
 from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool

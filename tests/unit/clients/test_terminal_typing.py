@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 from bedrock import Message, v1
-from bedrock.cli import typed
-from bedrock.cli.keys import is_being_chosen
-from bedrock.cli.session import ChatSession
-from bedrock.cli.typed import ChatCompleter, ChatHistory
+from bedrock.cli.chat import input_history as typed
+from bedrock.cli.chat.input_history import ChatCompleter, ChatHistory
+from bedrock.cli.chat.key_bindings import is_being_chosen
+from bedrock.cli.chat.session import ChatSession
 from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from bedrock import Event, v1
-from bedrock.cli.outputs import OUTPUT_LINES
-from bedrock.cli.paint import Paint
-from bedrock.cli.questions import question_lines
-from bedrock.cli.transcript import GO_ON, SUMMED_UP, Transcript
+from bedrock.cli.display.approval_prompt import question_lines
+from bedrock.cli.display.tool_output import OUTPUT_LINES
+from bedrock.cli.display.transcript import GO_ON, SUMMED_UP, Transcript
+from bedrock.cli.text.style import Paint
 from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import delta, output, result, state, stored

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from bedrock.cli.markdown import MarkdownFlow
-from bedrock.cli.paint import Paint
+from bedrock.cli.text.markdown_stream import MarkdownFlow
+from bedrock.cli.text.style import Paint
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from bedrock import Event, v1
-from bedrock.cli.diffs import DIFF_LINES, extent
-from bedrock.cli.flow import folding
-from bedrock.cli.paint import Paint
-from bedrock.cli.questions import question_lines
-from bedrock.cli.transcript import Transcript
+from bedrock.cli.display.approval_prompt import question_lines
+from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.text.diff import DIFF_LINES, extent
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.style import Paint
 from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import result, stored

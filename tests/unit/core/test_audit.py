@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.audit import Audit
 from actors.core.content import Usage
 from actors.core.context import Mode
+from actors.core.invariants import Audit
 from actors.core.notifications import RunStop, StopReason, UsageChanged
 from actors.core.states import Idle, Ledger
 

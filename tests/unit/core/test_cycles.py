@@ -20,11 +20,11 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.content import (
-    Delivery as Wish,
-)
+from actors.core.content import Delivery as Wish
 from actors.core.context import ToolGroup
-from actors.core.cycles import (
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
+from actors.core.notifications import RunStop as RunStopped
+from actors.core.request_cycles.projector import (
     AgentOutput,
     AiBlock,
     Call,
@@ -51,8 +51,6 @@ from actors.core.cycles import (
     rounds,
     steps,
 )
-from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
-from actors.core.notifications import RunStop as RunStopped
 from actors.core.states import QueuedInput
 
 GROUPS = {

@@ -10,12 +10,7 @@ from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import ApprovalResponse, LlmError, ToolTransient, TriggerContinuation, UserCancel
 from actors.core.notifications import ApprovalRequested, Retrying
-from actors.core.states import (
-    AwaitingContinuation,
-    Idle,
-    LlmRequesting,
-    ToolExecuting,
-)
+from actors.core.states import AwaitingContinuation, Idle, LlmRequesting, ToolExecuting
 from actors.core.summary import StateSummary, summarize
 from tests.machine.talk import OPEN, Talk, bash
 

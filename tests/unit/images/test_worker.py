@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from actors.images import worker
-from actors.images.worker import LONG_EDGE, MAX_VIEW_BYTES, Unusable, examined
+from actors.adapters.images import worker
+from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, Unusable, examined
 from tests import pictures
 from tests.pictures import MAX_PIXELS, encoded, noise, opened
 

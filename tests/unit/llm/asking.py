@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.provider import ProviderConfig, Secret, Timeouts
 from actors.core.content import Content, Text
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import Turn
-from actors.llm.catalog import Catalog
-from actors.llm.http_model import HttpModel
-from actors.llm.provider import ProviderConfig, Secret, Timeouts
 from actors.ports import CancelToken, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
 
 KEY = "sk-test-0123456789abcdef"

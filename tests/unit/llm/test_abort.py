@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from actors.llm import connections
-from actors.llm.connections import Lifeline
-from actors.llm.provider import Timeouts
+from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.transport import connections
+from actors.adapters.llm.transport.connections import Lifeline
 from actors.ports import CancelToken, ModelAborted, ModelFailed
 from tests.unit.llm.asking import Asking, model
 from tests.unit.llm.scripted_server import (

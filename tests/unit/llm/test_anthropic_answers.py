@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.llm import http_request as exchange
+from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, MAX_TOKENS
+from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.llm import exchange
-from actors.llm.answer import MAX_BLOCKS, MAX_TOKENS
-from actors.llm.sse import SseParser
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, named, stream

@@ -13,6 +13,9 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.protocols.rendering import TurnCache
 from actors.core.content import (
     Content,
     Image,
@@ -26,9 +29,6 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
-from actors.llm.catalog import Catalog
-from actors.llm.http_model import HttpModel
-from actors.llm.rendering import TurnCache
 from actors.ports import ModelRequest
 from tests.unit.llm.asking import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream

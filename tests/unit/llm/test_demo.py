@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.demo.demo_model import DemoModel
 from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
-from actors.llm.catalog import Catalog
-from actors.llm.demo import DemoModel
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, Purpose, ToolSpec
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, request, tool, user
 

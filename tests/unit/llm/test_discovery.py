@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.llm import discovery
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.discovery import stated_in
+from actors.adapters.llm.model_limits import Price, Stated
+from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
-from actors.llm import discovery
-from actors.llm.catalog import Catalog
-from actors.llm.discovery import stated_in
-from actors.llm.limits import Price, Stated
-from actors.llm.provider import Timeouts, provider_from_mapping
 from actors.ports import Model
 from tests.unit.llm.asking import Asking, ask, failure, model, provider
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.adapters.llm.provider import ProviderConfig, Secret
+from actors.adapters.llm.provider_errors import MAX_SAID, cut_off, filtered, refusal_of, retry_after_ms, stream_error_of
 from actors.core.errors import RETRYABLE, ErrorKind
-from actors.llm.failures import MAX_SAID, cut_off, filtered, refusal_of, retry_after_ms, stream_error_of
-from actors.llm.provider import ProviderConfig, Secret
 from actors.ports import ModelFailed
 from tests.unit.llm.asking import KEY, provider
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.llm.provider import Secret, Timeouts
+from actors.adapters.llm.transport import http
+from actors.adapters.llm.transport.connections import TransportFailed
+from actors.adapters.llm.transport.http import Transport
 from actors.core.errors import ErrorKind
-from actors.llm import http
-from actors.llm.connections import TransportFailed
-from actors.llm.http import Transport
-from actors.llm.provider import Secret, Timeouts
 from actors.ports import CancelToken
 from tests.unit.llm.asking import QUICK, provider
 from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, answer, chunked, stream

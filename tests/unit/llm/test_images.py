@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.http_model import HttpModel
 from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
 from actors.core.history import Turn
-from actors.llm.catalog import Catalog
-from actors.llm.http_model import HttpModel
 from actors.ports import ImagesUnavailable, ImageView
 from tests.unit.llm.asking import assistant, body_of, provider, request, user
 from tests.unit.llm.strict_checker import CHECKS

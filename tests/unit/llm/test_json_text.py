@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from actors.adapters.llm.protocols.json_text import repaired
 from actors.core.content import Text, ToolUse
-from actors.llm.json_text import repaired
 from tests.unit.llm.asking import Sink, ask, model
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.llm import api_keys as keys
+from actors.adapters.llm.api_keys import Keys
+from actors.adapters.llm.provider import Secret
 from actors.core.errors import ErrorKind
-from actors.llm import keys
-from actors.llm.keys import Keys
-from actors.llm.provider import Secret
 from actors.ports import CancelToken, ModelAborted, ModelFailed
 from tests.unit.llm.asking import Asking, Sink, ask, failure, model, provider
 from tests.unit.llm.scripted_server import ScriptedServer, answer, plain, stream

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.llm import http_request as exchange
+from actors.adapters.llm.protocols.answer_builder import MAX_TOKENS
+from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.llm import exchange
-from actors.llm.answer import MAX_TOKENS
-from actors.llm.provider import Timeouts
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
+from actors.adapters.llm.catalog import _WIRES
+from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.http_request import Exchange
+from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
-from actors.llm.catalog import _WIRES
-from actors.llm.exchange import Exchange
-from actors.llm.http_model import HttpModel
-from actors.llm.sse import SseEvent
 from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed
 from tests.unit.llm.asking import model, provider, request
 from tests.unit.llm.scripted_server import named, plain

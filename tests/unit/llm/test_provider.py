@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from actors.llm.provider import ProviderConfig, Secret, Timeouts, presets, provider_from_mapping, providers_from_env
+from actors.adapters.llm.provider import (
+    ProviderConfig,
+    Secret,
+    Timeouts,
+    presets,
+    provider_from_mapping,
+    providers_from_env,
+)
 
 MINIMAL = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:8080/v1"}
 

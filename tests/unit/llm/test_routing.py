@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from actors.adapters.llm import model_list
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.model_list import listed_in
+from actors.adapters.llm.provider import ProviderConfig, Timeouts, provider_from_mapping, providers_from_env
 from actors.core.errors import ErrorKind
-from actors.llm import model_list
-from actors.llm.catalog import Catalog
-from actors.llm.model_list import listed_in
-from actors.llm.provider import ProviderConfig, Timeouts, provider_from_mapping, providers_from_env
 from actors.ports import CancelToken
 from tests.unit.llm.scripted_server import ScriptedServer, answer
 from tests.unit.llm.test_discovery import listing

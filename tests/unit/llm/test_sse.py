@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
-from actors.llm.sse import SseEvent, SseParser, SseTooLarge
+from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
 
 
 def parsed(*chunks: bytes) -> list[SseEvent]:

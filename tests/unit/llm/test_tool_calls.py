@@ -8,8 +8,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.adapters.llm.protocols.tool_calls import accepted, arguments_of, name_of
 from actors.core.content import Content, Text, ToolUse, call_id, distinct_calls, tool_uses
-from actors.llm.tool_calls import accepted, arguments_of, name_of
 from tests.unit.llm.asking import assistant, request, user
 
 IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))

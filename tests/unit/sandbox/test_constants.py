@@ -12,7 +12,7 @@ from landlockpy import flags as landlock_flags
 from seccompy import _syscall as seccomp_calls
 from seccompy import bpf, syscalls
 
-from actors.sandbox import toolhost
+from actors.adapters.sandbox import toolhost
 
 TABLES = {
     "x86_64": (toolhost.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),

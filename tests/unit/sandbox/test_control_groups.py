@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.control_groups import ControlGroups, Hierarchy, own_hierarchies
 from actors.ports import ProcessLimits
-from actors.sandbox import toolhost
-from actors.sandbox.control_groups import ControlGroups, Hierarchy, own_hierarchies
 
 V1 = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

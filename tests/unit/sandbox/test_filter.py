@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.sandbox import toolhost
+from actors.adapters.sandbox import toolhost
 
 TABLES = {"x86_64": toolhost.X86_64, "aarch64": toolhost.AARCH64}
 KILL, ALLOW, EPERM, ENOSYS, PRETEND = "kill", "allow", "EPERM", "ENOSYS", "pretend"

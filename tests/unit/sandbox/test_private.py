@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.sandbox.private import PREFIX, PrivateRoot, remove
+from actors.adapters.sandbox.private_dirs import PREFIX, PrivateRoot, remove
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +33,7 @@ def test_it_is_the_server_s_alone_and_goes_with_it(place: Path) -> None:
 
 
 def test_what_a_killed_server_left_is_removed_and_a_living_one_s_stays(place: Path) -> None:
-    script = "import os; from actors.sandbox.private import PrivateRoot; root = PrivateRoot(); "
+    script = "import os; from actors.adapters.sandbox.private_dirs import PrivateRoot; root = PrivateRoot(); "
     script += "print(root.make(), flush=True); os._exit(9)"
     left = subprocess.run(
         [sys.executable, "-c", script],

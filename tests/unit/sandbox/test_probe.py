@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.sandbox import probe
+from actors.adapters.sandbox.probe import landlock_abi
 from actors.ports import SandboxReport, SandboxUnavailable
-from actors.sandbox import probe
-from actors.sandbox.probe import landlock_abi
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.sandbox import server_files
-from actors.sandbox.server_files import ServerFiles
+from actors.adapters.sandbox import server_files
+from actors.adapters.sandbox.server_files import ServerFiles
 
 
 @pytest.fixture

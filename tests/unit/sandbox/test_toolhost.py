@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.sandbox import toolhost
+from actors.adapters.sandbox import toolhost
 
 
 def test_it_imports_only_the_standard_library_and_nothing_that_starts_slowly() -> None:

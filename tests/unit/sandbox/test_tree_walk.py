@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.sandbox import toolhost
-from actors.sandbox.toolhost import SNAPSHOT, descendants, snapshot, walk
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.toolhost import SNAPSHOT, descendants, snapshot, walk
 
 Tree = Mapping[int, list[int]]
 

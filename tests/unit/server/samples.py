@@ -47,7 +47,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.ports import ConversationRecord
-from server.wire.facts import Facts
+from server.wire.context import Facts
 
 FACTS = Facts({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.auth import PRINCIPAL, TokenAuth, TokenUnusable, read_or_create_token, write_private
+from server.contract.auth import PRINCIPAL, TokenAuth, TokenUnusable, read_or_create_token, write_private
 
 
 def test_the_first_start_makes_a_token_that_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from bedrock import v1
 
 from actors.core.notifications import StreamDiscarded
 from actors.ports import StoredEvent
-from server import batches
-from server.batches import Outbox, commits, start_of_last_commit
-from server.frames import frame
+from server.streams import outbox as batches
+from server.streams.encoding import frame
+from server.streams.outbox import Outbox, commits, start_of_last_commit
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.workspace import LocalWorkspace
-from server import browsing
-from server.browsing import Browser, NotBrowsable
+from actors.adapters.workspace.local import LocalWorkspace
+from server.queries import browse as browsing
+from server.queries.browse import Browser, NotBrowsable
 
 
 def browser(*protected: Path) -> Browser:

@@ -11,9 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from server import limits
-from server.checks import _TASK, RULES, check
-from server.status import Malformed
+from server.contract import limits
+from server.contract.errors import Malformed
+from server.contract.validation import _TASK, RULES, check
 
 NAME = "conversations/calm-cove"
 UUID = "123e4567-e89b-12d3-a456-426614174000"

@@ -8,8 +8,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.summary import StateSummary
-from actors.requests import Cancelled, Create, Sent, Update
-from server import commands
+from actors.messages.commands import Cancelled, Create, Sent, Update
+from server.wire import commands
 from tests.unit.server.samples import FACTS, MESSAGE, QUEUED
 
 UUID = "123E4567-e89b-12d3-a456-426614174000"

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 
 HANGS = """
 import sys, threading
-from server import logs
+from server import json_logs as logs
 from server.app import Deadline
 logs.set_up("error")
 with Deadline() as deadline:

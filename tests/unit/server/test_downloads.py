@@ -10,14 +10,14 @@ from typing import NoReturn
 import pytest
 from bedrock import v1
 
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailable, ImageView
-from actors.store.memory import MemoryStore
-from server import limits
-from server.downloads import Downloads
-from server.pictures import Pictures
-from server.reads import Reads
-from server.status import Missing, Stalled, Unanswered
+from server.contract import limits
+from server.contract.errors import Missing, Stalled, Unanswered
+from server.queries.attachments import Downloads
+from server.queries.read_pool import Reads
+from server.services.image_upload import Pictures
 from tests.integration.store.drafts import record_of
 
 DATA = bytes(range(256)) * (limits.ATTACHMENT_PIECE_BYTES // 256 * 5 // 2)

@@ -63,7 +63,7 @@ def test_every_state_has_its_kind() -> None:
 
 
 def test_deliveries_of_requests_and_of_messages_are_covered() -> None:
-    from server.commands import _DELIVERY
+    from server.wire.commands import _DELIVERY
 
     assert set(_DELIVERY) == set(v1.Delivery.values())
     assert set(_DELIVERY.values()) == set(Delivery)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server import freed_memory
-from server.freed_memory import RISE_BYTES, FreedMemory
+from server import malloc_trim as freed_memory
+from server.malloc_trim import RISE_BYTES, FreedMemory
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 10.0
@@ -59,7 +59,7 @@ def test_what_many_threads_freed_is_really_given_back() -> None:
     """Small pieces between what is kept: the C library returns those only when it is told."""
     program = """
 import ctypes
-from server import freed_memory
+from server import malloc_trim as freed_memory
 memory = freed_memory.of_this_process()
 if memory is None:
     print("not needed")

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from bedrock import v1
 
-from server.interceptors import _guard
+from server.services.interceptors import _guard
 
 
 class Ended(Exception):

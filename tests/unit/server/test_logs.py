@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from server.logs import JsonFormatter
+from server.json_logs import JsonFormatter
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:

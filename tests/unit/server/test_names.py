@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server import names
+from server.contract import resource_names as names
 
 
 def test_what_goes_out_comes_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.offline import fold
+from server.wire.offline_cycles import fold
 
 TYPES = "user-message, user-message-withdrawn, agent-output, tool-result, run-stop"
 

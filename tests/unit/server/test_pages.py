@@ -7,8 +7,8 @@ import base64
 import msgspec
 import pytest
 
-from server.pages import Page, position_of, size_of, token_of
-from server.status import Malformed
+from server.contract.errors import Malformed
+from server.contract.pagination import Page, position_of, size_of, token_of
 
 
 class Place(msgspec.Struct):

@@ -8,7 +8,7 @@ from actors.core.notifications import Durable, Fate, QueueChanged, StateChanged
 from actors.core.states import AwaitingLlm, Idle, Ledger, LlmReason, QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
-from server.settled import Settled
+from server.streams.until_settled import Settled
 from tests.unit.server.samples import STATES, record
 
 SETTLED = {"idle", "error", "context_exhausted", "completed", "failed", "awaiting_tool_approval"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
-from actors.requests import Spawn, Spawned, SpawnTask
+from actors.messages.commands import Spawn, Spawned, SpawnTask
 from server import spawning
 from tests.unit.server.samples import FACTS, MESSAGE
 

@@ -13,9 +13,9 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
+from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
 from actors.ports import Fenced, RevisionTooOld, SlugTaken, StoreDamaged, StoreUnavailable, StoreUnusable
-from actors.requests import EtagMismatch, Expired, Invalid, NotFound
-from server.status import (
+from server.contract.errors import (
     CODES,
     DOMAIN,
     FIELDS,
@@ -155,7 +155,7 @@ def test_a_slug_that_the_store_finds_taken_is_the_same_refusal() -> None:
 def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, "server.status"):
+    with caplog.at_level(logging.ERROR, "server.contract.errors"):
         status = status_of(error)
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     wire = status.SerializeToString()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from server.wakeups import AT_ONCE, EVENTS_PAUSE_SECONDS, LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
+from server.streams.wakeups import AT_ONCE, EVENTS_PAUSE_SECONDS, LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
 
 WATCHERS = 100
 THREADS = 4

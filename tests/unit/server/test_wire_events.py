@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 from bedrock import v1
 
+from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind
@@ -34,12 +35,11 @@ from actors.core.notifications import (
 from actors.core.states import AgentReport, AgentSucceeded, ApprovalKind
 from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
-from actors.store.memory import MemoryStore
-from actors.system import SystemClock
-from server.frames import Frames
-from server.limits import REPORT_CHARS
+from actors.runtime.system_clock import SystemClock
+from server.contract.limits import REPORT_CHARS
+from server.streams.encoding import Frames
+from server.wire.conversation_messages import conversation, state_of, summary_of
 from server.wire.events import event, needs_record, output_delta, text_delta
-from server.wire.states import conversation, state_of, summary_of
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 
 CYCLE = "conversations/c/requestCycles/c:3"

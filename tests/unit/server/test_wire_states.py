@@ -8,7 +8,7 @@ import pytest
 from bedrock import v1
 
 from actors.core.states import Idle, LlmRequesting, Phase
-from server.wire.states import conversation, pending_approvals, present, state_of, summary_of
+from server.wire.conversation_messages import conversation, pending_approvals, present, state_of, summary_of
 from tests.unit.server.samples import FACTS, STATES, record
 
 RUN = "conversations/c/requestCycles/c:3"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.bash.arguments import MAX_COMMAND_BYTES
+from actors.adapters.tools.bash.job_registry import JobBook
+from actors.adapters.tools.bash.output_text import shown_command
+from actors.adapters.tools.bash.tool import BashTool
 from actors.core.context import Mode
 from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientError
-from actors.tools.bash.answers import shown_command
-from actors.tools.bash.job_book import JobBook
-from actors.tools.bash.request import MAX_COMMAND_BYTES
-from actors.tools.bash.tool import BashTool
 
 
 def run(call: Any, **arguments: Any) -> Any:

@@ -15,6 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.adapters.tools.bash import job
+from actors.adapters.tools.bash import job_registry as job_book
+from actors.adapters.tools.bash import tool as bash
+from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports import (
@@ -28,9 +32,6 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
-from actors.tools.bash import job, job_book
-from actors.tools.bash import tool as bash
-from actors.tools.registry import StandardToolbox
 
 BOUND = 30.0
 EXITED = ProcessEnd(0, None, b"all\n", b"", 0, 12, ())

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors.tools.bash.request import Kill, Peek, Request, Spawn, Wait, request
-from actors.tools.refusal import Refused
+from actors.adapters.tools.bash.arguments import Kill, Peek, Request, Spawn, Wait, request
+from actors.adapters.tools.refusal import Refused
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.tools.workers import beneath
+from actors.adapters.tools.workers.patching import safe_open as beneath
 
 
 def has_openat2() -> bool:

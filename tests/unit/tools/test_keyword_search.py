@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.tools import keyword_search as tool
+from actors.adapters.tools.keyword_search import KeywordSearchTool, shown
+from actors.adapters.tools.workers import keyword_search as worker
+from actors.adapters.tools.workers.keyword_search import KeywordSearch, TooMuch
 from actors.ports import Aside, NoAnswer, Purpose, ToolTransientError
-from actors.tools import keyword_search as tool
-from actors.tools.keyword_search import KeywordSearchTool, shown
-from actors.tools.workers import keyword_search as worker
-from actors.tools.workers.keyword_search import KeywordSearch, TooMuch
 
 
 @pytest.fixture

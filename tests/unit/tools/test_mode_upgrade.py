@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.tools.request_mode_upgrade import GRANTED, HOW_TO_ASK, NOT_NEEDED, SPEC, ModeUpgradeTool, hint
 from actors.core.context import Mode
-from actors.core.rules.rounds import REQUEST_MODE_UPGRADE
+from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE
 from actors.ports import ProcessEnd, ToolInputInvalid
-from actors.tools.mode_upgrade import GRANTED, HOW_TO_ASK, NOT_NEEDED, SPEC, ModeUpgradeTool, hint
-from actors.tools.registry import StandardToolbox
 
 
 def end(output: str, exit_code: int | None = 1, tail: str = "") -> ProcessEnd:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.clipboards import Clipboards
+from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, PatchTool
+from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK
 from actors.core.context import Mode
 from actors.ports import ToolInputInvalid, ToolTransientError
-from actors.tools.clipboards import Clipboards
-from actors.tools.mode_upgrade import HOW_TO_ASK
-from actors.tools.patch import MAX_INPUT, MAX_PATCHES, PatchTool
-from actors.tools.registry import StandardToolbox
 
 PATCHES = [{"operation": "overwrite", "newText": "ä"}]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.tools.workers import patch_diff
-from actors.tools.workers.patch_diff import Edit, unified
+from actors.adapters.tools.workers.patching import diff as patch_diff
+from actors.adapters.tools.workers.patching.diff import Edit, unified
 
 TEN = "".join(f"{number}\n" for number in range(10))
 

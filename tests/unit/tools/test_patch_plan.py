@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.tools.workers import patch_plan
-from actors.tools.workers.patch_plan import Plan, Refused, plan, reindented
+from actors.adapters.tools.workers.patching import plan as patch_plan
+from actors.adapters.tools.workers.patching.plan import Plan, Refused, plan, reindented
 
 
 def apply(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> Plan:

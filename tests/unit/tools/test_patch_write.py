@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from actors.tools.workers import beneath, patch_write
-from actors.tools.workers.patch_plan import MAX_FILE, Refused
-from actors.tools.workers.patch_write import change
+from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import write as patch_write
+from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
+from actors.adapters.tools.workers.patching.write import change
 
 Snapshot = dict[str, tuple[int, bytes | str | None]]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from actors.adapters.tools.read_file import ReadFileTool
 from actors.ports import ProcessStartFailed, ToolTransientError
-from actors.tools.read_file import ReadFileTool
 
 
 def run(call: Any, **arguments: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.tools.read_image import ReadImageTool
+from actors.adapters.tools.workers import read_image
+from actors.adapters.tools.workers.read_file import Unreadable
 from actors.core.content import Image
 from actors.ports import ImageInvalid, ImagesUnavailable, ToolTransientError
-from actors.tools.read_image import ReadImageTool
-from actors.tools.workers import read_image
-from actors.tools.workers.read_file import Unreadable
 
 DATA = b"\x89PNG\r\n\x00\xff"
 

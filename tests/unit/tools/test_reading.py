@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.tools.workers import read_file as worker
+from actors.adapters.tools.workers import read_file as worker
 
 
 def read(path: Path, offset: int = 1, limit: int = 2000) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import ToolGroup
 from actors.ports import ToolInputInvalid
-from actors.tools.registry import StandardToolbox
 
 toolbox = StandardToolbox()
 

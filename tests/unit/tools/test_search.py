@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from actors.tools import search as tool
-from actors.tools.search import SearchTool
-from actors.tools.workers import candidates, search, texts, walking
-from actors.tools.workers.search import Search, Unsearchable
+from actors.adapters.tools import search as tool
+from actors.adapters.tools.search import SearchTool
+from actors.adapters.tools.workers import search
+from actors.adapters.tools.workers.search import Search, Unsearchable
+from actors.adapters.tools.workers.searching import prefilter as candidates
+from actors.adapters.tools.workers.searching import text_files as texts
+from actors.adapters.tools.workers.searching import walk as walking
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from actors.tools.workers.literals import FOLDED, required
+from actors.adapters.tools.workers.searching.literals import FOLDED, required
 
 
 @pytest.mark.parametrize(

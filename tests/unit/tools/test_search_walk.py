@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.tools.workers import ignoring, patterns, walking
-from actors.tools.workers.walking import Walk
+from actors.adapters.tools.workers.searching import gitignore as ignoring
+from actors.adapters.tools.workers.searching import patterns
+from actors.adapters.tools.workers.searching import walk as walking
+from actors.adapters.tools.workers.searching.walk import Walk
 
 
 def grow(root: Path, *names: str) -> None:

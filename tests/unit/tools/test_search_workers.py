@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.tools import search, workers
+from actors.adapters.tools.program_launch import directory_of
 from actors.ports import ToolTransientError
-from actors.tools import search, workers
-from actors.tools.launching import directory_of
 
 LIBRARIES = {"patterns": search.LIBRARIES}
 """What a worker imports of what is installed; its tools hand it over."""
 
-PACKAGE = "actors.tools.workers"
+PACKAGE = "actors.adapters.tools.workers"
 
-MODULES = sorted(Path(workers.__path__[0]).glob("*.py"))
+MODULES = sorted(Path(workers.__path__[0]).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -39,20 +39,27 @@ def test_a_worker_imports_the_standard_library_its_neighbours_and_what_is_named(
 def test_a_program_starts_without_what_is_installed(name: str) -> None:
     loaded = python(f"from {PACKAGE} import {name}")
     assert {each for each in loaded if each.partition(".")[0] not in sys.stdlib_module_names} <= {
-        *("actors", "actors.tools", PACKAGE),
-        *(f"{PACKAGE}.{path.stem}" for path in MODULES),
+        *("actors", "actors.adapters", "actors.adapters.tools"),
+        *map(module_name, MODULES),
     }
 
 
 def test_a_pattern_finds_its_library_behind_the_project() -> None:
     behind = [directory_of(library) for library in search.LIBRARIES]
-    assert "pathspec" in python(f"sys.path += {behind!r}; from {PACKAGE} import patterns; patterns.pattern('a')")
+    program = f"from {PACKAGE}.searching import patterns; patterns.pattern('a')"
+    assert "pathspec" in python(f"sys.path += {behind!r}; {program}")
 
 
 def test_a_library_that_is_missing_is_told() -> None:
     with pytest.raises(ToolTransientError, match="no_such_package is not installed") as failed:
         directory_of("no_such_package")
     assert not failed.value.begun
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a worker's module."""
+    parts = path.relative_to(workers.__path__[0]).with_suffix("").parts
+    return ".".join((PACKAGE, *(part for part in parts if part != "__init__")))
 
 
 def python(program: str) -> set[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.tools.bash.shell_guard import PIECE_BYTES, _pieces, check_command
-from actors.tools.refusal import Refused
+from actors.adapters.tools.bash.shell_guard import PIECE_BYTES, _pieces, check_command
+from actors.adapters.tools.refusal import Refused
 
 REFUSED_ADD = ["-A", "--all", ".", "*", "-vA", "./", "-- .", "'*'", "-v ."]
 REFUSED_PUSH = ["--force", "-f", "-uf origin main", "origin main --force"]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.tools.spawn_sub_agent import SPEC, SpawnSubAgentTool
 from actors.core.states import AgentTask
 from actors.ports import AgentsRefused, ToolContext, ToolInputInvalid
-from actors.tools.registry import StandardToolbox
-from actors.tools.spawn_sub_agent import SPEC, SpawnSubAgentTool
 
 toolbox = StandardToolbox()
 

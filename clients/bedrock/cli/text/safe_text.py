@@ -1,8 +1,9 @@
 """Untrusted text made safe to print.
 
 Whatever comes from a server, a model, a tool, a file system or a command line is a plain `str`. What may be printed as
-it is has the type `SafeText`, which only this module and the colours of `bedrock.cli.paint` make. Output functions take
-`SafeText`, so mypy refuses text that nobody has cleaned; the streams of `bedrock.cli.text.safe_streams` clean the rest.
+it is has the type `SafeText`, which only this module and the colours of `bedrock.cli.text.style` make. Output functions
+take `SafeText`, so mypy refuses text that nobody has cleaned; the streams of `bedrock.cli.text.safe_streams` clean the
+rest.
 """
 
 from __future__ import annotations

@@ -1,0 +1,225 @@
+"""Images in the store, decoded by worker processes in the sandbox, two at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from actors.core.content import Image
+from actors.core.context import Mode
+from actors.ports import (
+    Attachment,
+    CancelToken,
+    ImageInvalid,
+    ImagesUnavailable,
+    ImageView,
+    Launch,
+    ProcessEnd,
+    ProcessLimits,
+    ProcessStartFailed,
+    Sandbox,
+    SandboxUnavailable,
+    Store,
+)
+from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
+
+AT_ONCE = 2
+"""Images that are decoded at the same time, in the whole process."""
+
+LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
+"""Of one worker. An image of the greatest size, in the most wasteful format, takes about 700 MB."""
+
+OUTPUT_BYTES = 8 << 20
+"""More than a worker writes: half of it holds the largest view."""
+
+VIEW_KIND = "view1"
+"""Part of a view's id. Another way to derive views gets another one, so that a stored view never changes."""
+
+KNOWN_SIZES = 10_000
+"""Views whose size is remembered."""
+
+PROGRAM = (
+    "import sys; sys.path.insert(0, {root!r}); sys.path.append({pillow!r}); "
+    "from actors.adapters.images import worker; worker.main(sys.argv[1:])"
+)
+
+FAILED = "the process that looks at images failed"
+CANCELLED = "looking at the image was cancelled"
+
+
+class Seen(Struct, frozen=True):
+    """What a worker says of an image."""
+
+    image: Image
+    view: Attachment
+
+
+class SandboxedImages:
+    """Implements ports.Images. Any thread. Owns nothing but what `ingest` and `view` are waiting for."""
+
+    def __init__(self, store: Store, sandbox: Sandbox) -> None:
+        self._store = store
+        self._sandbox = sandbox
+        self._places = Places(AT_ONCE)
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+        """See Images. Each conversation keeps its own copy, and loses it with everything else of it."""
+        if len(data) > MAX_IMAGE_BYTES:
+            raise ImageInvalid(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
+        name = content_name(data)
+        kept = self._store.attachment(conversation_id, name)
+        if kept is not None:
+            return Image(name, kept.media_type, kept.width, kept.height)
+        seen = self._look(data, name, cancel)
+        image = seen.image
+        # The view first: an original that is there has its view.
+        self._store.put_attachment(conversation_id, seen.view)
+        self._store.put_attachment(conversation_id, Attachment(name, image.media_type, data, image.width, image.height))
+        return image
+
+    def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
+        """See Images."""
+        view = self._store.attachment(conversation_id, view_name(image.attachment))
+        if view is None:
+            original = self._store.attachment(conversation_id, image.attachment)
+            if original is None:
+                return None
+            try:
+                view = self._look(original.data, original.id, cancel).view
+            except ImageInvalid:
+                return None
+            self._store.put_attachment(conversation_id, view)
+        return ImageView(view.media_type, view.data)
+
+    def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
+        """See Images. Remembered per conversation: another one may have a view of an earlier release."""
+        key = f"{conversation_id}/{image.attachment}"
+        with self._lock:
+            known = self._sizes.get(key)
+        if known is not None:
+            return known
+        view = self.view(conversation_id, image, cancel)
+        size = 0 if view is None else len(view.data)
+        with self._lock:
+            self._sizes[key] = size
+            if len(self._sizes) > KNOWN_SIZES:
+                self._sizes.popitem(last=False)
+        return size
+
+    def _look(self, data: bytes, name: str, cancel: CancelToken) -> Seen:
+        """Decode it in a worker. Raises ImageInvalid or ImagesUnavailable."""
+        with self._places.taken(cancel):
+            end = self._run(data, cancel)
+        if cancel.cancelled:
+            raise ImagesUnavailable(CANCELLED)
+        verdict, _, rest = end.head.partition(b"\n")
+        if verdict == b"error":
+            raise ImageInvalid(rest.decode(errors="replace"))
+        if verdict == b"ok" and end.exit_code == 0 and not end.cut_bytes:
+            return _seen(rest, name)
+        if end.limit or end.exit_code is None:
+            raise ImageInvalid("takes too much time or memory to decode")
+        raise ImagesUnavailable(FAILED)
+
+    def _run(self, data: bytes, cancel: CancelToken) -> ProcessEnd:
+        try:
+            running = self._sandbox.start(self._launch(data), lambda output: None)
+        except (ProcessStartFailed, SandboxUnavailable) as failed:
+            raise ImagesUnavailable(f"the process that looks at images could not be started: {failed}") from failed
+        kill = running.kill
+        cancel.on_cancel(kill)
+        try:
+            return running.wait()
+        finally:
+            cancel.forget(kill)
+
+    def _launch(self, data: bytes) -> Launch:
+        restricted = self._sandbox.report.restriction_available
+        program = PROGRAM.format(root=str(Path(__file__).parents[3]), pillow=_home_of_pillow())
+        return Launch(
+            argv=(sys.executable, "-I", "-S", "-c", program, str(MAX_IMAGE_PIXELS)),
+            cwd="/",
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            mode=Mode.RESTRICTED if restricted else Mode.UNRESTRICTED,
+            limits=LIMITS,
+            stdin=data,
+            output_bytes=OUTPUT_BYTES,
+        )
+
+
+class Places:
+    """As many at a time as there are places; who waits for one can be told to stop. Any thread."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, cancel: CancelToken) -> Iterator[None]:
+        """Hold a place. Raises ImagesUnavailable if it is cancelled before there is one."""
+        wake = self._wake
+        cancel.on_cancel(wake)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._free or cancel.cancelled)
+                if cancel.cancelled:
+                    raise ImagesUnavailable(CANCELLED)
+                self._free -= 1
+        finally:
+            cancel.forget(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def content_name(data: bytes) -> str:
+    """The id of an original: its content hash."""
+    return f"sha256-{hashlib.sha256(data).hexdigest()}"
+
+
+def view_name(original: str) -> str:
+    """The id of an original's view."""
+    return f"{original}.{VIEW_KIND}"
+
+
+def _seen(answer: bytes, name: str) -> Seen:
+    """Read what a worker wrote, in which a hostile image may have had a hand. Raises ImagesUnavailable."""
+    line, _, view = answer.partition(b"\n")
+    try:
+        facts = json.loads(line)
+        width, height = map(int, facts["size"])
+        view_width, view_height = map(int, facts["view_size"])
+        media_type, view_type = facts["media_type"], facts["view_type"]
+    except (ValueError, KeyError, TypeError):
+        raise ImagesUnavailable(FAILED) from None
+    if media_type not in IMAGE_TYPES or view_type not in IMAGE_TYPES[:2] or not view:
+        raise ImagesUnavailable(FAILED)
+    image = Image(name, media_type, width, height)
+    return Seen(image, Attachment(view_name(name), view_type, view, view_width, view_height))
+
+
+def _home_of_pillow() -> str:
+    """Where it is imported from; it is not imported here."""
+    found = find_spec("PIL")
+    if found is None or found.origin is None:
+        raise ImagesUnavailable("the package pillow is not installed with the server")
+    return str(Path(found.origin).parents[1])

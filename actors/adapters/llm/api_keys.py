@@ -1,0 +1,148 @@
+"""The key of a provider, where a command prints it: run at first use, kept, and run again when the key is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from actors.adapters.llm.provider import ProviderConfig, Secret
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports.resources import lacking, no_room
+
+#: What a command may take; a person may have to unlock something.
+COMMAND_SECONDS = 60.0
+#: Bytes of a key.
+_MAX_KEY = 16 << 10
+
+
+class Keys:
+    """Keys of one provider. Any thread; whoever needs the key first runs the command, the others wait for it."""
+
+    def __init__(self, provider: ProviderConfig) -> None:
+        self._provider = provider
+        self._changed = threading.Condition()
+        self._key: Secret | None = None
+        self._running = False
+        self._failures = 0
+        self._failure: str | LlmFailure = ""
+
+    def armed(self, cancel: CancelToken) -> ProviderConfig:
+        """The provider with its key in place.
+
+        May block for as long as the command takes; a cancel ends that at once, and the command with it. Raises
+        ModelFailed (AUTH) if the command gives no key, and ModelAborted. What a command prints is never shown.
+        """
+        if not self._provider.api_key_command:
+            return self._provider
+        cancel.on_cancel(self._wake)
+        try:
+            return replace(self._provider, api_key=self._obtained(cancel))
+        finally:
+            cancel.forget(self._wake)
+
+    def renewed(self, refused: Secret, cancel: CancelToken) -> bool:
+        """Whether there is another key than the one that was refused; may run the command, as `armed` does."""
+        if not self._provider.api_key_command:
+            return False
+        with self._changed:
+            if self._key == refused:
+                self._key = None
+        try:
+            return self.armed(cancel).api_key != refused
+        except (ModelFailed, ModelAborted):
+            return False  # the refusal says more
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _obtained(self, cancel: CancelToken) -> Secret:
+        with self._changed:
+            failures = self._failures
+            while self._running and not cancel.cancelled:
+                self._changed.wait()
+            if cancel.cancelled:
+                raise ModelAborted
+            if self._key is not None:
+                return self._key
+            if self._failures != failures:
+                raise self._failed(self._failure)  # the run that was waited for failed for all
+            self._running = True
+        key: Secret = Secret()
+        failure: str | LlmFailure = "could not be run"
+        try:
+            key, failure = _run(self._provider.api_key_command, cancel)
+        finally:
+            with self._changed:
+                self._running = False
+                if key:
+                    self._key = key
+                elif not cancel.cancelled:
+                    self._failures += 1
+                    self._failure = failure
+                self._changed.notify_all()
+        if cancel.cancelled:
+            raise ModelAborted
+        if not key:
+            raise self._failed(failure)
+        return key
+
+    def _failed(self, text: str | LlmFailure) -> ModelFailed:
+        if isinstance(text, LlmFailure):
+            return ModelFailed(text)
+        name = self._provider.name
+        return ModelFailed(LlmFailure(ErrorKind.AUTH, f"Authentication failed at {name}: its api_key_command {text}."))
+
+
+def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
+    """What the command prints, or an empty secret and what went wrong: with the command, or with this process."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        if text := lacking(error):
+            return Secret(), no_room(text)
+        return Secret(), "cannot be started: is its program there, by its full path or on PATH?"
+
+    def kill() -> None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    overdue = threading.Event()
+
+    def expire() -> None:
+        overdue.set()
+        kill()
+
+    late = threading.Timer(COMMAND_SECONDS, expire)
+    late.daemon = True
+    with process:
+        cancel.on_cancel(kill)
+        try:
+            late.start()
+            assert process.stdout is not None  # noqa: S101 - it was asked for
+            printed = process.stdout.read(_MAX_KEY + 1)
+            if len(printed) > _MAX_KEY:
+                return Secret(), "printed too much for a key"
+            process.wait()
+        finally:
+            late.cancel()
+            cancel.forget(kill)
+            kill()
+    if overdue.is_set():
+        return Secret(), f"took longer than {COMMAND_SECONDS:g} s"
+    if process.returncode:
+        return Secret(), f"ended with exit code {process.returncode}"
+    key = printed.decode("utf-8", "replace").strip()
+    return Secret(key), "" if key else "printed nothing"

@@ -1,0 +1,153 @@
+"""The models that this server offers: which provider answers to which name, and how much fits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.adapters.llm.demo.demo_model import DEMO, DemoModel
+from actors.adapters.llm.discovery import Discovery
+from actors.adapters.llm.http_model import HttpModel
+from actors.adapters.llm.http_request import Exchange, Wire
+from actors.adapters.llm.model_limits import known_limits, stated_by_operator
+from actors.adapters.llm.model_list import ModelList
+from actors.adapters.llm.protocols.anthropic import request as anthropic
+from actors.adapters.llm.protocols.anthropic.response import AnthropicReader
+from actors.adapters.llm.protocols.openai_chat import request as openai_chat
+from actors.adapters.llm.protocols.openai_chat.response import OpenAiChatReader
+from actors.adapters.llm.protocols.openai_responses import request as openai_responses
+from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
+from actors.adapters.llm.protocols.rendering import TurnCache
+from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
+from actors.adapters.llm.routing import Router, Server
+from actors.adapters.llm.transport.http import Transport
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import CancelToken, Model, ModelInfo
+
+_WIRES = {
+    ANTHROPIC: Wire(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
+    OPENAI_CHAT: Wire(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
+    OPENAI_RESPONSES: Wire(
+        openai_responses.PATH, openai_responses.turn_of, openai_responses.body_of, OpenAiResponsesReader
+    ),
+}
+
+
+class Catalog:
+    """Implements ports.ModelCatalog over configured providers. Any thread; only `learn` waits.
+
+    `default` names a served model, else it is the first provider's default, else the demo; none where the servers list
+    others than what was presumed. `small` names the model for
+    all small requests, or is "none", else it is that of the provider that a conversation talks to anyhow: nobody else
+    gets to read what is said in it. `models` is what an operator says about models by the beginnings of their names.
+    Raises ValueError, naming the setting first, for a default or small model that nobody can serve and for what cannot
+    be said about a model; also for two providers of one name.
+    """
+
+    def __init__(
+        self,
+        providers: Sequence[ProviderConfig] = (),
+        *,
+        default: str = "",
+        small: str = "",
+        models: Mapping[str, Any] | None = None,
+        pace: float = 0.03,
+    ) -> None:
+        names = [provider.name for provider in providers]
+        if len(set(names)) != len(names):
+            raise ValueError("two providers have the same name")
+        exchanges = [Exchange(provider, Transport(provider)) for provider in providers]
+        self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in exchanges])
+        self._operator = stated_by_operator(models or {})
+        self._turns = TurnCache()
+        self._demo = DemoModel(pace)
+        self._find = functools.lru_cache(maxsize=256)(self._found)
+        self._model = functools.lru_cache(maxsize=256)(self._made)
+        self._chosen = default
+        if self.default:
+            self._check("default_model", self.default)
+        self._small = small
+        if small not in ("", NO_MODEL):
+            self._check("small_model", small)
+
+    @property
+    def default(self) -> str:
+        """See ports.ModelCatalog. A presumed one is replaced by the next provider's once a server lists others."""
+        servers = self._router.servers
+        otherwise = "" if any(server.refuted for server in servers) else DEMO
+        return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
+
+    def get(self, name: str) -> Model | None:
+        """See ports.ModelCatalog. Where several providers are as good, the first."""
+        return self._find(name, self._router.generation)
+
+    def offers(self, name: str) -> bool:
+        """See ports.ModelCatalog."""
+        return self._set(name) or self._router.route(name) is not None
+
+    def undecided(self, name: str) -> bool:
+        """See ports.ModelCatalog."""
+        return not self._set(name) and self._router.undecided(name)
+
+    def learn(self, name: str, cancel: CancelToken) -> None:
+        """See ports.ModelCatalog."""
+        self._router.learn(name, cancel)
+
+    def refusal(self, name: str) -> LlmFailure:
+        """See ports.ModelCatalog."""
+        text = self._router.refusal(name, [info.name for info in self.list()])
+        return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
+
+    def list(self) -> tuple[ModelInfo, ...]:
+        """The models known by name, the default first, the demo last. A provider may serve more (`models = ["*"]`)."""
+        names = dict.fromkeys(filter(None, (self.default,)))
+        for server in self._router.servers:
+            provider = server.provider
+            names |= dict.fromkeys(filter(None, (server.default, *_spelled(provider), provider.small_model)))
+            names |= dict.fromkeys(server.listed.names or () if server.lists else ())
+        names.pop(DEMO, None)
+        models = (self.get(name) for name in (*names, DEMO))
+        return tuple(model.info for model in models if model is not None)
+
+    def small(self, name: str) -> Model | None:
+        """See ports.ModelCatalog."""
+        if self._small:
+            return None if self._small == NO_MODEL else self.get(self._small)
+        if name == DEMO:
+            return self._demo
+        server = self._router.presumed(name)
+        chosen = server.provider.small_model if server else ""
+        return self._model(chosen, server) if server and chosen else None
+
+    def forget(self, conversation_id: str) -> None:
+        """See ports.ModelCatalog."""
+        self._turns.forget(conversation_id)
+
+    def _set(self, name: str) -> bool:
+        """Whether nobody has to be asked about this name, since whoever wrote the settings knows."""
+        return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
+
+    def _check(self, setting: str, name: str) -> None:
+        """A server that lists its models is not asked at start: it may come up later."""
+        if self.get(name) is None and not self._router.undecided(name):
+            raise ValueError(f"{setting}: no provider serves {name}")
+
+    def _found(self, name: str, generation: int) -> Model | None:
+        if name == DEMO:
+            return self._demo
+        server = self._router.presumed(name)
+        return self._model(name, server) if server else None
+
+    def _made(self, name: str, server: Server) -> Model:
+        wire = _WIRES[server.provider.protocol]
+        return HttpModel(name, server.exchange, server.discovery, wire=wire, operator=self._operator, turns=self._turns)
+
+
+def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
+    """The names that a provider's settings spell out, and the known ones that its patterns cover."""
+    spelled = [name for name in provider.models if not name.endswith("*")]
+    patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
+    spoken = {provider.protocol, OPENAI_CHAT} if provider.protocol == OPENAI_RESPONSES else {provider.protocol}
+    known = [name for name, row in known_limits().items() if row.protocol in spoken]
+    return (*spelled, *(name for name in known if name.startswith(tuple(patterns))))

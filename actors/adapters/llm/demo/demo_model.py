@@ -1,0 +1,95 @@
+"""The demo model: scripted, without key or network, so that everybody can see the real machine at work.
+
+What it says follows from the conversation alone (see `demo_script`); what it does is real: its text streams, its tool
+calls run or ask, its staged failure is retried, and all of it can be cancelled.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from actors.adapters.llm.demo.demo_side_queries import aside_scene
+from actors.adapters.llm.demo.script import Scene, scene_for, words_of
+from actors.adapters.llm.demo.sub_agent import sub_agent_scene
+from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_id
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import (
+    CancelToken,
+    ModelAborted,
+    ModelAnswer,
+    ModelFailed,
+    ModelInfo,
+    ModelRequest,
+    ModelSink,
+    Purpose,
+)
+
+#: The model's name; always served.
+DEMO = "demo"
+
+_WINDOW = 64_000
+_OUTPUT = 4_000
+_WORD = re.compile(r"\s*\S+|\s+")
+_CHARS_PER_TOKEN = 4
+
+
+class DemoModel:
+    """Implements ports.Model by a script. Any thread."""
+
+    def __init__(self, pace: float = 0.03) -> None:
+        """`pace`: seconds between two words; 0 for tests."""
+        self.info = ModelInfo(
+            name=DEMO,
+            display_name="Demo (scripted)",
+            provider=DEMO,
+            protocol=DEMO,
+            context_window=_WINDOW,
+            max_output=_OUTPUT,
+            usable_window=_WINDOW - _OUTPUT,
+        )
+        self._pace = pace
+
+    def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """See ports.Model."""
+        if cancel.cancelled:
+            raise ModelAborted
+        scene = _scene(request)
+        sink.started()
+        self._say(scene.reasoning, scene, sink, cancel, reasoning=True)
+        self._say(scene.text, scene, sink, cancel, reasoning=False)
+        if scene.fails:
+            raise ModelFailed(LlmFailure(ErrorKind.SERVER_ERROR, scene.fails))
+        content = _content(scene, request)
+        return ModelAnswer(content, end_turn=not scene.calls, usage=_usage(request, content))
+
+    def _say(self, text: str, scene: Scene, sink: ModelSink, cancel: CancelToken, *, reasoning: bool) -> None:
+        for word in _WORD.findall(text):
+            if cancel.wait(self._pace * scene.tempo):
+                raise ModelAborted
+            sink.text(word, reasoning=reasoning)
+        if cancel.cancelled:
+            raise ModelAborted
+
+
+def _scene(request: ModelRequest) -> Scene:
+    if request.purpose is not Purpose.CONVERSATION:
+        return aside_scene(request)
+    is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
+    return sub_agent_scene(request) if is_sub_agent else scene_for(request)
+
+
+def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
+    blocks: list[Content] = [Reasoning(scene.reasoning, DEMO, DEMO)] if scene.reasoning else []
+    blocks.append(Text(scene.text))
+    for index, (name, arguments) in enumerate(scene.calls):
+        blocks.append(ToolUse(call_id(request.request_id, index), name, msgspec.json.encode(arguments).decode()))
+    return tuple(blocks)
+
+
+def _usage(request: ModelRequest, content: tuple[Content, ...]) -> Usage:
+    """A rough count; nobody bills for it."""
+    tools = sum(len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in request.tools)
+    read = len(request.system) + tools + sum(len(words_of(block)) for turn in request.turns for block in turn.content)
+    return Usage(read // _CHARS_PER_TOKEN, sum(map(len, map(words_of, content))) // _CHARS_PER_TOKEN)

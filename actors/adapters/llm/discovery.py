@@ -1,0 +1,168 @@
+"""What a server tells about its models: asked by the requests to a model until it is known, and believed for good."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from actors.adapters.llm.http_request import Exchange
+from actors.adapters.llm.model_limits import Price, Stated
+from actors.adapters.llm.protocols.answer_builder import counted
+from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.transport.connections import TransportFailed
+from actors.core.errors import ErrorKind
+from actors.ports import CancelToken, ModelAborted, ModelFailed
+
+log = logging.getLogger(__name__)
+
+#: A request waits for this, so it is short; a server that is slow to tell is asked again by a later request.
+PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
+#: Seconds before a server that could not be asked is asked again.
+AGAIN_SECONDS = 60.0
+#: Bytes of a list of models.
+_MAX_LIST = 16 << 20
+
+
+class _Meta(Struct):
+    n_ctx: Any = None
+
+
+class _Architecture(Struct):
+    input_modalities: Any = None
+
+
+class _Entry(Struct):
+    """A model as llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio list it; each tells something else."""
+
+    id: Any = None
+    name: Any = None
+    aliases: Any = None
+    type: Any = None
+    loaded_context_length: Any = None
+    meta: _Meta | None = None
+    max_model_len: Any = None
+    context_length: Any = None
+    max_input_tokens: Any = None
+    max_tokens: Any = None
+    top_provider: dict[str, Any] | None = None
+    pricing: dict[str, Any] | None = None
+    architecture: _Architecture | None = None
+
+
+class _List(Struct):
+    data: list[_Entry] | None = None
+    models: list[_Entry] | None = None
+
+
+_LIST = msgspec.json.Decoder(_List)
+
+#: The server has no such list; others may change their mind.
+_NO_LIST = frozenset({400, 404, 405, 410, 501})
+
+
+class Discovery:
+    """Limits that one provider's server tells. Any thread; only `look` waits."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._lock = threading.Lock()
+        self._told: dict[str, Stated | None] = {}
+        self._failed_at: dict[str, float] = {}
+        self._asking: set[str] = set()
+
+    def told(self, model: str) -> Stated | None:
+        """What is known by now."""
+        return self._told.get(model)
+
+    def look(self, model: str, cancel: CancelToken) -> None:
+        """Ask the server, if nobody has or does. Never raises: whatever goes wrong, the model stays unknown."""
+        with self._lock:
+            again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
+            if model in self._told or model in self._asking or not again:
+                return
+            self._asking.add(model)
+        try:
+            self._told[model] = self._ask(model, cancel)
+        except _NotLoaded:
+            pass  # the request that asks loads it: the next one asks again
+        except (TransportFailed, ModelFailed, ModelAborted, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if not cancel.cancelled:
+                self._failed_at[model] = time.monotonic()
+                log.info("provider %s does not tell the limits of its models", self._exchange.provider.name)
+        finally:
+            with self._lock:
+                self._asking.discard(model)
+
+    def _ask(self, model: str, cancel: CancelToken) -> Stated | None:
+        """None: it tells nothing. Raises _NotLoaded, and what goes wrong."""
+        provider = self._exchange.keys.armed(cancel)
+        send = self._exchange.transport.send
+        with send("GET", provider.models_url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
+            if 200 <= reply.status < 300:
+                stated = stated_in(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
+                if provider.loaded_path and (stated is None or stated.window is None):
+                    raise _NotLoaded
+                return stated
+            if reply.status in _NO_LIST:
+                return None
+            raise TransportFailed(ErrorKind.SERVER_ERROR, f"HTTP {reply.status}")
+
+
+class _NotLoaded(Exception):
+    """The model's window is not known before the server has loaded it, for a request."""
+
+
+def stated_in(body: bytes, model: str, *, loaded: bool = False) -> Stated | None:
+    """What a list of models says about one; the only one of a list is meant whatever its name, unless the list is of
+    those that happen to be `loaded`. A name without a tag means its "latest".
+
+    Raises msgspec.DecodeError if it is no such list.
+    """
+    found = _LIST.decode(body)
+    entries = found.models if found.data is None else found.data
+    if entries is None:
+        raise msgspec.DecodeError("it is no list of models")
+    names = (model, f"{model}:latest")
+    named = [each for each in entries if any(said in names for said in (each.id, each.name, *_texts(each.aliases)))]
+    entry = next(iter(named or (entries if len(entries) == 1 and not loaded else ())), None)
+    if entry is None:
+        return None
+    provided = entry.top_provider or {}
+    windows = (
+        entry.meta and entry.meta.n_ctx, entry.max_model_len, entry.loaded_context_length, entry.context_length,
+        entry.max_input_tokens,
+    )  # fmt: skip
+    outputs = (counted(provided, "max_completion_tokens"), counted(entry.max_tokens))
+    modalities = entry.architecture and _texts(entry.architecture.input_modalities)
+    sees = "image" in modalities if modalities else None
+    stated = Stated(
+        window=next(filter(None, map(counted, windows)), None),
+        output=next(filter(None, outputs), None),
+        images=True if entry.type == "vlm" else sees,
+        price=_price(entry.pricing or {}),
+    )
+    return stated if stated != Stated() else None
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _price(pricing: dict[str, Any]) -> Price | None:
+    """OpenRouter's prices: texts, in dollars per token; negative where they vary."""
+    names = ("prompt", "completion", "input_cache_read", "input_cache_write")
+    prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
+    return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None
+
+
+def _per_million(text: object) -> float | None:
+    try:
+        dollars = float(text) if isinstance(text, str) else -1.0
+    except ValueError:
+        return None
+    return dollars * 1_000_000 if 0 <= dollars < 1 else None

@@ -1,0 +1,153 @@
+"""One attempt of one request: send, read, and say how it ended. Shared by all protocols."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm.api_keys import Keys
+from actors.adapters.llm.protocols.answer_builder import AnswerReader, Asked
+from actors.adapters.llm.protocols.json_text import repaired
+from actors.adapters.llm.provider import ProviderConfig, Secret
+from actors.adapters.llm.transport.connections import NothingLeft, TransportFailed, TransportTimedOut
+from actors.adapters.llm.transport.http import Reply, Transport
+from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.history import Turn
+from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
+from actors.ports.resources import lacking, no_room
+
+log = logging.getLogger(__name__)
+
+#: Seconds to wait for what may follow a complete answer: its usage, "[DONE]", the close.
+TAIL_SECONDS = 5.0
+
+
+class KeyRefused(ModelFailed):
+    """The provider took no key, or not this one; nothing was answered."""
+
+    def __init__(self, failure: LlmFailure, key: Secret) -> None:
+        super().__init__(failure)
+        self.key = key
+
+
+class Wire(Struct, frozen=True):
+    """One wire protocol."""
+
+    path: str
+    turn_of: Callable[[Turn, Asked], bytes]
+    """A turn as the elements of the body's last array."""
+    body_of: Callable[[Asked, Sequence[tuple[str, bytes]]], bytes]
+    """The request, given each turn's role and bytes."""
+    reader: Callable[[Asked, ModelSink], AnswerReader]
+
+
+class Exchange:
+    """Asks one provider. Any thread; keeps nothing between requests but a key that a command printed."""
+
+    def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
+        self.provider = provider
+        self.transport = transport
+        self.keys = Keys(provider)
+
+    def ask(self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        """POST `body` and read the answer.
+
+        If a key was refused and the command that printed it prints another one, that is tried, once. Raises
+        ModelFailed or ModelAborted and nothing else. Whether it was aborted is told by the token alone: what a shut
+        socket raises looks like a network error. No exception is chained, since the chain would hold the request with
+        its credentials.
+        """
+        if cancel.cancelled:
+            raise ModelAborted
+        answer, failure = self._attempt(wire, asked, body, sink, cancel)
+        if isinstance(failure, KeyRefused) and self.keys.renewed(failure.key, cancel):
+            answer, failure = self._attempt(wire, asked, body, sink, cancel)
+        if cancel.cancelled:
+            ended = answer or failure
+            raise ModelAborted(ended.usage if ended else None)
+        if answer is None:
+            raise failure or ModelFailed(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
+        return answer
+
+    def _attempt(
+        self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken
+    ) -> tuple[ModelAnswer | None, ModelFailed | None]:
+        reader = None
+        try:
+            provider = self.keys.armed(cancel)
+            reader = wire.reader(replace(asked, provider=provider), sink)
+            with self.transport.post(provider.url(wire.path), provider.request_headers(), body, cancel) as reply:
+                self._read(provider, reply, reader, sink, cancel)
+            return reader.answer(), None
+        except ModelFailed as failed:
+            return None, failed
+        except ModelAborted:
+            return None, None  # while it waited for a key
+        except NothingLeft as full:
+            return None, ModelFailed(no_room(full.text))
+        except TransportTimedOut as late:
+            return None, failures.timed_out(self.provider, late.text, reader.usage if reader else None)
+        except TransportFailed as failed:
+            return None, failures.cut_off(self.provider, failed.kind, failed.text, reader.usage if reader else None)
+        except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
+            if text := lacking(fault):
+                return None, ModelFailed(no_room(text))
+            return None, _unexpected(self.provider, fault)
+
+    def _read(
+        self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
+    ) -> None:
+        if not 200 <= reply.status < 300:
+            refusal = failures.refusal_of(provider, reply.status, reply.headers, _error_body(reply), time.time())
+            raise KeyRefused(refusal.failure, provider.api_key) if reply.status == 401 else refusal
+        if "json" in reply.headers.get("content-type", "").lower():
+            reader.whole(repaired(reply.read_all()))
+            return
+        parser = SseParser()
+        begun = False
+        try:
+            while not (reader.finished or cancel.cancelled):
+                chunk = reply.read()
+                if not chunk:
+                    return
+                for event in parser.feed(chunk):
+                    if reader.finished:
+                        return
+                    if not begun:
+                        begun = True
+                        sink.started()
+                    reader.event(SseEvent(event.name, repaired(event.data)))
+                    if excess := reader.size.excess:
+                        raise failures.too_large(provider, excess, reader.usage)
+                if reader.complete:
+                    reply.idle = TAIL_SECONDS
+        except SseTooLarge as error:
+            text = f"the answer contains {error}"
+            raise failures.cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
+        except TransportFailed:
+            if not reader.complete:
+                raise
+
+
+def _error_body(reply: Reply) -> bytes:
+    """What there is of an error's text; its status counts even if the text breaks off."""
+    reply.idle = min(reply.idle, TAIL_SECONDS)
+    try:
+        return reply.read_all(failures.MAX_ERROR_BYTES)
+    except TransportFailed:
+        return b""
+
+
+def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailed:
+    """A bug of ours. Its text may hold anything, so only type and place are told."""
+    place = traceback.extract_tb(fault.__traceback__)[-1]
+    log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
+    text = f"unexpected fault in the model adapter: {type(fault).__name__}"
+    return failures.cut_off(provider, ErrorKind.UNKNOWN, text)

@@ -1,0 +1,119 @@
+"""The names of the models that one provider's server lists: asked for only when somebody names a model that is not
+known otherwise, and kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TypeGuard
+
+import msgspec
+from msgspec import Struct
+
+from actors.adapters.llm.http_request import Exchange
+from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.transport.connections import TransportFailed
+from actors.core.errors import ErrorKind
+from actors.ports import CancelToken, ModelAborted, ModelFailed
+
+log = logging.getLogger(__name__)
+
+#: Whoever names an unknown model waits for this.
+LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
+#: Seconds before a server is asked again: its models change, and one that was down comes back.
+AGAIN_SECONDS = 10.0
+#: Bytes of a list; OpenRouter's has half a megabyte.
+_MAX_BYTES = 16 << 20
+#: Names that are kept of one list.
+_MAX_NAMES = 5_000
+
+
+class _Entry(Struct):
+    id: object = None
+    name: object = None
+    aliases: object = None
+
+
+class _List(Struct):
+    data: list[_Entry] | None = None
+    models: list[_Entry] | None = None
+
+
+_LIST = msgspec.json.Decoder(_List)
+
+
+class ModelList:
+    """One provider's list. Any thread; only `refresh` waits."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self.names: tuple[str, ...] | None = None
+        """None: the server has not told, or cannot."""
+        self.failure = ""
+        """Why it could not be had when it was asked for last, as the end of a sentence; "" if it was."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether asking again may tell something new."""
+        return time.monotonic() - self._asked_at >= AGAIN_SECONDS
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the server listed the model; Ollama's names may lack their ":latest"."""
+        return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
+
+    def refresh(self, cancel: CancelToken) -> None:
+        """Ask the server unless that was done just now; others wait for the one that asks. Never raises.
+
+        A list that was had before stays if it cannot be had now.
+        """
+        with self._lock:
+            if not self.stale:
+                return
+            names, failure = self._asked(cancel)
+            if cancel.cancelled:
+                return
+            self._asked_at = time.monotonic()
+            self.names, self.failure = names or self.names, failure
+            if failure:
+                log.info("provider %s does not list its models: %s", self._exchange.provider.name, failure)
+
+    def _asked(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
+        """The list, or None and why there is none."""
+        try:
+            return self._fetch(cancel), ""
+        except TransportFailed as failed:
+            return None, failed.text
+        except ModelFailed as failed:
+            return None, failed.failure.message.rstrip(".")
+        except ModelAborted:
+            return None, "it was not waited for"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None, "its list of models cannot be understood"
+
+    def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
+        """Raises TransportFailed, what the key's command raises, and what decoding raises."""
+        if self._exchange.provider.discover == "never":
+            raise TransportFailed(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
+        provider = self._exchange.keys.armed(cancel)
+        send = self._exchange.transport.send
+        with send("GET", provider.list_url, provider.request_headers(), b"", cancel, timeouts=LIST_TIMEOUTS) as reply:
+            if not 200 <= reply.status < 300:
+                raise TransportFailed(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
+            return listed_in(reply.read_all(_MAX_BYTES))
+
+
+def listed_in(body: bytes) -> tuple[str, ...]:
+    """The names in a server's list of models, in its order. Raises what decoding raises."""
+    told = _LIST.decode(body)
+    names: dict[str, None] = {}
+    for entry in (*(told.data or ()), *(told.models or ())):
+        aliases = entry.aliases if isinstance(entry.aliases, list) else []
+        names.update((name, None) for name in (entry.id or entry.name, *aliases) if _usable(name))
+    return tuple(names)[:_MAX_NAMES]
+
+
+def _usable(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= 200

@@ -1,0 +1,224 @@
+"""Reading an answer of Anthropic Messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm.protocols.answer_builder import (
+    ABSENT,
+    Asked,
+    ContentSize,
+    Piece,
+    Stop,
+    conclude,
+    counted,
+    is_present,
+    no_end,
+    nonsense,
+)
+from actors.adapters.llm.provider import ANTHROPIC
+from actors.adapters.llm.transport.sse import SseEvent
+from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.ports import ModelAnswer, ModelSink
+
+_INPUT = "input_tokens"
+_OUTPUT = "output_tokens"
+_CACHE_READ = "cache_read_input_tokens"
+_CACHE_WRITE = "cache_creation_input_tokens"
+
+
+class _Details(Struct):
+    category: str | None = None
+    explanation: str | None = None
+
+
+class _Message(Struct):
+    """A message_start's message, or a whole answer."""
+
+    type: str = ""
+    content: list[Raw] = []
+    stop_reason: str | None = None
+    stop_details: _Details | None = None
+    usage: Any = None
+
+
+class _Delta(Struct):
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    stop_reason: str | None = None
+    stop_details: _Details | None = None
+
+
+class _Event(Struct):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: Raw = ABSENT
+    delta: _Delta | None = None
+    usage: Any = None
+
+
+class _BlockHead(Struct):
+    """What is read of a content block."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Raw = ABSENT
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_MESSAGE = msgspec.json.Decoder(_Message)
+_BLOCK = msgspec.json.Decoder(_BlockHead)
+
+#: The others ("end_turn", "stop_sequence", and what a later version adds) end the turn.
+_STOPS = {
+    "tool_use": Stop(end_turn=False),
+    "pause_turn": Stop(end_turn=False),
+    "max_tokens": Stop(end_turn=False, truncated=True),
+    "model_context_window_exceeded": Stop(end_turn=False, truncated=True),
+}
+
+
+class _Block:
+    """A content block as it arrives."""
+
+    def __init__(self, raw: Raw, sink: ModelSink | None, size: ContentSize) -> None:
+        self._raw = bytes(raw)
+        self._head = _BLOCK.decode(self._raw)
+        self._size = size
+        size.begin_block()
+        self._text = Piece(sink, size, reasoning=self._head.type == "thinking")
+        self._input: list[str] = []
+        self._signature: str | None = None
+        self._text.add(self._head.thinking if self._head.type == "thinking" else self._head.text)
+
+    def add(self, delta: _Delta) -> None:
+        self._text.add(delta.text)
+        self._text.add(delta.thinking)
+        if delta.partial_json:
+            self._input.append(delta.partial_json)
+            self._size.add(delta.partial_json)
+        if delta.signature:
+            self._signature = delta.signature
+
+    def content(self, model: str) -> Content | None:
+        """The block in the machine's terms; None for what it has no use for."""
+        head = self._head
+        match head.type:
+            case "text":
+                return Text(self._text.text) if self._text.text else None
+            case "thinking":
+                return Reasoning(self._text.text, ANTHROPIC, model, self._thinking())
+            case "redacted_thinking":
+                return Reasoning("", ANTHROPIC, model, self._raw.decode())
+            case "tool_use":
+                given = bytes(head.input).decode() if is_present(head.input) else "{}"
+                return ToolUse(head.id or "", head.name or "", "".join(self._input) or given)
+            case _:
+                return None
+
+    def _thinking(self) -> str:
+        """The block to echo: byte for byte as it came whole, or put together from its deltas."""
+        if self._signature is None and self._text.text == (self._head.thinking or ""):
+            return self._raw.decode()
+        block: dict[str, Any] = msgspec.json.decode(self._raw)
+        block["thinking"] = self._text.text
+        if self._signature is not None:
+            block["signature"] = self._signature
+        return msgspec.json.encode(block).decode()
+
+
+class AnthropicReader:
+    """See answer.AnswerReader."""
+
+    def __init__(self, asked: Asked, sink: ModelSink) -> None:
+        self._asked = asked
+        self._sink = sink
+        self._blocks: dict[int, _Block] = {}
+        self._stop_reason: str | None = None
+        self._details: _Details | None = None
+        self._counts: dict[str, int] | None = None
+        self.complete = False
+        self.size = ContentSize()
+
+    @property
+    def finished(self) -> bool:
+        return self.complete
+
+    def event(self, event: SseEvent) -> None:
+        try:
+            decoded = _EVENT.decode(event.data)
+            self._take(decoded.type or event.name, decoded, event.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise nonsense(self._asked, self.usage) from None
+
+    def _take(self, kind: str, event: _Event, data: bytes) -> None:
+        match kind:
+            case "message_start" if event.message:
+                self._count(event.message.usage)
+            case "content_block_start":
+                self._blocks[event.index] = _Block(event.content_block, self._sink, self.size)
+            case "content_block_delta" if event.delta and event.index in self._blocks:
+                self._blocks[event.index].add(event.delta)
+            case "message_delta":
+                self._count(event.usage)
+                if event.delta is not None:
+                    self._stopped(event.delta.stop_reason, event.delta.stop_details)
+            case "message_stop":
+                if self._stop_reason is None:
+                    raise no_end(self._asked, self.usage)
+                self.complete = True
+            case "error":
+                raise failures.stream_error_of(self._asked.provider, data, self.usage)
+            case _:
+                pass  # pings, stops of blocks, and whatever a later version adds
+
+    def whole(self, body: bytes) -> None:
+        try:
+            message = _MESSAGE.decode(body)
+            if message.type == "error":
+                raise failures.stream_error_of(self._asked.provider, body)
+            self._blocks = {index: _Block(raw, None, self.size) for index, raw in enumerate(message.content)}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise nonsense(self._asked) from None
+        self._count(message.usage)
+        self._stopped(message.stop_reason, message.stop_details)
+        self.complete = message.stop_reason is not None
+
+    def answer(self) -> ModelAnswer:
+        if not self.complete:
+            raise no_end(self._asked, self.usage)
+        model = self._asked.info.name
+        blocks = (self._blocks[index].content(model) for index in sorted(self._blocks))
+        stop = _STOPS.get(self._stop_reason or "", Stop())
+        if self._stop_reason == "refusal":
+            details = self._details or _Details()
+            stop = Stop(refusal=True, said=details.explanation or details.category or "")
+        return conclude(self._asked, tuple(block for block in blocks if block is not None), stop, self.usage)
+
+    def _stopped(self, reason: str | None, details: _Details | None) -> None:
+        self._stop_reason = reason or self._stop_reason
+        self._details = details or self._details
+
+    def _count(self, usage: object) -> None:
+        """Counts are cumulative; what is absent stands as it was."""
+        if not isinstance(usage, dict):
+            return
+        found = {field: counted(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
+        self._counts = (self._counts or {}) | {field: count for field, count in found.items() if count is not None}
+
+    @property
+    def usage(self) -> Usage | None:
+        if self._counts is None:
+            return None
+        counts = (self._counts.get(field, 0) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE))
+        return self._asked.priced(Usage(*counts))

@@ -1,0 +1,198 @@
+"""Rendering of turns that all protocols share."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.core.content import (
+    Content,
+    Image,
+    SubAgentComplete,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolResult,
+    ToolSuccess,
+    ToolUse,
+)
+from actors.core.history import Turn
+from actors.ports import ImageView
+
+ENCODER = msgspec.json.Encoder()
+
+
+def is_result(block: Content) -> TypeGuard[ToolResult]:
+    return isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
+
+
+def failed(result: ToolResult) -> bool:
+    """Whether the model is told that the call failed."""
+    match result:
+        case ToolSuccess():
+            return False
+        case SubAgentComplete():
+            return not result.success
+        case ToolError() | ToolCancelled():
+            return True
+
+
+def result_text(result: ToolResult) -> str:
+    """What the model reads of a result; never empty, since some providers refuse that."""
+    images = result.images if isinstance(result, ToolSuccess) else ()
+    parts = [result.output] if result.output.strip() else []
+    return "\n".join((*parts, *map(shown, images))) or "(no output)"
+
+
+def shown(image: Image) -> str:
+    """An image as text."""
+    return f"[image {image.media_type} {image.width}x{image.height}]"
+
+
+def view_of(image: Image, asked: Asked) -> ImageView | None:
+    """What the model sees of an image; None if `shown` has to stand in for it."""
+    return asked.request.view_of(image) if asked.info.images else None
+
+
+def pictured(result: ToolResult, asked: Asked) -> tuple[ToolResult, tuple[ImageView, ...]]:
+    """A result without the images that the model sees, and what it sees of them."""
+    if not isinstance(result, ToolSuccess) or not result.images:
+        return result, ()
+    views = [(image, view_of(image, asked)) for image in result.images]
+    hidden = tuple(image for image, view in views if view is None)
+    return replace(result, images=hidden), tuple(view for _, view in views if view is not None)
+
+
+def said(content: Iterable[Content], asked: Asked) -> list[str | ImageView]:
+    """What a user turn holds beside results: texts that are not blank, and images, in order."""
+    parts: list[str | ImageView] = []
+    for block in content:
+        if isinstance(block, Image):
+            parts.append(view_of(block, asked) or shown(block))
+        elif isinstance(block, Text) and block.text.strip():
+            parts.append(block.text)
+    return parts
+
+
+def in_base64(view: ImageView) -> str:
+    return base64.b64encode(view.data).decode()
+
+
+def data_url(view: ImageView) -> str:
+    return f"data:{view.media_type};base64,{in_base64(view)}"
+
+
+def follow_up_of(result: ToolResult) -> str:
+    """What stands before a result's images where they cannot be part of it."""
+    return f"What tool call {result.tool_use_id} shows:"
+
+
+def spoken(content: Iterable[Content]) -> bool:
+    """Whether an assistant turn holds more than reasoning and blanks."""
+    return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
+
+
+def joined(parts: Iterable[Any]) -> bytes:
+    """`parts` as the elements of a JSON array; b"" if there are none."""
+    return b",".join(map(ENCODER.encode, parts))
+
+
+def with_last(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes, ...]]) -> bytes:
+    """The object `head` with an array as its last member; each element is given in pieces.
+
+    Put together in one step, since a body may have megabytes.
+    """
+    pieces = [ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[']
+    for element in elements:
+        pieces += element
+        pieces.append(b",")
+    if pieces[-1] == b",":
+        pieces.pop()
+    pieces.append(b"]}")
+    return b"".join(pieces)
+
+
+class TurnCache:
+    """Turns in a protocol's JSON, kept per conversation: a history only grows, so a request renders what is new.
+
+    Any thread. A conversation's turns go when it is forgotten; those that were used longest ago go when all together
+    hold more than `max_bytes`: what was rendered, and the text that it was rendered from, which is kept to compare.
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max = max_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Rendered] = OrderedDict()
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that are kept."""
+        return self._held
+
+    def rendered(
+        self, conversation_id: str, form: Hashable, turns: Sequence[Turn], render: Callable[[Turn], bytes]
+    ) -> list[tuple[str, bytes]]:
+        """Each turn's role and bytes. `form` is what `render` depends on beside the turn; one is kept at a time."""
+        former = self._take(conversation_id)
+        known = former.turns if former is not None and former.form == form else []
+        now: list[_Turn] = []
+        for index, turn in enumerate(turns):
+            # Blocks are the very same objects as long as the history is in memory, which comparing tuples sees first.
+            if index < len(known) and known[index].source == turn:
+                now.append(known[index])
+            else:
+                text = render(turn)
+                now.append(_Turn(turn, text, sys.getsizeof(text) + _bytes_of(turn)))
+        self._put(conversation_id, _Rendered(form, now, sum(turn.held for turn in now)))
+        return [(turn.source.role, turn.text) for turn in now]
+
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing of a conversation."""
+        self._take(conversation_id)
+
+    def _take(self, conversation_id: str) -> _Rendered | None:
+        with self._lock:
+            kept = self._kept.pop(conversation_id, None)
+            self._held -= kept.held if kept is not None else 0
+            return kept
+
+    def _put(self, conversation_id: str, rendered: _Rendered) -> None:
+        with self._lock:
+            former = self._kept.pop(conversation_id, None)
+            self._kept[conversation_id] = rendered
+            self._held += rendered.held - (former.held if former is not None else 0)
+            while self._held > self._max:
+                _, oldest = self._kept.popitem(last=False)
+                self._held -= oldest.held
+
+
+class _Turn(NamedTuple):
+    source: Turn
+    text: bytes
+    held: int
+
+
+class _Rendered(NamedTuple):
+    form: Hashable
+    turns: list[_Turn]
+    held: int
+
+
+def _bytes_of(turn: Turn) -> int:
+    """What a turn takes in memory: its blocks and their texts."""
+    size = sys.getsizeof(turn.content)
+    for block in turn.content:
+        size += sys.getsizeof(block)
+        size += sum(
+            sys.getsizeof(value) for name in block.__struct_fields__ if isinstance(value := getattr(block, name), str)
+        )
+    return size

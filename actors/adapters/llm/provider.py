@@ -1,0 +1,341 @@
+"""Where models are asked: one provider's address, credentials and manners."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, convert
+from msgspec.structs import fields, replace
+
+ANTHROPIC = "anthropic"
+OPENAI_CHAT = "openai-chat"
+OPENAI_RESPONSES = "openai-responses"
+PROTOCOLS = (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES)
+
+#: As the name of a small model: none.
+NO_MODEL = "none"
+#: What a server of one model is asked for when nobody has named a model: it often takes any name.
+ONLY_MODEL = "default"
+
+#: What `extra_body` cannot replace: an answer could not be read, or a history would not be what it is.
+OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
+
+_DISCOVER = ("unknown", "always", "never")
+_ECHO = ("calls", "always", "never")
+_PROFILES = ("full", "lean")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
+
+
+class Secret:
+    """A text that is shown only to whom it is for: its repr, str and format are masked."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self._text else "Secret()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a secret is not serialised")
+
+
+class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long each phase of a request may take. Seconds."""
+
+    connect: float = 10.0
+    """Name resolution excluded, TLS handshake per step."""
+    first_byte: float = 300.0
+    """From the request until the end of the answer's headers, also if they drip in."""
+    idle: float = 300.0
+    """Between two pieces of the answer; pings count as pieces."""
+    total: float = 3600.0
+    """The answer as a whole, headers on; 0: no limit."""
+
+    def __post_init__(self) -> None:
+        if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
+            raise ValueError("time-outs must be positive")
+
+
+class ProviderConfig(Struct, frozen=True, kw_only=True):
+    """One provider. Construction raises ValueError naming the field that is wrong.
+
+    Where servers of one protocol differ, the difference is a field here and never a name in the code; presets.toml has
+    the values for well-known ones.
+    """
+
+    name: str
+    preset: str = ""
+    """A row of presets.toml, whose settings were taken where none were given."""
+    protocol: str
+    """"anthropic", "openai-chat" or "openai-responses"; declared, never guessed."""
+    base_url: str
+    """Up to, without, "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
+    api_key: Secret = Secret()
+    """Empty: no credentials are sent."""
+    api_key_env: str = ""
+    """The environment variable that `api_key` was read from."""
+    api_key_command: tuple[str, ...] = ()
+    """A program with its arguments that prints the key; run at the first request, and once more if it is refused."""
+    key_source: str = ""
+    """What advice about a refused key calls it: e.g. "ANTHROPIC_API_KEY"."""
+    auth: str = ""
+    """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
+    models: tuple[str, ...] = ()
+    """Names that are served; one that ends with "*" stands for all that begin so, "*" for every name. (): those that
+    its server lists, and those that are known to be of its protocol."""
+    default_model: str = ""
+    presumed: bool = False
+    """`default_model` is a guess, which the list of the server may refute. Not a setting."""
+    small_model: str = ""
+    """Quick and cheap, for small requests beside conversations with this provider's models; "" or "none": none."""
+    timeouts: Timeouts = Timeouts()
+    headers: Mapping[str, Secret] = {}
+    """Sent with every request."""
+    extra_body: Mapping[str, Any] = {}
+    """Merged into every request's body, over what is there; none of OURS."""
+    proxy: Secret = Secret()
+    """"http://[user:password@]host:port"; the environment's proxies are never used."""
+    ca_bundle: str = ""
+    """PEM file of the authorities to trust instead of the usual ones; certificates are always verified."""
+    context_window: int = 0
+    """Tokens; overrides the table and what the server tells, for all models of this provider."""
+    max_output: int = 0
+    """Tokens; likewise."""
+    discover: str = "unknown"
+    """When the server is asked for a model's limits, before the first request to it: "unknown" to the table, "always",
+    "never"."""
+    loaded_path: str = ""
+    """Where the server lists the models that it has loaded with their windows, from its root on, e.g. "/api/ps"; "":
+    nowhere, it is asked at base_url + "/models"."""
+    profile: str = "full"
+    """"lean": for models that are slow to read: conversations that begin with one are told less first, and it is
+    offered the essential tools only."""
+    api_version: str = "2026-10-21"
+    """Anthropic only."""
+    prompt_cache: bool = True
+    """Anthropic only: ask for automatic prompt caching."""
+    cache_key: bool = False
+    """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests meet the same cache."""
+    encrypted_reasoning: bool = True
+    """openai-responses only: ask for reasoning in the form that can be given back."""
+    max_tokens_field: str = "max_tokens"
+    """openai-chat only: newer OpenAI models want "max_completion_tokens"; "": none is sent."""
+    stream_usage: bool = True
+    """openai-chat only: ask for token counts at the end of a stream."""
+    tool_choice: str = ""
+    """OpenAI only: sent beside tools, for servers that ignore them otherwise: "auto"."""
+    system_role: str = "system"
+    """openai-chat only: the role of the system prompt; "developer" for some."""
+    echo_reasoning: str = "calls"
+    """openai-chat only: which answers get their reasoning back beside them: those with "calls", "always", "never"."""
+    cost_in_usage: bool = False
+    """openai-chat only: "cost" among the token counts is in dollars, and counts instead of the price list."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a provider needs a name")
+        self._check("protocol", self.protocol in PROTOCOLS, f"must be one of {', '.join(PROTOCOLS)}")
+        for field, schemes, text in (
+            ("base_url", ("http", "https"), self.base_url),
+            ("proxy", ("http", ""), self.proxy.reveal()),
+        ):
+            try:
+                url = urlsplit(text)
+                valid = url.scheme in schemes and bool(url.hostname or not text) and url.port != 0
+            except ValueError:
+                valid = False
+            self._check(field, valid, f"must be an {' or '.join(filter(None, schemes))} URL with a host")
+        url = urlsplit(self.base_url)
+        self._check("base_url", not (url.username or url.password), "must not contain credentials; use api_key")
+        self._check("base_url", not (url.query or url.fragment), "must not have a query or fragment")
+        self._check("auth", not self.auth or bool(_HEADER.fullmatch(self.auth)), "must be bearer or a header's name")
+        ours = self.extra_body.keys() & OURS
+        self._check("extra_body", not ours, f"must not contain {', '.join(sorted(ours))}")
+        self._check("discover", self.discover in _DISCOVER, f"must be one of {', '.join(_DISCOVER)}")
+        self._check("loaded_path", self.loaded_path[:1] in ("", "/"), "must begin with /")
+        self._check("echo_reasoning", self.echo_reasoning in _ECHO, f"must be one of {', '.join(_ECHO)}")
+        self._check("profile", self.profile in _PROFILES, f"must be one of {', '.join(_PROFILES)}")
+        self._check("context_window", self.context_window >= 0, "must not be negative")
+        self._check("max_output", self.max_output >= 0, "must not be negative")
+        self._check("api_key_command", all(self.api_key_command[:1]), "must begin with a program")
+
+    def _check(self, field: str, valid: bool, text: str) -> None:
+        if not valid:
+            raise ValueError(f"providers.{self.name}.{field}: {text}")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Everything that must never be shown."""
+        return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
+
+    @property
+    def advice(self) -> str:
+        """Where a person looks who was told that the key is wrong."""
+        if self.key_source or self.api_key_env:
+            return self.key_source or self.api_key_env
+        return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
+
+    @property
+    def local(self) -> bool:
+        """Whether its server is on this machine."""
+        host = urlsplit(self.base_url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    def url(self, path: str) -> str:
+        return self.base_url.rstrip("/") + path
+
+    @property
+    def models_url(self) -> str:
+        """Where the server is asked for limits."""
+        if self.loaded_path:
+            return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
+        return self.list_url
+
+    @property
+    def list_url(self) -> str:
+        """Where the server lists its models, loaded or not."""
+        # Anthropic gives pages of twenty.
+        return self.url("/v1/models?limit=1000" if self.protocol == ANTHROPIC else "/models")
+
+    def request_headers(self) -> dict[str, str]:
+        """What every request carries, credentials included."""
+        headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
+        if self.protocol == ANTHROPIC:
+            headers["anthropic-version"] = self.api_version
+        auth = (self.auth or ("x-api-key" if self.protocol == ANTHROPIC else "bearer")).lower()
+        if self.api_key and auth == "bearer":
+            headers["authorization"] = f"Bearer {self.api_key.reveal()}"
+        elif self.api_key:
+            headers[auth] = self.api_key.reveal()
+        return headers | {name.lower(): value.reveal() for name, value in self.headers.items()}
+
+
+@functools.cache
+def presets() -> Mapping[str, Mapping[str, Any]]:
+    """Settings by the name of their preset."""
+    return tomllib.loads(files("actors.adapters.llm").joinpath("presets.toml").read_text("utf-8"))
+
+
+def provider_from_mapping(
+    name: str, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> ProviderConfig:
+    """Read one provider from plain configuration data, e.g. a TOML table.
+
+    `api_key`, `proxy` and the values of `headers` are plain texts there; `api_key_env` is looked up in `environ`.
+    Raises ValueError naming the key; its text holds no value.
+    """
+    known = setting_types()
+    arguments: dict[str, Any] = {}
+    for key, value in _with_preset(name, settings).items():
+        if key not in known:
+            raise ValueError(f"providers.{name}.{key}: unknown setting")
+        try:
+            match key:
+                case "api_key" | "proxy":
+                    arguments[key] = Secret(convert(value, str))
+                case "headers":
+                    arguments[key] = {k: Secret(v) for k, v in convert(value, dict[str, str]).items()}
+                case _:
+                    arguments[key] = convert(value, known[key])
+        except (TypeError, ValueError):
+            raise ValueError(f"providers.{name}.{key}: has the wrong type") from None
+    if arguments.get("small_model") == NO_MODEL:
+        arguments["small_model"] = ""
+    for key in ("protocol", "base_url"):
+        if key not in arguments:
+            raise ValueError(f"providers.{name}.{key}: is missing")
+    if variable := arguments.get("api_key_env"):
+        if not environ.get(variable):
+            raise ValueError(f"providers.{name}.api_key_env: {variable} is not set in the server's environment")
+        arguments["api_key"] = Secret(environ[variable])
+    return ProviderConfig(name=name, **arguments)
+
+
+def setting_types() -> dict[str, Any]:
+    """Return the type of each setting that a provider's table may have, by its name."""
+    return {field.name: field.type for field in fields(ProviderConfig) if field.name not in ("name", "presumed")}
+
+
+def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` over those of their preset, which names a key's source only if they name none."""
+    given = [key for key in _KEY_SETTINGS if settings.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
+    if "preset" not in settings:
+        return dict(settings)
+    preset = settings["preset"]
+    if not isinstance(preset, str) or preset not in presets():
+        raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
+    usual = dict(presets()[preset])
+    if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
+        usual.pop("small_model", None)  # who knows what is served elsewhere
+    if any(key in settings for key in _KEY_SETTINGS):
+        usual.pop("api_key_env", None)
+    return {**usual, **settings}
+
+
+def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
+    """The providers that the usual environment variables describe, Anthropic first; () without any."""
+    found = (_anthropic_from_env(env), _openai_from_env(env))
+    return tuple(provider for provider in found if provider is not None)
+
+
+def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
+    key, token, url = env.get("ANTHROPIC_API_KEY"), env.get("ANTHROPIC_AUTH_TOKEN"), env.get("ANTHROPIC_BASE_URL")
+    if not (key or token or url):
+        return None
+    settings: dict[str, Any] = {
+        "preset": "anthropic",
+        "api_key": key or token or "",
+        "key_source": "ANTHROPIC_API_KEY" if key or not token else "ANTHROPIC_AUTH_TOKEN",
+    }
+    if token and not key:
+        settings["auth"] = "bearer"
+    if url:
+        settings |= {"base_url": url, "models": []}
+    if env.get("ANTHROPIC_MODEL"):
+        settings["default_model"] = env["ANTHROPIC_MODEL"]
+    return replace(
+        provider_from_mapping("anthropic", settings, env), presumed=bool(url and not env.get("ANTHROPIC_MODEL"))
+    )
+
+
+def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
+    """OpenAI itself is spoken to over Responses; a server of one's own over what they all speak, Chat Completions."""
+    key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
+    if not (key or url):
+        return None
+    settings: dict[str, Any] = {"api_key": key or "", "key_source": "OPENAI_API_KEY"}
+    if url:
+        settings |= {"protocol": OPENAI_CHAT, "base_url": url, "default_model": ONLY_MODEL}
+    else:
+        settings["preset"] = "openai"
+    if env.get("OPENAI_MODEL"):
+        settings["default_model"] = env["OPENAI_MODEL"]
+    return replace(provider_from_mapping("openai", settings, env), presumed=bool(url and not env.get("OPENAI_MODEL")))

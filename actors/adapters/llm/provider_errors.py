@@ -1,0 +1,345 @@
+"""What a provider's refusal means: its kind (SEMANTICS C12), what a person can do, and when to try again.
+
+Kinds that C12 leaves open: an account without quota or credit looks like a rate limit (429) or a bad request (400) but
+waiting does not help, so it is `invalid_request` and says where to pay. A 429 that says "do not retry" is the same.
+Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request` too (REQ-BED-006: at once); all that is left,
+redirects included, is a retryable `server_error`.
+
+A text holds the provider's own error message and nothing else of its answer: bounded, on one line, and with
+everything masked that looks like a key or is a piece of ours.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from actors.adapters.llm.provider import ProviderConfig
+from actors.core.content import Usage
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.ports import ModelFailed
+
+#: Bytes of an error answer that are read.
+MAX_ERROR_BYTES = 64 << 10
+#: Characters of a provider's message that are passed on.
+MAX_SAID = 400
+#: A wait beyond this is as good as for ever; keeps the number an integer.
+_MAX_RETRY_AFTER_MS = 30 * 86_400_000
+
+_QUOTA = frozenset({
+    "insufficient_quota", "credit_balance_exhausted", "billing_error", "billing_hard_limit_reached",
+    "billing_not_active", "access_terminated", "account_deactivated", "organization_on_hold", "quota_exceeded",
+    "exceeded_current_quota_error", "insufficient_balance", "insufficient_user_quota", "payment_required",
+    "usage_limit_reached", "usage_not_included",
+})  # fmt: skip
+_QUOTA_SUFFIXES = ("_spend_limit_exceeded", "_spend_limit_reached", "_budget_exceeded")
+_QUOTA_TEXT = re.compile(
+    r"credit balance is too low|exceeded your current quota|insufficient (account )?(balance|credits|funds|quota)"
+    r"|never purchased credits|requires more credits|reached your specified (api )?usage limit"
+    r"|(usage|spend(ing)?|billing|budget|hard) limit (has been )?(reached|exceeded)|exceeded (your|the) budget"
+    r"|budget has been exceeded",
+    re.I,
+)
+#: A request that alone is more than a minute's allowance: it looks like a rate limit and never fits.
+_TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.I)
+_FILTER = frozenset({
+    "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
+    "misalignment_policy_violation", "invalid_prompt", "data_inspection_failed", "image_content_policy_violation",
+    "contentfilter", "moderation_blocked", "content_moderation", "sensitive",
+})  # fmt: skip
+_FILTER_TEXT = re.compile(
+    r"content filter(ing)? policy|content management policy|flagged by (our|the) (content|safety|moderation)"
+    r"|output blocked by content filter",
+    re.I,
+)
+#: `request_too_large` is Anthropic's limit in bytes: as every later request holds the same history, none would pass.
+_TOO_LONG = frozenset({
+    "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
+    "context_exceeded", "request_too_large", "string_above_max_length",
+})  # fmt: skip
+_TOO_LONG_TEXT = re.compile(
+    r"(prompt|input|request|context|conversation) (is |was )?too (long|large)|maximum context length"
+    r"|context length (is|of) only|exceed(s|ed|ing)? (the )?(available |model'?s? |your |max(imum)? )*context"
+    r"|maximum (prompt|input) length|too many (input |total )?(text )?(tokens|bytes)"
+    r"|longer than the (maximum )?(model|context) length|reduce the length of the (messages|prompt|input)"
+    r"|input token count .*exceeds|prompt token count .*exceeds|exceeded model token limit|context window exceeds"
+    r"|context the overflows|greater than the context length|too large for model with .* context length"
+    r"|max_tokens must be at least 1, got -",
+    re.I,
+)
+#: The kind that a name in the error stands for when no HTTP status says it: errors inside a stream.
+_NAMED = {
+    "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
+    "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,
+    "rate_limit_exceeded": 429, "too_many_requests": 429, "slow_down": 429, "ramp_limit_exceeded": 429,
+    "resource_exhausted": 429, "throttling_error": 429, "unauthenticated": 401, "permission_denied": 403,
+    "invalid_argument": 400, "data_residency_mismatch": 400, "invalid_image": 400, "invalid_image_format": 400,
+    "invalid_base64_image": 400, "invalid_image_url": 400, "invalid_image_mode": 400, "image_too_large": 400,
+    "image_too_small": 400, "image_parse_error": 400, "image_file_too_large": 400, "image_file_not_found": 400,
+    "unsupported_image_media_type": 400, "empty_image_file": 400, "failed_to_download_image": 400,
+    "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
+    "missing_required_parameter": 400,
+}  # fmt: skip
+#: "Please try again in 11.054s", "6m0s", "20ms": where an error inside a stream has no headers.
+_TRY_AGAIN_IN = re.compile(r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.I)
+_TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
+_MASK = "[redacted]"
+_KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")
+_PIECE = 8
+_SHORTEST_SECRET = 4
+
+
+class Complaint(Struct, frozen=True):
+    """A provider's error, whatever shape it came in."""
+
+    names: frozenset[str] = frozenset()
+    """Its type and codes, in lower case."""
+    said: str = ""
+    status: int | None = None
+    """The HTTP status it stands for, where the error itself names one."""
+    wait_ms: int | None = None
+    """How long to wait, where the error itself says it."""
+    moderated: bool = False
+    """It gives reasons why what was said is not wanted."""
+
+
+def complaint_of(payload: bytes) -> Complaint:
+    """Read an error answer or in-stream error; anything that is not JSON of a known shape says nothing."""
+    try:
+        outer = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Complaint()
+    if isinstance(outer, list) and outer:
+        outer = outer[0]
+    if not isinstance(outer, dict):
+        return Complaint()
+    error = outer.get("error", outer)
+    if isinstance(error, str):
+        return Complaint(said=error)
+    if not isinstance(error, dict):
+        return Complaint()
+    coded = (_inner(error, "details", "error_code"), _inner(error, "innererror", "code"))
+    told = (error.get("type"), error.get("code"), error.get("status"), *coded)
+    names = {name.lower() for name in told if isinstance(name, str) and name.lower() != "error"}
+    texts = (error.get("message"), error.get("detail"), outer.get("message"))
+    said = next((text for text in texts if isinstance(text, str)), "")
+    code = error.get("code")
+    status = int(code) if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code) else code
+    return Complaint(
+        frozenset(names),
+        said,
+        status if isinstance(status, int) and 400 <= status < 600 else None,
+        _wait_ms(error, said),
+        bool(_inner(error, "metadata", "reasons")),
+    )
+
+
+def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
+    inside = error.get(outer)
+    return inside.get(name) if isinstance(inside, dict) else None
+
+
+def _wait_ms(error: dict[str, Any], said: str) -> int | None:
+    """Milliseconds to wait as an error's details ("retryDelay": "34s") or its text say."""
+    details = error.get("details")
+    delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    for delay in delays:
+        if isinstance(delay, str) and re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):
+            return _bounded_ms(float(delay[:-1]) * 1000)
+    found = _TRY_AGAIN_IN.search(said)
+    if found is None or not any(found.groups()):
+        return None
+    hours, minutes, amount, unit = found.groups()
+    last = float(amount or 0) * (1 if unit and unit.lower() == "ms" else 1000)
+    return _bounded_ms(float(hours or 0) * 3_600_000 + float(minutes or 0) * 60_000 + last)
+
+
+def refusal_of(
+    provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
+) -> ModelFailed:
+    """Classify an answer whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
+    complaint = complaint_of(body)
+    final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
+    failure = _failure(provider, complaint, status, f"HTTP {status}", final=final)
+    return ModelFailed(failure, _wait(failure, retry_after_ms(headers, now), complaint))
+
+
+def stream_error_of(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailed:
+    """Classify an error that came inside an answer that had begun well."""
+    complaint = complaint_of(payload)
+    named = next((status for name, status in _NAMED.items() if name in complaint.names), None)
+    label = ", ".join(sorted(complaint.names)) or "an error inside the answer"
+    failure = _failure(provider, complaint, complaint.status or named or 500, label, final=False)
+    return ModelFailed(failure, _wait(failure, None, complaint), usage)
+
+
+def _wait(failure: LlmFailure, told_ms: int | None, complaint: Complaint) -> int | None:
+    """How long to wait before the next attempt: as the headers say, else as the error says."""
+    if not failure.retryable:
+        return None
+    return complaint.wait_ms if told_ms is None else told_ms
+
+
+def broken_off(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+    """An answer that makes no sense or has no end; retryable."""
+    return cut_off(provider, ErrorKind.SERVER_ERROR, text, usage)
+
+
+def cut_off(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None) -> ModelFailed:
+    """There is no answer, or no whole one; `text` says why, without a period."""
+    return ModelFailed(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
+
+
+def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+    """The provider did not answer, or not the whole of it, within a time limit that `text` names; retryable."""
+    advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
+    return ModelFailed(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
+
+
+def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailed:
+    """The answer holds more than a message may; not retryable, since the next one would cost as much."""
+    text = f"the answer holds more than {limit}, which is the limit for one answer"
+    return cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
+
+
+def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailed:
+    """The provider answered with a refusal and no text."""
+    return ModelFailed(_content_filter(provider, _tail(provider, said)), usage=usage)
+
+
+def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
+    """Milliseconds from retry-after-ms, or Retry-After in seconds or as a date; None without a usable one."""
+    for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
+        try:
+            wait = float(headers[name]) * factor
+        except (KeyError, ValueError):
+            continue
+        if not math.isnan(wait) and wait >= 0:
+            return _bounded_ms(wait)
+    try:
+        date = email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp()
+    except (KeyError, ValueError, OverflowError):
+        return None
+    return _bounded_ms(max(date - now, 0) * 1000)
+
+
+def _bounded_ms(wait: float) -> int:
+    return math.ceil(min(wait, _MAX_RETRY_AFTER_MS))
+
+
+def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label: str, *, final: bool) -> LlmFailure:
+    tail = _tail(provider, complaint.said)
+    whose = f"{provider.name} ({label})"
+    if _is_too_long(complaint, status):
+        text = f"The conversation no longer fits the model of {whose}{tail}"
+        return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, text + _advice(provider, ErrorKind.CONTEXT_EXHAUSTED))
+    if _is_filtered(complaint, status):
+        return _content_filter(provider, tail)
+    if status in (400, 429) and _TOO_MUCH_TEXT.search(complaint.said):
+        text = f"The request is more than a minute's allowance at {whose}{tail} Raise it, or choose another model."
+        return LlmFailure(ErrorKind.INVALID_REQUEST, text)
+    if final or _is_quota(complaint, status):
+        text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."
+        return LlmFailure(ErrorKind.INVALID_REQUEST, text)
+    return _by_status(provider, status, whose, tail)
+
+
+def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> LlmFailure:
+    if status in (401, 403):
+        return LlmFailure(ErrorKind.AUTH, f"Authentication failed at {whose}{tail}{_advice(provider, ErrorKind.AUTH)}")
+    if status == 429:
+        text = f"Rate limited by {whose}{tail}{_advice(provider, ErrorKind.RATE_LIMIT)}"
+        return LlmFailure(ErrorKind.RATE_LIMIT, text)
+    if status in _TRY_AGAIN_STATUSES or not 400 <= status < 500:
+        redirect = " Its base_url redirects: set the final address."
+        advice = redirect if 300 <= status < 400 else _advice(provider, ErrorKind.SERVER_ERROR)
+        return LlmFailure(ErrorKind.SERVER_ERROR, f"Server error at {whose}{tail}{advice}")
+    not_found = " Check the model's name and the base_url."
+    advice = not_found if status == 404 else _advice(provider, ErrorKind.INVALID_REQUEST)
+    return LlmFailure(ErrorKind.INVALID_REQUEST, f"The request was refused by {whose}{tail}{advice}")
+
+
+def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
+    """What a person can do about a failure of which no more is known than its kind, as a sentence to append."""
+    match kind:
+        case ErrorKind.NETWORK if provider.local:
+            return f" Is the server of base_url {provider.base_url} running?"
+        case ErrorKind.NETWORK:
+            what = "the proxy" if provider.proxy else "the base_url"
+            return f" Check the network and {what} of provider {provider.name}, then send a message."
+        case ErrorKind.RESPONSE_TOO_LARGE:
+            return " Ask for less at once: a long text or file in several parts."
+        case ErrorKind.RESOURCE_EXHAUSTED:
+            return " Send a message later to try again."
+        case ErrorKind.RATE_LIMIT:
+            return " Wait a while, then send a message, or choose another model."
+        case ErrorKind.SERVER_ERROR:
+            return " Send a message later to try again, or choose another model."
+        case ErrorKind.AUTH:
+            return f" Check {provider.advice}."
+        case ErrorKind.INVALID_REQUEST:
+            return f" Choose another model, or check the settings of provider {provider.name}."
+        case ErrorKind.CONTENT_FILTER:
+            return " Say it in other words."
+        case ErrorKind.CONTEXT_EXHAUSTED:
+            return " Continue in a new conversation."
+        case _:
+            return " Send a message to go on; the server's log tells more."
+
+
+def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:
+    text = f"The content filter of {provider.name} stopped the answer{tail}"
+    return LlmFailure(ErrorKind.CONTENT_FILTER, text + _advice(provider, ErrorKind.CONTENT_FILTER))
+
+
+def _is_too_long(complaint: Complaint, status: int) -> bool:
+    if complaint.names & _TOO_LONG:
+        return True
+    return status in (400, 413, 422, 500) and _TOO_LONG_TEXT.search(complaint.said) is not None
+
+
+def _is_filtered(complaint: Complaint, status: int) -> bool:
+    told = status in (400, 403, 422) and (complaint.moderated or _FILTER_TEXT.search(complaint.said))
+    return bool(complaint.names & _FILTER or told)
+
+
+def _is_quota(complaint: Complaint, status: int) -> bool:
+    named = complaint.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in complaint.names)
+    # Google says the same of a minute's quota, but then also when that is over.
+    told = status in (400, 403, 429) and complaint.wait_ms is None and _QUOTA_TEXT.search(complaint.said)
+    return bool(named or told or status == 402)
+
+
+def _tail(provider: ProviderConfig, said: str) -> str:
+    """The provider's own words, fit to be shown, as the end of a sentence."""
+    text = redacted(said, provider.secrets)
+    if len(text) > MAX_SAID:
+        text = text[:MAX_SAID] + "…"
+    return f": {text}" + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else "."
+
+
+def redacted(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` on one line, without control characters, keys, or pieces of `secrets` of 8 characters or more."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
+    line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))
+    for secret in secrets:
+        if _SHORTEST_SECRET <= len(secret) < _PIECE:
+            line = line.replace(secret, _MASK)
+    return line
+
+
+def _without_pieces(line: str, secrets: tuple[str, ...]) -> str:
+    pieces = {secret[i : i + _PIECE] for secret in secrets for i in range(len(secret) - _PIECE + 1)}
+    hidden = [False] * len(line)
+    for i in range(len(line) - _PIECE + 1):
+        if line[i : i + _PIECE] in pieces:
+            hidden[i : i + _PIECE] = [True] * _PIECE
+    runs = itertools.groupby(zip(line, hidden, strict=True), key=lambda pair: pair[1])
+    return "".join(_MASK if masked else "".join(c for c, _ in run) for masked, run in runs)

@@ -1,0 +1,189 @@
+"""Which provider answers to the name of a model.
+
+What the settings spell out decides, then what a server lists, then what is known of a name's family: that of Claude is
+asked over Anthropic Messages, that of GPT over OpenAI's protocols. A provider whose settings have no `models` is asked
+for its list when somebody names a model that none of this tells, and only then, so that known models never wait for
+anybody.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from actors.adapters.llm.discovery import Discovery
+from actors.adapters.llm.http_request import Exchange
+from actors.adapters.llm.model_limits import limits_of
+from actors.adapters.llm.model_list import ModelList
+from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
+from actors.ports import CancelToken
+
+#: Every name.
+ANY = "*"
+#: Names that a refusal spells out.
+_SHOWN = 20
+_FAMILIES = {"anthropic": (ANTHROPIC,), "openai": (OPENAI_RESPONSES, OPENAI_CHAT)}
+"""Which protocols speak to the models that a preset names."""
+
+
+class Server(Struct, frozen=True, eq=False):
+    """One provider, and what its server tells of its models."""
+
+    exchange: Exchange
+    discovery: Discovery
+    listed: ModelList
+
+    @property
+    def provider(self) -> ProviderConfig:
+        return self.exchange.provider
+
+    @property
+    def lists(self) -> bool:
+        """Whether its own list says what it serves."""
+        return not self.provider.models
+
+    @property
+    def default(self) -> str:
+        """Its default model; "" if it has none, or lists others than the one that was presumed."""
+        return "" if self.refuted else self.provider.default_model
+
+    @property
+    def refuted(self) -> bool:
+        """Whether its list says that it does not serve the default model that was presumed."""
+        presumed, names = self.provider.default_model, self.listed.names
+        if not self.provider.presumed or names is None or presumed in self.listed:
+            return False
+        return presumed != ONLY_MODEL or len(names) != 1
+
+    def presumes(self, name: str) -> bool:
+        """Whether this is the default model that is presumed here."""
+        return self.provider.presumed and name == self.provider.default_model
+
+
+class Router:
+    """Finds the server of a name. Any thread; only `learn` waits."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = tuple(servers)
+        self.generation = 0
+        """Grows with what is known; a route may be kept as long as it stays the same."""
+
+    def route(self, name: str) -> Server | None:
+        """Who is known to serve a model; None: nobody, or nobody has told yet."""
+        if not _is_name(name):
+            return None
+        return (
+            self._spelled(name)
+            or self._listing(name)
+            or self._presuming(name)
+            or self._of_family(name)
+            or self._taking_any(name)
+        )
+
+    def presumed(self, name: str) -> Server | None:
+        """Who serves a model that was accepted once: as `route`, or the only one that has never said what it serves."""
+        silent = [server for server in self.servers if server.lists]
+        return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
+
+    def undecided(self, name: str) -> bool:
+        """Whether `learn` may find a server for this model."""
+        if not _is_name(name) or self._spelled(name) or self._listing(name):
+            return False
+        if presuming := self._presuming(name):
+            return presuming.listed.names is None and not presuming.listed.failure
+        if self._of_family(name):
+            return False
+        return any(server.lists and server.listed.stale for server in self.servers)
+
+    def learn(self, name: str, cancel: CancelToken) -> None:
+        """Ask the servers that may have this model for their lists, until one has it. Never raises."""
+        for server in _nearest(name, (server for server in self.servers if server.lists)):
+            server.listed.refresh(cancel)
+            self.generation += 1
+            if name in server.listed or cancel.cancelled:
+                return
+
+    def refusal(self, name: str, offered: Sequence[str]) -> str:
+        """Why nobody serves a model, for people."""
+        shown = offered
+        if len(offered) > _SHOWN:
+            close = difflib.get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
+            shown = tuple(dict.fromkeys((*close, *offered)))[:_SHOWN]
+        more = f" and {len(offered) - len(shown):,} more" if len(offered) > len(shown) else ""
+        silent = [
+            f"; provider {server.provider.name} cannot be asked for its models ({server.listed.failure}): "
+            f"if it serves this one, say so in its setting `models`"
+            for server in self.unreachable
+        ]
+        which = f"the model {name!r} is not available" if name else "no model is the default here: name one"
+        return f"{which}; there are: {', '.join(shown)}{more}{''.join(silent)}"
+
+    @property
+    def unreachable(self) -> tuple[Server, ...]:
+        """Those whose list could not be had."""
+        return tuple(server for server in self.servers if server.lists and server.listed.failure)
+
+    def _spelled(self, name: str) -> Server | None:
+        """Whose settings name it best, the first of equals."""
+        fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
+        fit, index = max(fits, default=(0, 0))
+        return self.servers[-index] if fit else None
+
+    def _listing(self, name: str) -> Server | None:
+        having = _nearest(name, (server for server in self.servers if server.lists and name in server.listed))
+        return having[0] if having else None
+
+    def _presuming(self, name: str) -> Server | None:
+        return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
+
+    def _of_family(self, name: str) -> Server | None:
+        """A model that has a row of its own is not asked about. Other names of a family count where no list can be
+        had, for models that are newer than this program."""
+        known, spoken = limits_of(name) is not None, family_of(name)
+        for server in self.servers:
+            if server.presumes(name):
+                continue
+            blind = bool(server.listed.failure) and server.listed.names is None
+            if server.lists and server.provider.protocol in spoken and (known or blind):
+                return server
+        return None
+
+    def _taking_any(self, name: str) -> Server | None:
+        taking = _nearest(name, (server for server in self.servers if ANY in server.provider.models))
+        return taking[0] if taking else None
+
+
+def family_of(name: str) -> tuple[str, ...]:
+    """The protocols over which the maker of a model serves it; () for names of no known family."""
+    for preset, protocols in _FAMILIES.items():
+        if any(_fits(pattern, name) for pattern in presets()[preset]["models"]):
+            return protocols
+    return ()
+
+
+def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
+    """Those first that speak a protocol of the model's family."""
+    spoken = family_of(name)
+    return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
+
+
+def _fit(provider: ProviderConfig, name: str) -> int:
+    """How closely a provider's settings name a model: 0 not at all, highest for its very name."""
+    named = (provider.small_model, "" if provider.presumed else provider.default_model)
+    fits = [len(name) + 2 if name in named else 0]
+    for served in provider.models:
+        if served == name:
+            fits.append(len(name) + 2)
+        elif served != ANY and _fits(served, name):
+            fits.append(len(served))
+    return max(fits)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _is_name(name: str) -> bool:
+    return bool(name.strip()) and name.isprintable()

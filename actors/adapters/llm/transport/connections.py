@@ -1,0 +1,220 @@
+"""Connections whose socket a cancel can reach, from before the first packet on.
+
+Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing from another thread
+does not. So each socket is duplicated and the duplicate published before it connects: a duplicate stays valid when
+TLS takes the original over, and cannot come to name another file after a close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from actors.adapters.llm.transport.header_deadline import PunctualResponse
+from actors.core.errors import ErrorKind
+from actors.ports.resources import no_file_left, no_file_text
+
+
+class TransportFailed(Exception):
+    """The request got no answer, or not the whole of it. The text holds no header, key or body."""
+
+    def __init__(self, kind: ErrorKind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+
+
+class TransportTimedOut(TransportFailed):
+    """A time limit was reached, which the text names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorKind.NETWORK, text)
+
+
+class NothingLeft(TransportFailed):
+    """This process, and not the provider, had no room for the request; the text says what was lacking."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
+
+
+class Lifeline:
+    """The handle by which a cancel reaches the socket of one request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handle: socket.socket | None = None
+        self._cut = False
+        self.stream: socket.socket | None = None
+        """The socket to read from; after a TLS handshake the wrapped one."""
+
+    def cut(self) -> None:
+        """Shut the socket down, now and for ever. Any thread; never blocks, never raises."""
+        with self._lock:
+            self._cut = True
+            self._shutdown()
+
+    def _shutdown(self) -> None:
+        if self._handle is not None:
+            # An error means: not connected, yet or any more. Who connects looks at `is_cut` after starting to.
+            with contextlib.suppress(OSError):
+                self._handle.shutdown(socket.SHUT_RDWR)
+
+    def publish(self, sock: socket.socket) -> None:
+        """Make `sock` the one to cut."""
+        handle = sock.dup()
+        with self._lock:
+            former, self._handle = self._handle, handle
+        self.stream = sock
+        if former is not None:
+            former.close()
+
+    @property
+    def is_cut(self) -> bool:
+        with self._lock:
+            return self._cut
+
+    def close(self) -> None:
+        """Give all sockets back. The request's own thread."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        stream, self.stream = self.stream, None
+        for sock in (handle, stream):
+            if sock is not None:
+                sock.close()
+
+
+def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> socket.socket:
+    """Connect to the first address of `host` that answers, within `timeout` seconds in all.
+
+    Name resolution cannot be interrupted: a cancel in that phase takes effect when it returns, and nobody waits for
+    this thread. Raises TransportFailed.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        if no_file_left():  # the resolver's errors do not tell
+            raise NothingLeft(no_file_text()) from None
+        raise TransportFailed(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
+    deadline = time.monotonic() + timeout
+    failure = TransportFailed(ErrorKind.NETWORK, f"{host} has no address")
+    for left, (family, kind, protocol, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            lifeline.publish(sock)
+            error = _connect(sock, address, (deadline - time.monotonic()) / left, lifeline)
+            if not error:
+                return sock
+            failure = _not_connected(host, port, error, timeout)
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+    raise failure
+
+
+def _not_connected(host: str, port: int, error: int, timeout: float) -> TransportFailed:
+    if error == errno.ETIMEDOUT:
+        return TransportTimedOut(f"cannot connect to {host}:{port} within {timeout:g} s")
+    return TransportFailed(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
+
+
+def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeline) -> int:
+    """Connect and return the errno, 0 for success.
+
+    Non-blocking, so that `is_cut` is looked at once the connect is under way: a cancel before that moment found no
+    socket, or shut down one that was not connecting, which need not do anything. One after it finds its target.
+    """
+    error = _begin_connect(sock, address)
+    if lifeline.is_cut:
+        return errno.ECONNABORTED
+    if error == errno.EINPROGRESS:
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        if not poll.poll(max(seconds, 0) * 1000):
+            return errno.ETIMEDOUT
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return error
+
+
+def _begin_connect(sock: socket.socket, address: Any) -> int:
+    sock.setblocking(False)
+    return sock.connect_ex(address)
+
+
+class AbortableConnection(HTTPConnection):
+    """An HTTP connection on a lifeline."""
+
+    response_class = PunctualResponse
+
+    def __init__(self, *args: Any, lifeline: Lifeline, send_timeout: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lifeline = lifeline
+        self._send_timeout = send_timeout
+
+    def _new_conn(self) -> socket.socket:
+        seconds = float(self.timeout or 0)
+        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._lifeline)
+        sock.settimeout(seconds)
+        return sock
+
+    def connect(self) -> None:
+        super().connect()
+        # A large body may take longer to send than a connection to open.
+        self.timeout = self._send_timeout
+        self.sock.settimeout(self._send_timeout)
+
+
+class AbortableTlsConnection(HTTPSConnection):
+    """An HTTPS connection on a lifeline.
+
+    It wraps the socket itself: urllib3 would change the shared context for each connection (not safe between
+    threads), or load the authorities anew for each (20 ms).
+    """
+
+    response_class = PunctualResponse
+
+    def __init__(
+        self, *args: Any, lifeline: Lifeline, send_timeout: float, tls: ssl.SSLContext, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._lifeline = lifeline
+        self._send_timeout = send_timeout
+        self._tls = tls
+
+    def connect(self) -> None:
+        seconds = float(self.timeout or 0)
+        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._lifeline)
+        sock.settimeout(seconds)
+        self.sock = sock
+        name = self.host
+        if self._tunnel_host:
+            self._has_connected_to_proxy = True
+            self._tunnel()
+            sock.settimeout(seconds)
+            name = self._tunnel_host
+        try:
+            tls = self._tls.wrap_socket(sock, server_hostname=name.strip("[]").rstrip("."))
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of {name} is not trusted ({error.verify_message}); set ca_bundle if it should be"
+            raise TransportFailed(ErrorKind.NETWORK, text) from None
+        except TimeoutError:
+            raise TransportTimedOut(f"the TLS handshake with {name} took longer than {seconds:g} s") from None
+        except OSError as error:
+            reason = getattr(error, "reason", None) or type(error).__name__
+            raise TransportFailed(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None
+        self.sock = self._lifeline.stream = tls
+        self.is_verified = True
+        self.timeout = self._send_timeout
+        tls.settimeout(self._send_timeout)

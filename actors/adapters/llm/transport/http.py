@@ -1,0 +1,198 @@
+"""One streaming request over `requests`, tried once, that a cancel ends in any phase."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import requests
+import urllib3.exceptions
+from requests.adapters import HTTPAdapter
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+from actors.adapters.llm.provider import ProviderConfig, Timeouts
+from actors.adapters.llm.transport.connections import (
+    AbortableConnection,
+    AbortableTlsConnection,
+    Lifeline,
+    NothingLeft,
+    TransportFailed,
+    TransportTimedOut,
+)
+from actors.core.errors import ErrorKind
+from actors.ports import CancelToken
+from actors.ports.resources import lacking
+
+#: Bytes of one answer, decoded.
+MAX_ANSWER_BYTES = 64 << 20
+
+_PIECE_BYTES = 65536
+
+
+class Reply:
+    """An answer whose headers are there. Not thread-safe."""
+
+    def __init__(self, response: requests.Response, lifeline: Lifeline, timeouts: Timeouts) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        """Names are looked up without regard to case."""
+        self.idle = timeouts.idle
+        """Seconds that the next piece may take; may be changed between reads."""
+        self._raw = response.raw
+        self._lifeline = lifeline
+        self._total = timeouts.total
+        self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
+        self._limit = 0.0
+        self._received = 0
+
+    def read(self) -> bytes:
+        """The next piece as soon as it is there; b"" at the end.
+
+        Raises TransportFailed: a break, a stall, an overlong answer.
+        """
+        left = self._deadline - time.monotonic()
+        seconds = min(self.idle, left)
+        if seconds <= 0:
+            raise self._overdue()
+        stream = self._lifeline.stream
+        if seconds != self._limit and stream is not None and stream.fileno() >= 0:
+            stream.settimeout(seconds)
+            self._limit = seconds
+        try:
+            piece: bytes = self._raw.read1(_PIECE_BYTES, decode_content=True)
+        except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
+            if left < self.idle:
+                raise self._overdue() from None
+            raise TransportTimedOut(f"nothing arrived for {seconds:g} s") from None
+        except (urllib3.exceptions.HTTPError, OSError):
+            raise TransportFailed(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
+        self._received += len(piece)
+        if self._received > MAX_ANSWER_BYTES:
+            raise TransportFailed(
+                ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+            )
+        return piece
+
+    def _overdue(self) -> TransportTimedOut:
+        return TransportTimedOut(f"the answer was not complete within its total time limit of {self._total:g} s")
+
+    def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
+        """The rest of the answer, or its first `limit` bytes."""
+        pieces, size = [], 0
+        while size < limit and (piece := self.read()):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)[:limit]
+
+
+class Transport:
+    """How one provider is reached. Any thread; every request has its own connection."""
+
+    def __init__(self, provider: ProviderConfig) -> None:
+        self._provider = provider
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Shared and never changed after this."""
+        try:
+            return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
+        except OSError as error:
+            if text := lacking(error):
+                raise NothingLeft(text) from None
+            raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
+
+    def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
+    ) -> AbstractContextManager[Reply]:
+        """Send `body`: see `send`."""
+        return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
+
+    @contextmanager
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        cancel: CancelToken,
+        *,
+        timeouts: Timeouts,
+    ) -> Iterator[Reply]:
+        """Send a request and give the reply once its headers are there, whatever its status.
+
+        `requests` takes no part in redirects, cookies, proxies or credentials from the environment: the adapter is
+        asked directly. Leaving the block closes everything. Pulling `cancel` shuts the socket at once in every phase
+        but name resolution; what is raised then is an accident, so the caller must look at the token. Raises
+        TransportFailed.
+        """
+        tls = self._tls if url.lower().startswith("https:") else None
+        lifeline = Lifeline()
+        adapter = _Adapter(lifeline, tls, timeouts)
+        cancel.on_cancel(lifeline.cut)
+        try:
+            request = requests.Request(method, url, headers={**headers, "accept-encoding": "identity"}, data=body)
+            with self._send(adapter, request, timeouts) as response:
+                yield Reply(response, lifeline, timeouts)
+        finally:
+            cancel.forget(lifeline.cut)
+            adapter.close()
+            lifeline.close()
+
+    def _send(self, adapter: _Adapter, request: requests.Request, timeouts: Timeouts) -> requests.Response:
+        proxy = self._provider.proxy.reveal()
+        try:
+            return adapter.send(
+                request.prepare(),
+                stream=True,
+                timeout=(timeouts.connect, timeouts.first_byte),
+                verify=True,
+                proxies={"http": proxy, "https": proxy} if proxy else {},
+            )
+        except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
+            text = "the base_url, the api_key or a header contains characters that cannot be sent"
+            raise TransportFailed(ErrorKind.INVALID_REQUEST, text) from None
+        except requests.exceptions.ProxyError:
+            raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            if text := lacking(error):
+                raise NothingLeft(text) from None
+            if _timed_out(error):
+                text = f"no answer began within {timeouts.first_byte:g} s"
+                raise TransportTimedOut(text) from None
+            raise TransportFailed(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
+
+
+def _timed_out(error: BaseException | None) -> bool:
+    """Whether `error` is about a time-out of the socket; one in sending is called a broken connection by `requests`."""
+    while error is not None:
+        if isinstance(error, TimeoutError):
+            return True
+        error = error.__context__
+    return False
+
+
+class _Adapter(HTTPAdapter):
+    """Makes one connection, on a lifeline."""
+
+    def __init__(self, lifeline: Lifeline, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
+        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
+        self._lifeline = lifeline
+        self._tls = tls
+        self._send_timeout = timeouts.first_byte
+
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
+        pool.conn_kw.update(lifeline=self._lifeline, send_timeout=self._send_timeout)
+        if self._tls is None:
+            pool.ConnectionCls = AbortableConnection
+        else:
+            pool.ConnectionCls = AbortableTlsConnection
+            pool.conn_kw["tls"] = self._tls
+        return pool
+
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
+        """Leave it to AbortableTlsConnection, whose context always verifies."""

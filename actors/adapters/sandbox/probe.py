@@ -1,0 +1,157 @@
+"""What this machine can do to hold a tool, found out at start by trying it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.core.context import Mode
+from actors.ports import Launch, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
+
+log = logging.getLogger(__name__)
+
+SETTINGS = ("auto", "A", "B", "none")
+"""What an operator can ask for."""
+
+PROBE_SECONDS = 10.0
+"""How long one try may take."""
+
+LANDLOCK_CREATE_RULESET_VERSION = 1
+
+
+def probe(setting: str = "auto") -> SandboxReport:
+    """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
+
+    Raises SandboxUnavailable if `setting` asks for a tier that cannot be kept.
+    """
+    nothing = _namespaces(landlock_abi())
+    if setting == "none":
+        reason = "the setting sandbox = none switches it off; auto offers what can be kept"
+        return replace(nothing, reason=reason, by_setting=True)
+    return _best(nothing) if setting == "auto" else _forced(nothing, setting)
+
+
+def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
+    """The report of a server whose calls have control groups with these controllers: who bounds what.
+
+    Without one it is the kernel for processes in namespaces, if it is new enough.
+    """
+    alone = report.pid_namespace and report.tier != "B" and toolhost.counts_per_namespace()
+    return replace(
+        report, kernel_bounds_processes="pids" in controllers or alone, kernel_bounds_memory="memory" in controllers
+    )
+
+
+def landlock_abi() -> int:
+    """The version of Landlock in this kernel, 0 without."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
+    except (OSError, AttributeError):
+        return 0
+
+
+def can_make_pid_namespace() -> bool:
+    """Whether a tool host can put its tool into a PID namespace; tried in a process of its own."""
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-I", "-S", str(toolhost.__file__), "probe"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env={},
+        )
+    except (OSError, subprocess.SubprocessError):
+        log.exception("the sandbox could not be probed")
+        return False
+    return tried.stdout == b"1"
+
+
+def _namespaces(abi: int) -> SandboxReport:
+    """What can be had without a restriction: a PID namespace, and in it files of the server that are hidden."""
+    hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
+    if not why_not(hiding):
+        return hiding
+    return SandboxReport(tier="none", landlock_abi=abi, pid_namespace=can_make_pid_namespace())
+
+
+def _best(nothing: SandboxReport) -> SandboxReport:
+    failure = why_not(replace(nothing, tier="A", pid_namespace=True))
+    if not failure:
+        return replace(nothing, tier="A", pid_namespace=True)
+    weaker = why_not(replace(nothing, tier="B"))
+    if weaker:
+        return replace(nothing, reason=f"tools cannot be restricted here: {_advice_on_landlock(nothing, weaker)}")
+    reason = (
+        f"namespaces cannot be used for tools ({failure}): allow user namespaces (sysctl user.max_user_namespaces, "
+        "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp "
+        "profile forbids them)"
+    )
+    return replace(nothing, tier="B", reason=reason + _advice_on_signals(nothing.landlock_abi))
+
+
+def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
+    asked = replace(nothing, tier=tier, pid_namespace=nothing.pid_namespace or tier == "A", by_setting=True)
+    failure = why_not(asked)
+    if failure:
+        text = f"the setting sandbox = {tier} cannot be kept on this machine: {_advice_on_landlock(nothing, failure)}"
+        raise SandboxUnavailable(text)
+    reason = "the setting sandbox = B asks for no more" + _advice_on_signals(nothing.landlock_abi)
+    return asked if tier == "A" else replace(asked, reason=reason)
+
+
+def _landlock(abi: int) -> str:
+    return f"Landlock ABI {abi}" if abi else "no Landlock"
+
+
+def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
+    if not report.landlock_abi:
+        return "the kernel offers no Landlock: it takes Linux 5.13 or newer with landlock among its lsm="
+    if os.uname().machine not in toolhost.ARCHITECTURES:
+        return f"no filter of system calls is known for {os.uname().machine}, only for x86_64 and aarch64"
+    return failure
+
+
+def _advice_on_signals(abi: int) -> str:
+    if abi >= toolhost.SIGNALS_ABI:
+        return ""
+    return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
+
+
+def why_not(report: SandboxReport) -> str:
+    """Run a program under what `report` promises, and let it try to get out; empty if everything held."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
+            secret = Path(folder, "protected", "secret")
+            secret.parent.mkdir()
+            secret.write_text("secret")
+            return _tried(report, secret, Path(folder, "outside"))
+    except (SandboxUnavailable, ProcessStartFailed, OSError) as error:
+        return str(error)
+
+
+def _tried(report: SandboxReport, secret: Path, outside: Path) -> str:
+    mode = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
+    program = (sys.executable, "-I", "-S", str(toolhost.__file__), "check", mode.value, str(secret), str(outside))
+    sandbox = ToolHostSandbox(report, protected=[str(secret.parent)])
+    try:
+        limits = ProcessLimits(wall_seconds=PROBE_SECONDS)
+        launch = Launch(argv=program, cwd="/", env={}, mode=mode, limits=limits)
+        end = sandbox.start(launch, lambda _: None).wait()
+    finally:
+        sandbox.close()
+    if end.exit_code == 0 and end.head == toolhost.KEPT and not outside.exists():
+        return ""
+    return end.head.decode("utf-8", "replace").strip() or "a program that tried it ended early"

@@ -1,0 +1,386 @@
+"""One running program, seen from the server: it hears the tool host, and can always give up on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from actors.adapters.sandbox import orphans as lost
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.capture import Capture
+from actors.ports import Launch, ProcessEnd, ProcessStartFailed, SandboxUnavailable
+from actors.ports.resources import lacking
+
+log = logging.getLogger(__name__)
+
+BEGIN_SECONDS = 10.0
+"""How long a new tool host may take to say that the program runs."""
+
+REPORT_SECONDS = 2.2
+"""How long after a kill the host may take to report the tree's end: a little more than the tool runner waits, so
+that a tree that is given up here has been reported as leaked there."""
+
+WALL_GRACE_SECONDS = 5.0
+"""How much later than the host the server itself enforces the wall clock."""
+
+CONFIRM_SECONDS = 0.5
+"""How long the server looks for itself whether a tree is dead whose host did not tell."""
+
+LIMITS = ("", "wall", "processes", "memory")
+"""As the tool host numbers them."""
+
+STAGES = {
+    "fork": "no process could be created",
+    "group": "its control groups could not be joined",
+    "session": "its session could not be made",
+    "cwd": "the working directory cannot be entered",
+    "limits": "its limits could not be set",
+    "files": "its files could not be arranged",
+    "restrict": "the restriction could not be applied",
+    "hide": "the server's own files could not be hidden from it",
+    "exec": "the program cannot be executed",
+}
+"""Where a start can fail, as the tool host names it."""
+
+
+class InitProcess:
+    """The parent of a program's whole tree: its death is the death of all in a namespace, elsewhere the host's cue."""
+
+    def __init__(self, pid: int, namespace: bool, host: int) -> None:
+        self.pid = pid
+        self.namespace = namespace
+        self._pidfd: int | None = None
+        self._ours = False
+        self._vanished = False
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._vanished = True
+        except OSError:
+            log.warning("no pidfd for a tool's process: cancelling it takes a little longer")
+        else:
+            self._ours = _parent(pid) == host
+
+    def kill(self) -> None:
+        """SIGKILL it, if it is certain that the pid is still the host's child."""
+        if self._pidfd is not None and self._ours:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def go_on(self) -> None:
+        """SIGCONT it, likewise: stopped, it would clear nothing."""
+        if self._pidfd is not None and self._ours:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+
+    def gone(self, seconds: float) -> bool:
+        """Whether it is known to have ended within `seconds`."""
+        if self._pidfd is None:
+            return self._vanished
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+OnEnd: TypeAlias = "Callable[[HostedTree, subprocess.Popen[bytes], lost.Trace | None], None]"
+"""Is told of a tree's end, of its host, and by what those are known that may have outlived it."""
+
+
+class HostedTree:
+    """A program and its whole process tree, inside its tool host (ports.RunningProcess).
+
+    Threads: `kill` any; `wait` any, the tool's as a rule; a reader of its own that ends with the control socket.
+    """
+
+    def __init__(
+        self,
+        host: subprocess.Popen[bytes],
+        control: socket.socket,
+        launch: Launch,
+        on_output: Callable[[bytes], None],
+        *,
+        on_end: OnEnd,
+        trace: lost.Trace,
+    ) -> None:
+        self._host = host
+        self._trace = trace
+        self._control = control
+        self._on_output: Callable[[bytes], None] | None = on_output
+        self._on_end = on_end
+        self._capture = Capture(launch.output_bytes)
+        self._began = time.monotonic()
+        wall = launch.limits.wall_seconds
+        self._wall_until = self._began + wall + WALL_GRACE_SECONDS if wall else None
+        self._reader = threading.Thread(target=self._read, name="bedrock-toolhost", daemon=True)
+        self._finishing = threading.Lock()
+        self._end: ProcessEnd | None = None
+        self._changed = threading.Condition()
+        # all below under _changed
+        self._init: InitProcess | None = None
+        self._grouped = False
+        self._started = False
+        self._refusal: Exception | None = None
+        self._report: tuple[int, ...] | None = None
+        self._cleared = False
+        self._silent = False
+        self._over = False
+        self._killed_at: float | None = None
+        self._wall_passed = False
+        self._reaped: set[int] = set()
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def begin(self, description: bytes) -> None:
+        """Send the host its launch; raises ProcessStartFailed, then it did not get it."""
+        try:
+            self._reader.start()
+        except RuntimeError as error:
+            self._silent = True
+            raise ProcessStartFailed(lacking(error) or "no thread could be started for the tool's output") from error
+        try:
+            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
+            self._control.sendall(len(description).to_bytes(4, "big"))
+            for start in range(0, len(description), toolhost.CHUNK):
+                self._control.sendall(description[start : start + toolhost.CHUNK])
+        except OSError as error:
+            raise ProcessStartFailed(f"the tool host did not take the launch: {error.strerror}") from error
+
+    def await_begin(self) -> None:
+        """Wait until the program runs; raises ProcessStartFailed or SandboxUnavailable if it provably did not begin.
+
+        A host that is lost after it may have begun is no failure here: `wait` tells.
+        """
+        with self._changed:
+            known = self._changed.wait_for(self._decided, BEGIN_SECONDS)
+        if not known:
+            self.kill()
+            with self._changed:
+                self._changed.wait_for(self._decided, REPORT_SECONDS)
+        with self._changed:
+            if self._refusal is not None:
+                raise self._refusal
+            if self._init is None:
+                raise ProcessStartFailed("the tool host ended before the program began")
+
+    def _decided(self) -> bool:
+        return self._started or self._refusal is not None or self._report is not None or self._silent
+
+    # --- kill -----------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL the whole tree. Any thread; never blocks; twice is once."""
+        with self._changed:
+            if self._over or self._killed_at is not None:
+                return
+            self._killed_at = time.monotonic()
+            with suppress(OSError):
+                self._control.send(toolhost.KILL, socket.MSG_DONTWAIT)
+            if self._init is None:
+                self._host.kill()
+            else:
+                self._reaped.update(toolhost.snapshot(self._init.pid))
+                self._init.kill()
+            self._changed.notify_all()
+
+    def signal(self, number: int) -> None:
+        """Signal the program's process group. Any thread; never blocks; nothing once the program ended."""
+        with self._changed:
+            if not self._over and self._killed_at is None:
+                with suppress(OSError):
+                    self._control.send(toolhost.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
+
+    # --- wait -----------------------------------------------------------------------------------------------------
+
+    def wait(self) -> ProcessEnd:
+        """Block until the program ended and its tree is gone, or is given up as leaked."""
+        with self._finishing:
+            if self._end is None:
+                self._end = self._finish()
+            return self._end
+
+    def _finish(self) -> ProcessEnd:
+        leaked = bool(self._report and self._report[4]) if self._await_report() else not self._clear()
+        with self._changed:
+            self._over = True
+        self._join_reader(leaked)
+        with suppress(subprocess.TimeoutExpired):
+            self._host.wait(CONFIRM_SECONDS)
+        self._control.close()
+        if self._init is not None:
+            self._init.close()
+        lost.remove_groups(self._trace)
+        if leaked:
+            log.error("a tool's process tree outlived its kill")
+        self._on_end(self, self._host, self._trace if leaked else None)
+        return self._result(leaked)
+
+    def _join_reader(self, leaked: bool) -> None:
+        """End the reader: the host's end is its end, unless the host goes on killing what leaked."""
+        if self._reader.ident is None:
+            return
+        self._reader.join(0 if leaked else CONFIRM_SECONDS)
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+
+    def _await_report(self) -> bool:
+        """Wait for the host's report; False if it is lost or does not report in time after a kill."""
+        with self._changed:
+            while self._report is None and not self._silent:
+                left = self._patience()
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                elif self._killed_at is None:
+                    self._wall_passed = True
+                    self.kill()
+                else:
+                    return False
+            return self._report is not None
+
+    def _patience(self) -> float | None:
+        due = self._wall_until if self._killed_at is None else self._killed_at + REPORT_SECONDS
+        return None if due is None else due - time.monotonic()
+
+    def _clear(self) -> bool:
+        """Do the work of a host that is dead or does not report; whether the tree is known to be dead.
+
+        Without a namespace init is not killed before the tree is known to be dead: once its host is gone it is the
+        one that goes on killing what is left. If the tool has killed it, the call's marks tell what is left.
+        """
+        confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
+        if self._host.poll() is None:
+            with suppress(OSError):
+                os.killpg(self._host.pid, signal.SIGKILL)
+        init = self._init
+        if init is None:
+            return True
+        if init.namespace or confirmed:
+            init.kill()
+            return init.gone(CONFIRM_SECONDS)
+        init.go_on()
+        killed, certain = lost.kill_lost(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
+        self._reaped.update(killed)
+        return init.gone(CONFIRM_SECONDS) and (certain or self._cleared)
+
+    def _sweep(self) -> bool:
+        """Kill what is below a host that lives but does not report; whether nothing is left there.
+
+        A host that is ending has given its children away: their absence would prove nothing.
+        """
+        deadline = time.monotonic() + CONFIRM_SECONDS
+        while self._host.poll() is None and time.monotonic() < deadline:
+            pids = toolhost.descendants(self._host.pid)
+            if not pids:
+                return self._host.poll() is None
+            self._reaped.update(pids)
+            for pid in pids:
+                toolhost.send_signal(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        return False
+
+    def _result(self, leaked: bool) -> ProcessEnd:
+        lost = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
+        code, number, killed, limit, _, milliseconds, *pids = self._report or lost
+        head, tail, cut = self._capture.parts()
+        infrastructure = {self._host.pid, self._init.pid if self._init else 0}
+        return ProcessEnd(
+            exit_code=None if code < 0 else code,
+            signal=number or None,
+            head=head,
+            tail=tail,
+            cut_bytes=cut,
+            duration_ms=milliseconds,
+            reaped=tuple(sorted(self._reaped.union(pids) - infrastructure)),
+            killed=bool(killed) or (self._killed_at is not None and code < 0),
+            leaked=leaked,
+            limit="wall" if self._wall_passed and code < 0 else LIMITS[limit],
+        )
+
+    # --- the reader's thread --------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while frame := self._next_frame():
+                self._hear(frame[:1], frame[1:])
+        except OSError:
+            pass  # the host is lost; `wait` finds out what that means
+        finally:
+            with self._changed:
+                self._silent = True
+                self._changed.notify_all()
+
+    def _next_frame(self) -> bytes:
+        """What the host says next, b"" when it is gone. Raises OSError.
+
+        A host that ends without having read all that it was told resets the socket. That is reported once, and before
+        what it had said itself.
+        """
+        try:
+            return self._control.recv(toolhost.CHUNK + 1)
+        except ConnectionResetError:
+            return self._control.recv(toolhost.CHUNK + 1)
+
+    def _hear(self, kind: bytes, content: bytes) -> None:
+        if kind == toolhost.OUTPUT:
+            self._take(content)
+            return
+        with self._changed:
+            if kind == toolhost.INIT:
+                pid, namespace, grouped = _numbers(content)
+                self._grouped = bool(grouped)
+                self._init = InitProcess(pid, bool(namespace), self._host.pid)
+            elif kind == toolhost.STARTED:
+                self._started = True
+            elif kind == toolhost.FAILED:
+                self._refusal = _refusal(content)
+            elif kind == toolhost.CLEARED:
+                self._cleared = True
+                self._reaped.update(_numbers(content))
+            elif kind == toolhost.END:
+                self._report = _numbers(content)
+            self._changed.notify_all()
+
+    def _take(self, output: bytes) -> None:
+        self._capture.add(output)
+        if self._on_output is None:
+            return
+        try:
+            self._on_output(output)
+        except Exception:
+            self._on_output = None
+            log.exception("live output of a tool is no longer passed on")
+
+
+def _numbers(content: bytes) -> tuple[int, ...]:
+    return tuple(map(int, content.split()))
+
+
+def _refusal(content: bytes) -> Exception:
+    stage, _, number = content.decode().partition(" ")
+    cause = os.strerror(int(number)) if number != "0" else "internal error"
+    text = f"{STAGES[stage]} ({cause})"
+    return SandboxUnavailable(text) if stage in {"restrict", "hide"} else ProcessStartFailed(text)
+
+
+def _parent(pid: int) -> int:
+    """The parent of `pid`, 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read(512).rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0

@@ -1,0 +1,137 @@
+"""The log's rows: how a transition becomes one, and how it is hashed.
+
+A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the thread
+that commits can digest it; the writer, which alone knows the row before, adds 64 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import json
+
+from actors.adapters.store.rows import refuse_non_numbers
+from actors.core.notifications import Durable
+from actors.ports import Commit, JournalRow, LogEntry, StoredEvent
+
+_NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
+_encode = json.Encoder().encode
+
+
+LOG = (
+    "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
+    "event", "context",
+)  # fmt: skip
+"""Columns of the log."""
+
+
+class LogRow(NamedTuple):
+    """A row of `log` as it is read."""
+
+    conversation_id: str
+    step: int
+    epoch: int
+    at: int
+    first_revision: int
+    event_count: int
+    prev_hash: str
+    hash: str
+    notifications: str
+    event: str
+    context: str | None
+
+
+class Sealed(NamedTuple):
+    """A row that waits for the hash of the row before it."""
+
+    numbers: tuple[str, int, int, int, int, int]
+    """LOG up to the count."""
+    texts: tuple[str, str, str]
+    """LOG from the notifications on; no context is an empty text."""
+    digest: hashlib._Hash
+
+    def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
+        """Its hash as the next link of the chain, and the whole row."""
+        link = _link(self.digest, prev_hash)
+        return link, (*self.numbers, prev_hash, link, *self.texts)
+
+
+def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
+    """Encode and digest a transition (the thread that commits)."""
+    numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
+    notifications = _encode(entry.notifications)
+    context = entry.context or b""
+    texts = (notifications.decode(), entry.event.decode(), context.decode())
+    return Sealed(numbers, texts, _digest(numbers, notifications, entry.event, context))
+
+
+def _digest(numbers: tuple[str, int, int, int, int, int], *texts: bytes) -> hashlib._Hash:
+    """Every column but the hashes, one a line: JSON has no raw line breaks, so no two rows read alike."""
+    head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- takes the tuple as it is
+    return hashlib.sha256(b"\n".join((head.encode(), *texts)))
+
+
+def hash_of(row: LogRow) -> str:
+    """What its hash has to be. Raises TypeError if a number is none."""
+    digest = _digest(row[:6], row.notifications.encode(), row.event.encode(), (row.context or "").encode())
+    return _link(digest, row.prev_hash)
+
+
+def _link(digest: hashlib._Hash, prev_hash: str) -> str:
+    link = digest.copy()
+    link.update(prev_hash.encode())
+    return link.hexdigest()
+
+
+def check_shape(part: Commit) -> None:
+    """Raise ValueError unless the steps and revisions of `part` are gap-free and end where its record says."""
+    step, revision = part.expected_step, part.log[0].first_revision if part.log else part.record.last_seq + 1
+    for entry in part.log:
+        step += 1
+        if entry.step != step or entry.first_revision != revision:
+            raise ValueError(f"step {entry.step} of {part.record.id} does not follow")
+        revision += len(entry.notifications)
+    if part.record.step != step or part.record.last_seq != revision - 1:
+        raise ValueError(f"the record of {part.record.id} does not end where its log ends")
+    if part.create and (part.expected_step or (part.log and part.log[0].first_revision != 1)):
+        raise ValueError(f"{part.record.id} does not begin at the beginning")
+
+
+def next_revision(part: Commit) -> int:
+    """The revision that must come next in the store for `part` to fit."""
+    return part.log[0].first_revision if part.log else part.record.last_seq + 1
+
+
+def notifications_of(row: LogRow) -> tuple[Durable, ...]:
+    """What the transition told clients. Raises msgspec.DecodeError."""
+    return _NOTIFICATIONS.decode(row.notifications)
+
+
+def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
+    """At most `limit` events after revision `after` from (first revision, at, notifications) rows in order.
+
+    Raises msgspec.DecodeError or ValueError.
+    """
+    for first, at, encoded in rows:
+        refuse_non_numbers(first, at)
+        for revision, notification in enumerate(_NOTIFICATIONS.decode(encoded), first):
+            if revision <= after:
+                continue
+            if limit <= 0:
+                return
+            limit -= 1
+            yield StoredEvent(revision, at, notification)
+        if limit <= 0:
+            return
+
+
+def journal_row(row: LogRow) -> JournalRow:
+    """The row as the port gives it. Raises msgspec.DecodeError or ValueError."""
+    refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
+    context = None if row.context is None else row.context.encode()
+    return JournalRow(
+        row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),
+        row.prev_hash, row.hash,
+    )  # fmt: skip

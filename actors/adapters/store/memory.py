@@ -1,0 +1,362 @@
+"""The store's twin in memory: the same promises but durability, for tests of everything above the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from actors.adapters.store.integrity import rows_of, violations
+from actors.adapters.store.log_rows import LogRow, check_shape, events_of, journal_row, next_revision, seal
+from actors.adapters.store.pruning import BEGINNING, Bounds, Place, behind, prunable
+from actors.adapters.store.rows import FIXED
+from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
+from actors.core.content import Message
+from actors.core.states import TERMINAL, Idle
+from actors.ports import (
+    Attachment,
+    CommandExists,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    Faults,
+    Fenced,
+    JournalRow,
+    NoFaults,
+    RevisionTooOld,
+    SettledInput,
+    SlugTaken,
+    Snapshot,
+    StoppedRun,
+    StoredEvent,
+    StoreUnavailable,
+)
+
+
+class _Kept(NamedTuple):
+    """A conversation and everything of it; replaced as a whole."""
+
+    record: ConversationRecord
+    messages: tuple[Message, ...]
+    log: tuple[LogRow, ...]
+    begins: Place
+    """Where the log does: behind what was pruned."""
+    runs: tuple[StoppedRun, ...]
+    fates: tuple[SettledInput, ...]
+    commands: Mapping[str, CommandRecord]
+    attachments: Mapping[str, Attachment]
+
+    def after(self, part: Commit) -> _Kept:
+        """As it is after `part`. Raises Fenced or CommandExists."""
+        for message in part.messages:
+            if any(message.id == other.id for other in self.messages):
+                raise CommandExists(f"message {message.id} of {self.record.id} is there already")
+            if any(message.sequence == other.sequence for other in self.messages):
+                raise Fenced(f"message {message.sequence} of {self.record.id} is there already")
+        log, log_hash = list(self.log), self.record.log_hash
+        for entry in part.log:
+            log_hash, (*values, context) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
+            log.append(LogRow._make((*values, context or None)))
+        commands = dict(self.commands)
+        if part.command is not None and not part.create_command:
+            if part.command.request_id in commands:
+                raise CommandExists(f"{part.command.request_id} of {self.record.id} is there already")
+            commands[part.command.request_id] = part.command
+        fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
+        record = replace(part.record, log_hash=log_hash, **fixed)
+        return self._replace(
+            record=record,
+            messages=(*self.messages, *part.messages),
+            log=tuple(log),
+            runs=(*self.runs, *stopped_runs(part)),
+            fates=(*self.fates, *settled_inputs(part)),
+            commands=commands,
+        )
+
+    def aged(self, before: int, keep: int) -> bool:
+        return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
+
+    def archived(self, before: int) -> bool:
+        at = self.record.archived_at
+        return at is not None and at < before and self.record.parent_conversation_id is None
+
+
+class MemoryStore:
+    """`actors.ports.Store` in dictionaries under a lock. Any thread."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self._faults = faults or NoFaults()
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._created: dict[tuple[str, str], CommandRecord] = {}
+        self._closed = False
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        for part in parts:
+            check_shape(part)
+        with self._writing():
+            kept, created = dict(self._kept), dict(self._created)
+            for part in parts:
+                before = _begun(kept, part) if part.create else _found(kept, part)
+                kept[part.record.id] = before.after(part)
+                if part.command is not None and part.create_command:
+                    key = (part.record.principal, part.command.request_id)
+                    if key in created:
+                        raise CommandExists(f"{key[1]} of {key[0]} is there already")
+                    created[key] = part.command
+            self._hit("store.before_commit")
+            self._kept, self._created = kept, created
+
+    def delete(self, conversation_id: str) -> None:
+        with self._writing():
+            gone = {conversation_id}
+            while (
+                found := {id_ for id_, kept in self._kept.items() if kept.record.parent_conversation_id in gone} - gone
+            ):
+                gone |= found
+            self._hit("store.before_commit")
+            self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in gone}
+
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        with self._writing():
+            kept = self._kept.get(conversation_id)
+            self._hit("store.before_commit")
+            if kept is None:
+                return 0
+            bounds = Bounds(min(before_revision, kept.record.last_seq), older_than)
+            going = prunable(kept.begins, kept.log, bounds)
+            if going:
+                rest = kept.log[len(going) :]
+                self._kept[conversation_id] = kept._replace(log=rest, begins=behind(going[-1]))
+            return len(going)
+
+    def reclaim(self, pages: int, *, spare: int) -> bool:
+        return False
+
+    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        with self._writing():
+            kept = self._kept.get(conversation_id)
+            if kept is None:
+                raise Fenced(f"{conversation_id} is gone")
+            self._hit("store.before_commit")
+            attachments = {attachment.id: attachment, **kept.attachments}
+            self._kept[conversation_id] = kept._replace(attachments=attachments)
+
+    # --- conversations ----------------------------------------------------------------------------------------
+
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        kept = self._read().get(conversation_id)
+        return None if kept is None else kept.record
+
+    def owner(self, conversation_id: str) -> str | None:
+        kept = self._read().get(conversation_id)
+        return None if kept is None else kept.record.principal
+
+    def find_slug(self, slug: str) -> str | None:
+        return next((kept.record.id for kept in self._read().values() if slug and kept.record.slug == slug), None)
+
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        directory: str | None = None,
+        before: tuple[int, str] | None,
+        limit: int,
+        skipped: Callable[[str], object] = lambda conversation_id: None,
+    ) -> tuple[ConversationRecord, ...]:
+        records = [
+            kept.record
+            for kept in self._read().values()
+            if (kept.record.principal, kept.record.parent_conversation_id) == (principal, parent)
+            and (kept.record.archived_at is not None) == archived
+            and directory in (None, kept.record.cwd)
+            and (before is None or (kept.record.updated_at, kept.record.id) < before)
+        ]
+        records.sort(key=lambda record: (record.updated_at, record.id), reverse=True)
+        return tuple(records[:limit])
+
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        kept = self._read()
+        return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
+
+    def unsettled(self) -> tuple[str, ...]:
+        records = (kept.record for kept in self._read().values())
+        return tuple(
+            record.id
+            for record in records
+            if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
+        )
+
+    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
+        return tuple(islice(found, limit))
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.archived(before))
+        return tuple(islice(found, limit))
+
+    # --- messages and events ----------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        kept = self._read().get(conversation_id)
+        found = [
+            message
+            for message in (kept.messages if kept else ())
+            if message.sequence > after and (before is None or message.sequence < before)
+        ]
+        return tuple(found[::-1][:limit] if descending else found[:limit])
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        return self.messages(conversation_id, before=through + 1, limit=through)
+
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        kept = self._read().get(conversation_id)
+        rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
+        found = tuple(events_of(rows, after, limit))
+        if found and found[0].revision != after + 1:
+            first = found[0].revision
+            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+        return found
+
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        kept = self._read().get(conversation_id)
+        return _page(kept.runs if kept else (), after, before, limit, descending=descending)
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        kept = self._read().get(conversation_id)
+        return _page(kept.fates if kept else (), after, before, limit, descending=descending)
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        kept = self._read().get(conversation_id)
+        if kept is None:
+            return None
+        return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
+
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+        kept = self._read().get(conversation_id)
+        found = [row for row in (kept.log if kept else ()) if row.step > after_step]
+        return tuple(journal_row(row) for row in found[:limit])
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        kept = self._read().get(conversation_id)
+        if kept is None:
+            return ()
+        stored = rows_of(kept.record, kept.messages, begins=kept.begins, log=kept.log, runs=kept.runs, fates=kept.fates)
+        return tuple(violations(stored))
+
+    # --- commands and attachments -----------------------------------------------------------------------------
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        kept = self._read().get(conversation_id)
+        return None if kept is None else kept.commands.get(request_id)
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        with self._lock:
+            self._check_open()
+            return self._created.get((principal, request_id))
+
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        kept = self._read().get(conversation_id)
+        return None if kept is None else kept.attachments.get(attachment_id)
+
+    # --- the rest ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock; the fault points are those of the other store."""
+        with self._lock:
+            self._check_open()
+            self._hit("store.before_begin")
+            self._hit("store.before_savepoint")
+            yield
+            self._hit("store.after_commit")
+
+    def _hit(self, point: str) -> None:
+        try:
+            self._faults.hit(point)
+        except Exception as error:
+            raise StoreUnavailable(f"nothing was written: {error}") from error
+
+    def _read(self) -> dict[str, _Kept]:
+        """One moment's view."""
+        with self._lock:
+            self._check_open()
+            return self._kept.copy()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+
+
+Told = TypeVar("Told", StoppedRun, SettledInput)
+
+
+def _page(told: tuple[Told, ...], after: int, before: int | None, limit: int, *, descending: bool) -> tuple[Told, ...]:
+    found = [each for each in told if each.revision > after and (before is None or each.revision < before)]
+    return tuple(found[::-1][:limit] if descending else found[:limit])
+
+
+def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
+    """The beginning of a conversation. Raises Fenced or SlugTaken."""
+    record = part.record
+    if record.id in kept:
+        raise Fenced(f"{record.id} is there already")
+    if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
+        raise Fenced(f"{record.parent_conversation_id} is gone")
+    _check_slug(kept, record)
+    return _Kept(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
+
+
+def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
+    """The conversation that `part` changes. Raises Fenced or SlugTaken."""
+    found = kept.get(part.record.id)
+    if found is None:
+        raise Fenced(f"{part.record.id} is gone")
+    head = found.record
+    expected = (part.expected_step, next_revision(part) - 1)
+    if (head.step, head.last_seq) != expected or head.epoch > part.record.epoch:
+        raise Fenced(f"{head.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
+    _check_slug(kept, part.record)
+    return found
+
+
+def _check_slug(kept: Mapping[str, _Kept], record: ConversationRecord) -> None:
+    for other in kept.values():
+        if record.slug and other.record.slug == record.slug and other.record.id != record.id:
+            raise SlugTaken(f"{record.slug} is taken")

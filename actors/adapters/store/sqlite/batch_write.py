@@ -1,0 +1,82 @@
+"""Transitions of several conversations in a few long statements.
+
+Every statement gives up the interpreter's lock and has to get it back from whoever is busy, and costs more than the
+rows it carries. Only what surely fits is written here; the rest, and everything if a constraint is violated after all,
+is written one by one, where it is refused for the right reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from actors.adapters.store import rows
+from actors.adapters.store.sqlite import statements
+from actors.adapters.store.sqlite.changes import Change, Part, Transition, heads
+from actors.adapters.store.sqlite.engine import sqlite3
+
+MAX_ROWS = 128
+"""Rows of one statement. Fewer are filled up with empty rows to a power of two, so that few statements are prepared."""
+
+
+def write_together(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
+    """Write what can be written at once, all of it or nothing; return what is left to be written one by one.
+
+    The transaction has just begun; if nothing could be written, it has begun again.
+    """
+    plain = {change: change.only for change in changes if isinstance(change, Transition)}
+    found = heads(connection, (part.id for part in plain.values() if part)) if len(plain) > 1 else {}
+    taken: list[tuple[Part, str]] = []
+    left: list[Change] = []
+    for change in changes:
+        part = plain.get(change) if isinstance(change, Transition) else None
+        head = found.pop(part.id, None) if part else None  # a second change of a conversation finds it gone
+        if part and head and part.fits(head):
+            taken.append((part, head.log_hash))
+        else:
+            left.append(change)
+    try:
+        if not taken or _write(connection, taken):
+            return left
+    except sqlite3.IntegrityError:
+        pass
+    connection.execute("ROLLBACK")
+    connection.execute("BEGIN IMMEDIATE")
+    return list(changes)
+
+
+def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> bool:
+    """Whether every conversation was there to be updated."""
+    updates: list[rows.Row] = []
+    messages: list[rows.Row] = []
+    log: list[rows.Row] = []
+    runs: list[rows.Row] = []
+    fates: list[rows.Row] = []
+    for part, head_hash in taken:
+        links, log_hash = part.links(head_hash)
+        updates.append((part.id, *part.changing, log_hash))
+        messages += part.messages
+        log += links
+        runs += part.runs
+        fates += part.fates
+    updated = _in_chunks(connection, updates, statements.update_conversations)
+    _in_chunks(connection, messages, statements.insert_messages)
+    _in_chunks(connection, log, statements.insert_log)
+    _in_chunks(connection, runs, statements.insert_runs)
+    if fates:
+        connection.executemany(statements.INSERT_FATE, fates)
+    commands = [part.command for part, _ in taken if part.command]
+    if commands:
+        connection.executemany(statements.INSERT_COMMAND, commands)
+    return updated == len(updates)
+
+
+def _in_chunks(connection: sqlite3.Connection, values: list[rows.Row], statement: Callable[[int], str]) -> int:
+    """Run `statement(number of rows)` until all rows are used; return how many it touched."""
+    touched = 0
+    for start in range(0, len(values), MAX_ROWS):
+        chunk = values[start : start + MAX_ROWS]
+        size = 1 << (len(chunk) - 1).bit_length()
+        empty = ("",) * (len(chunk[0]) * (size - len(chunk)))
+        touched += connection.execute(statement(size), (*chain.from_iterable(chunk), *empty)).rowcount
+    return touched

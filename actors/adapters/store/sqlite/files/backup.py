@@ -1,0 +1,235 @@
+"""Copies of the database: taken while a server writes to it, and put back where it was.
+
+Whatever is written has the name NAME.part until it is complete, checked and on the disk. So a program that is killed
+leaves no half file under a name that somebody counts on; the next one takes what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+
+import peewee
+from msgspec import Struct
+from peewee import SqliteDatabase
+
+from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, raw, sqlite3
+from actors.adapters.store.sqlite.files.data_directory import DataDirectory
+from actors.adapters.store.sqlite.files.disk_space import disk_is_full, is_want_of_room
+from actors.adapters.store.sqlite.files.partial_file import PART, BackupFailed, part_of
+from actors.adapters.store.sqlite.integrity_check import check_all
+from actors.adapters.store.sqlite.schema.version import migrate, schema_of
+
+MAX_DAMAGED = 8
+"""Named by a restore, at most."""
+__all__ = ["BackupFailed", "Copied", "DamagedBackup", "TargetExists", "back_up", "restore"]
+
+PAGES = 1_024
+"""Copied in one step; between two of them Ctrl-C is heard."""
+
+_LIVE, _AT_REST = "mode=ro", "immutable=1"
+"""How to open a file for reading: one that others may write, and one that nobody does."""
+
+
+class TargetExists(BackupFailed):
+    """The file that a backup was to be written to is there already."""
+
+
+class DamagedBackup(BackupFailed):
+    """Conversations in the backup are not what was written; the file as a whole can be read."""
+
+
+class Copied(Struct, frozen=True):
+    """What a backup or a restore made."""
+
+    path: Path
+    conversations: int
+    """Sub-agents and archived ones too."""
+    size: int
+    """Bytes."""
+    kept: Path | None = None
+    """What a restore found in its place is called this now."""
+    damaged: tuple[str, ...] = ()
+    """What a restore put back although it is not what was written, and what is wrong with it."""
+
+
+def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
+    """Write the database of the data directory, as it is at this moment, into the file `target`, for its owner only.
+
+    A server may go on: the copy is read in one transaction, which holds up nobody; only the write-ahead log grows
+    meanwhile. Raises BackupFailed, also if `target` exists, unless it is to be replaced; StoreUnusable if the database
+    was written by a newer version.
+    """
+    source, target = directory / FILE, target.resolve()
+    if not source.is_file():
+        raise BackupFailed(f"there is no database in {directory}")
+    if target.parent == directory.resolve():
+        raise BackupFailed(f"{target} is in the data directory itself: choose another place")
+    with _told(f"{source} cannot be copied to {target}"), part_of(target) as part:
+        _refuse_if_taken(target, replace=replace)
+        with _told_if_full(directory), _reading(source, _LIVE) as database:
+            schema_of(database, source)
+        with _reading(source, _LIVE) as database:
+            _copy(raw(database), part)
+        conversations = _checked(part, source)
+        _sync(part)
+        _refuse_if_taken(target, replace=replace)
+        part.replace(target)
+        _sync(target.parent)
+    return Copied(target, conversations, target.stat().st_size)
+
+
+def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
+    """Put a copy of the file `backup` into the data directory as its database; makes the directory if it is missing.
+
+    Every row of it is compared with its digest, and every log with its chain of hashes, first. With `replace` a
+    database that is there stays beside it, under a name with the date. Raises BackupFailed, also for a conversation
+    that is not what was written, unless that is accepted; StoreUnusable if the file is of a newer version;
+    DataDirectoryBusy while a server holds the directory.
+    """
+    _refuse_if_no_backup(backup)
+    with closing(DataDirectory(directory)), _told(f"{backup} cannot be restored to {directory}"):
+        target = directory / FILE
+        there = target.exists()
+        if there and not replace:
+            raise BackupFailed(f"{directory} has a database: restore into another directory, or use --force to replace")
+        with part_of(target) as part:
+            shutil.copyfile(backup, part)
+            conversations = _checked(part, backup)
+            damaged = _damage(part)
+            if damaged and not accept_damage:
+                raise DamagedBackup(f"{backup} is damaged: {'; '.join(damaged)}")
+            _sync(part)
+            kept = _keep_aside(target) if there else None
+            part.replace(target)
+            _sync(directory)
+        return Copied(target, conversations, target.stat().st_size, kept, damaged)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What the system or SQLite says, in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise BackupFailed(f"{what}: {(error.strerror or str(error)).lower()}") from error
+    except (sqlite3.Error, peewee.PeeweeException) as error:
+        raise BackupFailed(f"{what}: {error}") from error
+
+
+@contextmanager
+def _told_if_full(directory: Path) -> Iterator[None]:
+    """Opening a database needs some room beside it, even for reading. Raises BackupFailed."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
+        if is_want_of_room(error, directory):
+            raise BackupFailed(f"{directory / FILE} cannot be opened: {disk_is_full(directory)}") from error
+        raise
+
+
+def _refuse_if_taken(target: Path, *, replace: bool) -> None:
+    if target.exists() and not target.is_file():
+        raise BackupFailed(f"{target} is no file")
+    if target.exists() and not replace:
+        raise TargetExists(f"{target} exists: choose another name, or use --force to replace it")
+
+
+def _refuse_if_no_backup(path: Path) -> None:
+    """A first look, before anything is made for it."""
+    if not path.is_file():
+        raise BackupFailed(f"{path} is no file")
+    if path.name.endswith(PART):
+        raise BackupFailed(f"{path} is what an interrupted backup or restore left: it is not complete")
+    log = Path(f"{path}-wal")
+    if log.is_file() and log.stat().st_size:
+        text = f"{path} is a database in use, with its latest changes in {log.name}"
+        raise BackupFailed(f"{text}: make a backup of it with `bedrock backup --data-dir {path.parent} FILE`")
+    with _told(f"{path} cannot be read"), _reading(path, _AT_REST) as database:
+        _schema(database, path)
+
+
+@contextmanager
+def _reading(path: Path, how: str) -> Iterator[SqliteDatabase]:
+    """A connection that cannot write; not even a checkpoint when it is closed as the last one."""
+    address = f"{path.absolute().as_uri()}?{how}"
+    database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
+    database.connect()
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _copy(source: sqlite3.Connection, path: Path) -> None:
+    """One read transaction for all steps: without it, every commit of a server would make the copy begin anew."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as target:
+        target.execute("PRAGMA journal_mode = OFF")
+        target.execute("PRAGMA synchronous = OFF")
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        source.backup(target, pages=PAGES, progress=lambda *_: None)
+
+
+def _checked(path: Path, origin: Path) -> int:
+    """Whether a copy can be relied on; returns how many conversations it has. Raises BackupFailed, StoreUnusable."""
+    with _told(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
+        (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
+        if finding != "ok":
+            raise BackupFailed(f"{origin} is damaged: {finding}")
+        _schema(database, origin)
+        (conversations,) = raw(database).execute("SELECT count(*) FROM conversations").fetchone()
+    return int(conversations)
+
+
+def _damage(part: Path) -> tuple[str, ...]:
+    """What in a copy is not what was written, the first few in words; it is brought up to date first."""
+    database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
+    try:
+        migrate(database)
+        found = list(islice(check_all(raw(database)), MAX_DAMAGED + 1))
+    finally:
+        database.close()
+    told = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
+    return (*told, "and more") if len(found) > MAX_DAMAGED else tuple(told)
+
+
+def _schema(database: SqliteDatabase, origin: Path) -> None:
+    if not schema_of(database, origin):
+        raise BackupFailed(f"{origin} is no database of Bedrock")
+
+
+def _keep_aside(database: Path) -> Path:
+    """Give a database a second name, which it has alone when its first one is taken; returns that.
+
+    No write-ahead log stays behind: SQLite would take it for that of the next database of the name.
+    """
+    _fold_log(database)
+    now = time.time_ns() // 1_000_000
+    date = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000))
+    kept = database.with_name(f"{FILE}.before-restore-{date}.{now % 1_000:03d}Z")
+    os.link(database, kept)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.rename(f"{database}{suffix}", f"{kept}{suffix}")
+    return kept
+
+
+def _fold_log(database: Path) -> None:
+    """Move the write-ahead log into the database, so that it is one file, if it is whole and there is space."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,115 @@
+"""The directory that one server, and only one, keeps its data in."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from actors.adapters.store.sqlite.files.disk_space import NO_SPACE, disk_is_full
+from actors.adapters.store.sqlite.files.open_files import Inode, inode_at, inode_of
+from actors.ports import DataDirectoryBusy, StoreUnusable
+
+_log = logging.getLogger(__name__)
+
+MARKER = "initialized"
+"""Is there once the directory has had a database."""
+_MARKED = b"""\
+This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
+`bedrock restore FILE`, or remove this file to begin with an empty database.
+"""
+_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
+
+
+class DataDirectory:
+    """A directory held by this process until `close`, or until the process is gone.
+
+    Two locks hold it: one on the directory itself, which nobody can take away from under it, and one on the file
+    `lock`, which also tells by whom.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create it for its owner only if it is missing, and take its locks.
+
+        Raises DataDirectoryBusy or StoreUnusable.
+        """
+        self.path = path
+        self._held: list[int] = []
+        self._lock_file_missed = False
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            self._held.append(os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._take()
+        except OSError as error:
+            self.close()
+            why = disk_is_full(path) if error.errno in NO_SPACE else error.strerror
+            raise StoreUnusable(f"the data directory {path} cannot be used: {why}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        """Raises DataDirectoryBusy or OSError."""
+        directory, lock_file = self._held
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_directory(directory)
+        except BlockingIOError:
+            holder = os.pread(lock_file, 32, 0).strip()
+            raise DataDirectoryBusy(self.path, int(holder) if holder.isdigit() else 0) from None
+        told = f"{os.getpid()}\n".encode()
+        os.pwrite(lock_file, told, 0)  # first, so that a full disk has room for it: where the last one was
+        os.ftruncate(lock_file, len(told))
+        self._lock_file: Inode = inode_of(lock_file)
+
+    def look_after_lock_file(self) -> None:
+        """Say so, once, if the lock file is not there any more. The directory stays held without it."""
+        missed = inode_at(self.path / "lock") != self._lock_file
+        if missed and not self._lock_file_missed:
+            _log.critical(
+                "the lock file %s was removed or replaced while the server uses it; the directory itself is still "
+                "locked, so no second server starts on it",
+                self.path / "lock",
+            )
+        self._lock_file_missed = missed
+
+    def expect(self, database: Path) -> None:
+        """Refuse to begin with an empty database where there was one. Raises StoreUnusable."""
+        marker = self.path / MARKER
+        if marker.exists() and not database.exists():
+            raise StoreUnusable(
+                f"{self.path} had a database, and {database.name} is missing now: put it back, restore a backup with "
+                f"`bedrock restore FILE`, or remove {marker} to begin with an empty one"
+            )
+
+    def mark(self) -> None:
+        """Note that it has a database from now on. Raises StoreUnusable."""
+        marker = self.path / MARKER
+        try:
+            if not marker.exists():
+                made = os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                with os.fdopen(made, "wb") as file:
+                    file.write(_MARKED)
+                    file.flush()
+                    os.fsync(made)
+                os.fsync(self._held[0])
+        except OSError as error:
+            raise StoreUnusable(f"{marker} cannot be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let another process have it. Once."""
+        for held in self._held:
+            os.close(held)
+
+
+def _lock_directory(directory: int) -> None:
+    """Raises BlockingIOError."""
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("this file system cannot lock a directory: never remove the lock file while a server runs")

@@ -1,0 +1,160 @@
+"""Room on the disk that is kept for what frees space.
+
+A deletion has to be written before it frees anything, which a full disk refuses; so has what a server writes when it
+starts. So a file of some MiB lies in the data directory, also while no server runs; it is given up when a deletion or a
+start finds no room, and made again from what has been freed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import peewee
+
+from actors.adapters.store.sqlite.engine import FILE, sqlite3
+from actors.ports import StoreUnusable
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+RESERVE = "reserve"
+"""Name of the file in the data directory."""
+SIZE = 4 * 1024 * 1024
+START_BYTES = 1024 * 1024
+"""What a server writes when it starts: the index of a write-ahead log of some hundred MiB, and a few small files."""
+GIVE_BACK_PAGES = 256
+"""Of free pages of the database, given back to the file system in one step."""
+
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MAYBE_FULL = ("disk i/o error", "unable to open database file")
+"""What SQLite says when it cannot extend the index of the write-ahead log, among other reasons."""
+
+
+def free_bytes(directory: Path) -> int:
+    """What may be written to the file system of a directory. Raises OSError."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def is_want_of_room(error: BaseException, directory: Path) -> bool:
+    """Whether something failed because the disk of the directory is full. SQLite often calls it an I/O error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        text = str(cause).lower()
+        if isinstance(cause, (sqlite3.OperationalError, peewee.OperationalError)):
+            if "disk is full" in text:
+                return True
+            if text in _MAYBE_FULL and free_bytes(directory) < START_BYTES:
+                return True
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def disk_is_full(directory: Path) -> str:
+    """What is wrong, and what to do about it."""
+    return f"the disk is full: free at least {2 * SIZE >> 20} MiB on the file system of {directory}, and try again"
+
+
+class Space:
+    """Owns the reserve. Writer's thread, but for its first and its last moment."""
+
+    def __init__(self, directory: Path) -> None:
+        """By the one who holds the directory; `make` is yet to be called."""
+        self._path = directory / RESERVE
+        self.scarce = True
+        """There is no reserve: it was given up, or there is no room for it."""
+        self._given_up = False
+
+    def open_with(self, opening: Callable[[], T]) -> T:
+        """What `opening` returns; the reserve is given up for it if there is no room for a start without that.
+
+        Raises what `opening` raises, and StoreUnusable with what to do if the disk is full.
+        """
+        directory = self._path.parent
+        if free_bytes(directory) < START_BYTES:
+            self.give_up()
+        try:
+            return opening()
+        except StoreUnusable as error:
+            if not is_want_of_room(error, directory):
+                raise
+            if not self._path.exists():
+                raise StoreUnusable(disk_is_full(directory)) from error
+        self.give_up()
+        try:
+            return opening()
+        except StoreUnusable as error:
+            if is_want_of_room(error, directory):
+                raise StoreUnusable(disk_is_full(directory)) from error
+            raise
+
+    def make(self) -> None:
+        """Have a reserve, if there is none and there is room for it and as much again."""
+        if not self.scarce:
+            return
+        try:
+            if free_bytes(self._path.parent) >= 2 * SIZE or self._whole():
+                self._allocate(SIZE)
+                self.scarce = self._given_up = False
+        except OSError as error:
+            _log.warning("no room is kept for deletions on a full disk: %s", error.strerror)
+            self._path.unlink(missing_ok=True)
+
+    def _whole(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size >= SIZE
+
+    def _allocate(self, size: int) -> None:
+        made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(made, 0, size)
+        finally:
+            os.close(made)
+
+    def give_up(self) -> None:
+        """Let its room be used."""
+        if self._path.exists():
+            _log.warning("the disk is full: the room that is kept for deletions and starts is used")
+            self._given_up = True
+        self.scarce = True
+        self._path.unlink(missing_ok=True)
+
+    def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
+        """Whether what is in the write-ahead log can be moved into the database, `without` so many of its pages.
+
+        A move that fails half-way leaves a longer database, which has eaten the room, and a log that is no shorter.
+        """
+        pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
+        return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
+
+    def give_back(self, connection: sqlite3.Connection) -> bool:
+        """While there is no reserve: give free pages back to the file system; whether any were."""
+        if not self.scarce:
+            return False
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if not free or not self.log_fits(connection, without=free):
+            return False
+        connection.execute(f"PRAGMA incremental_vacuum({GIVE_BACK_PAGES})").fetchall()
+        (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+        return bool(left < free)
+
+    def close(self) -> None:
+        """Keep for the next start what is left of a reserve that was given up, less than a whole one if need be."""
+        if not self._given_up:
+            return
+        try:
+            size = min(SIZE, free_bytes(self._path.parent) // 4096 * 4096)
+            if size:
+                self._allocate(size)
+        except OSError as error:
+            _log.warning("no room is kept for the next start: %s", error.strerror)
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""The write-ahead log, moved into the database between transactions by the one thread that writes."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from pathlib import Path
+
+import peewee
+
+from actors.adapters.store.sqlite.engine import BUSY_SECONDS, WAL_PAGES, raw, sqlite3
+from actors.adapters.store.sqlite.files.disk_space import Space
+
+_log = logging.getLogger(__name__)
+
+MOVE_EVERY = 1_000
+"""Changes between two moves."""
+PAGES = 32_768
+"""A longer log is cut, waiting for readers if need be."""
+CUT_SECONDS = 0.1
+"""How long, since everybody who writes waits as well. The next move tries again."""
+
+
+class WriteAheadLog:
+    """Of a database that is written through this connection only. Writer's thread."""
+
+    def __init__(self, database: peewee.SqliteDatabase) -> None:
+        self._database = database
+        self._since = 0
+
+    def move_if_due(self, written: int, space: Space | None = None) -> None:
+        """So many changes have been written since the last call; a log that does not fit into the database stays."""
+        self._since += written
+        if self._since < MOVE_EVERY or self._database.is_closed():
+            return
+        if space is None or _fits(self._database, space):
+            self.move()
+        self._since = 0
+
+    def move(self) -> None:
+        """Move it into the database; cut it if it is long."""
+        self._since = 0
+        try:
+            connection = raw(self._database)
+            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if pages > PAGES:
+                _cut(connection)
+        except sqlite3.Error as error:
+            _log.warning("the write-ahead log could not be moved into the database: %s", error)
+
+    def cut(self, space: Space) -> None:
+        """Move it, and give its room back to the file system, if it fits into the database.
+
+        As long as it does not, commits do not move it either.
+        """
+        try:
+            connection = raw(self._database)
+            fits = space.log_fits(connection)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if fits else 0}").fetchall()
+            if fits:
+                _cut(connection)
+        except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
+            _log.warning("the write-ahead log could not be cut: %s", error)
+
+
+def close_database(database: peewee.SqliteDatabase, space: Space) -> None:
+    """Close the last connection, which moves the log into the database and removes it, if it fits.
+
+    Where it does not it is left for the next start, as after a crash.
+    """
+    if database.is_closed():
+        return
+    if _fits(database, space):
+        database.close()
+    else:
+        _log.warning("the disk is full: the write-ahead log stays beside the database until the next start")
+        _close_leaving_log(database)
+
+
+def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
+    """Another connection is there until it is closed, and that one may not write: so neither moves the log."""
+    try:
+        address = f"{Path(database.database).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as last:
+            last.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            database.close()
+    finally:
+        database.close()
+
+
+def _fits(database: peewee.SqliteDatabase, space: Space) -> bool:
+    """Also where nobody can tell: then closing does what it always does."""
+    try:
+        return space.log_fits(raw(database))
+    except (OSError, sqlite3.Error, peewee.PeeweeException):
+        return True
+
+
+def _cut(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {CUT_SECONDS * 1000:.0f}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")

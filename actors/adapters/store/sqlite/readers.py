@@ -1,0 +1,123 @@
+"""Connections that only read, lent for one read at a time."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import peewee
+from msgspec import DecodeError
+
+from actors.adapters.store.sqlite.engine import open_reader, reader_of, sqlite3
+from actors.adapters.store.sqlite.files.open_files import OpenFiles
+from actors.ports import StoreDamaged, StoreError, StoreUnavailable
+from actors.ports.resources import no_file_left
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+READERS = 16
+"""Connections at most; whoever finds none waits for a read to end."""
+
+
+class Readers:
+    """Lends connections to whatever thread asks; none belongs to a thread, so none outlives one."""
+
+    def __init__(self, path: Path, files: OpenFiles) -> None:
+        self._path = path
+        self._files = files
+        self._places = threading.BoundedSemaphore(READERS)
+        self._idle: list[peewee.SqliteDatabase] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def lend(self) -> Iterator[peewee.SqliteDatabase]:
+        """A connection for the time of the block. Raises StoreUnavailable or StoreDamaged, whatever went wrong."""
+        with self._places:
+            database = None
+            try:
+                database = self._take()
+                yield database
+                reader_of(database).end_reads()
+            except BaseException as error:
+                if database is not None:
+                    database.close()
+                explained = _explained(error)
+                if explained is None:
+                    raise
+                raise explained from error
+            self._give_back(database)
+
+    def _take(self) -> peewee.SqliteDatabase:
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            self._files.refuse_if_missing()
+            if self._idle:
+                return self._idle.pop()
+        try:
+            database = open_reader(self._path)
+        except (sqlite3.OperationalError, peewee.OperationalError):
+            if no_file_left():  # SQLite only says that it cannot open the file
+                raise StoreUnavailable("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
+            raise
+        if not self._files.database_is_there:
+            database.close()
+            raise StoreUnavailable("the database was removed or replaced")
+        return database
+
+    def _give_back(self, database: peewee.SqliteDatabase) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(database)
+                return
+        database.close()
+
+    def close(self) -> None:
+        """Refuse new reads, wait for those under way, close every connection. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for database in idle:
+            with suppress(sqlite3.Error, peewee.PeeweeException):
+                database.close()
+        for _ in range(READERS):
+            self._places.acquire()
+        self._places.release(READERS)
+
+
+def read_again(read: Callable[P, T]) -> Callable[P, T]:
+    """A read that is done once more, on another connection, before what it finds counts as damaged.
+
+    SQLite calls a page damaged that the disk failed to deliver; a disk often delivers it at the second try.
+    """
+
+    @wraps(read)
+    def reading(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*args, **named)
+        except StoreDamaged:
+            _log.warning("what was read is damaged; it is read once more")
+            return read(*args, **named)
+
+    return reading
+
+
+def _explained(error: BaseException) -> StoreError | None:
+    """The port's word for what SQLite or a decoder says; None for anything else."""
+    match error:
+        case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
+            return StoreUnavailable(f"the database cannot be read: {error}")
+        case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
+            return StoreDamaged(f"what is stored cannot be read: {error}")
+        case _:
+            return None

@@ -1,0 +1,83 @@
+"""Which migrations a database has had, and whether it has the tables that they make.
+
+A migration is known by its name alone. A database whose first migration was another one of the same name, or whose
+tables were changed by hand, would be taken for one of ours and fail later, in the middle of a conversation: so the
+tables themselves are compared too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import peewee
+from peewee import SqliteDatabase
+from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
+
+from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.ports import StoreUnusable
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+_HISTORY = "schema_migration"
+_OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+
+
+def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
+    """The latest migration that the database at `path` has had, empty if it is none of ours.
+
+    Raises StoreUnusable if it was written by a newer version, or if its tables are not those that its migrations make;
+    or what SQLite raises.
+    """
+    had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
+    unknown = [migration.name for migration in had if migration.path is None]
+    if unknown:
+        raise StoreUnusable(f"{path} was written by a newer version: it has {', '.join(unknown)}")
+    if not had:
+        return ""
+    latest: str = had[-1].name
+    if wrong := _difference(database, latest, directory):
+        raise StoreUnusable(
+            f"{path} is not as this version makes it: {wrong}; "
+            "use the version that wrote it, or restore a backup of this version"
+        )
+    return latest
+
+
+def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
+    """Bring the schema up to date, each migration in a transaction of its own.
+
+    Raises StoreUnusable if the file was written by a newer version, is no database of ours, or was changed.
+    """
+    try:
+        schema_of(database, Path(database.database), directory)
+        Runner(database, str(directory)).up()
+    except (sqlite3.Error, peewee.PeeweeException) as error:
+        raise StoreUnusable(f"{database.database} cannot be brought up to date: {error}") from error
+
+
+def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
+    """The first thing that is not as the migrations up to `latest` make it, in words; empty if there is none."""
+    found, expected = _objects(raw(database)), _made_by(latest, directory)
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            return f"the {name} is missing"
+        if name not in expected:
+            return f"it has a {name}, which this version does not know"
+        if found[name] != expected[name]:
+            return f"the {name} has another definition"
+    return ""
+
+
+def _made_by(latest: str, directory: Path) -> dict[str, str]:
+    """What the migrations up to this one make of an empty database."""
+    database = SqliteDatabase(":memory:", thread_safe=False)
+    try:
+        Runner(database, str(directory)).up(latest)
+        return _objects(raw(database))
+    finally:
+        database.close()
+
+
+def _objects(connection: sqlite3.Connection) -> dict[str, str]:
+    """The SQL of every table, index, view and trigger, whatever its layout."""
+    objects: list[tuple[str, str | None]] = connection.execute(_OBJECTS).fetchall()
+    return {name: " ".join((sql or "").split()) for name, sql in objects if _HISTORY not in name}

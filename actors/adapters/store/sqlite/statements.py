@@ -1,0 +1,86 @@
+"""The SQL that writes, for one row or for many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from functools import lru_cache
+
+from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROMPT
+from actors.adapters.store.run_outcomes import FATE, RUN
+
+NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context"})
+"""Columns whose NULL is handed over as an empty text: binding None costs ten times what binding a text does."""
+
+
+def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
+    return f"nullif({text}, '')" if column in nullable else text
+
+
+def _insert(table: str, columns: Sequence[str], nullable: Set[str] = NULLABLE) -> str:
+    values = ", ".join(_value(column, "?", nullable) for column in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608 -- names of ours
+
+
+INSERT_CONVERSATION = _insert("conversations", (*FIXED, *CHANGING, "slug", "log_hash"))
+INSERT_PROMPT = _insert("prompts", PROMPT)
+INSERT_MESSAGE = _insert("messages", MESSAGE)
+INSERT_LOG = _insert("log", LOG)
+INSERT_RUN = _insert("runs", RUN)
+INSERT_FATE = _insert("fates", FATE)
+INSERT_COMMAND = _insert("commands", COMMAND, nullable={"conversation_id", "principal"})
+INSERT_ATTACHMENT = _insert("attachments", ATTACHMENT) + " ON CONFLICT DO NOTHING"
+
+UPDATE_CONVERSATION = (
+    f"UPDATE conversations SET {', '.join(f'{name} = {_value(name, chr(63))}' for name in CHANGING)}, log_hash = ? "  # noqa: S608
+    "WHERE id = ? AND step = ? AND epoch <= ?"
+)
+UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
+MOVE_BEGINNING = """
+INSERT INTO prunings (conversation_id, step, revision, hash)
+SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id
+ON CONFLICT DO UPDATE SET step = :step, revision = :revision, hash = :hash WHERE step = :from_step
+"""
+PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
+HEADS = """
+SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations
+WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+
+@lru_cache
+def update_conversations(count: int) -> str:
+    """Update `count` rows of (id, CHANGING, log_hash) that are known to fit."""
+    columns = (*CHANGING, "log_hash")
+    values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
+    table = _table(len(columns) + 1, count)
+    return f"UPDATE conversations SET {values} FROM {table} AS new WHERE id = new.column1"  # noqa: S608 -- names of ours
+
+
+@lru_cache
+def insert_messages(count: int) -> str:
+    """Insert `count` rows of MESSAGE."""
+    return _insert_many("messages", MESSAGE, count)
+
+
+@lru_cache
+def insert_log(count: int) -> str:
+    """Insert `count` rows of LOG."""
+    return _insert_many("log", LOG, count)
+
+
+@lru_cache
+def insert_runs(count: int) -> str:
+    """Insert `count` rows of RUN."""
+    return _insert_many("runs", RUN, count)
+
+
+def _insert_many(table: str, columns: Sequence[str], count: int) -> str:
+    values = ", ".join(_value(column, f"column{place}") for place, column in enumerate(columns, 1))
+    rows = _table(len(columns), count)
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {rows} WHERE column1 <> ''"  # noqa: S608
+
+
+def _table(columns: int, count: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"(VALUES {', '.join([row] * count)})"

@@ -1,0 +1,439 @@
+"""The store on SQLite: fixed SQL where it is hot, peewee's queries where it is not."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from peewee import SQL, SqliteDatabase
+
+from actors.adapters.store import pruning, rows
+from actors.adapters.store.log_rows import LogRow, events_of, journal_row
+from actors.adapters.store.pruning import Bounds, behind, prunable
+from actors.adapters.store.run_outcomes import fate_of, run_of
+from actors.adapters.store.sqlite import changes, listing
+from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
+from actors.adapters.store.sqlite.files.data_directory import DataDirectory
+from actors.adapters.store.sqlite.files.disk_space import Space
+from actors.adapters.store.sqlite.files.open_files import OpenFiles
+from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog, close_database
+from actors.adapters.store.sqlite.integrity_check import (
+    ALL,
+    FATES,
+    LOGGED,
+    MESSAGES,
+    RECORDS,
+    RUNS,
+    beginning,
+    check,
+    every_text,
+)
+from actors.adapters.store.sqlite.readers import Readers, read_again
+from actors.adapters.store.sqlite.removal import Removal
+from actors.adapters.store.sqlite.schema import tables as schema
+from actors.adapters.store.sqlite.schema.version import migrate
+from actors.adapters.store.sqlite.writer import Writer
+from actors.core.content import Message
+from actors.ports import (
+    Attachment,
+    Clock,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    Faults,
+    JournalRow,
+    NoFaults,
+    RevisionTooOld,
+    SettledInput,
+    Snapshot,
+    StoppedRun,
+    StoreDamaged,
+    StoredEvent,
+)
+
+_log = logging.getLogger(__name__)
+
+_LOAD = f"SELECT {RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
+_EVENTS = """
+SELECT first_revision, at, notifications FROM log
+WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
+    (SELECT first_revision FROM log WHERE conversation_id = :id AND first_revision <= :next
+    ORDER BY first_revision DESC LIMIT 1), 0)
+ORDER BY first_revision LIMIT :limit
+"""
+_AGED = f"""
+SELECT id FROM conversations WHERE id > :after AND {schema.NOT_DELETED}
+AND created_at < :before AND last_seq > :keep AND :before > (
+    SELECT at FROM log WHERE conversation_id = id ORDER BY first_revision, step LIMIT 1)
+ORDER BY id LIMIT :limit
+"""  # noqa: S608
+_ARCHIVED = f"""
+SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
+AND {schema.NOT_DELETED} ORDER BY id LIMIT :limit
+"""  # noqa: S608
+
+
+class PeeweeStore:
+    """`actors.ports.Store` on one SQLite file. Any thread. Open it with `open_store`."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        database: SqliteDatabase,
+        writer: Writer,
+        readers: Readers,
+        *,
+        files: OpenFiles,
+        removal: Removal,
+        space: Space,
+        clock: Clock | None,
+    ) -> None:
+        self._database = database
+        self._space = space
+        self._files = files
+        self._removal = removal
+        self._writer = writer
+        self._readers = readers
+        self._clock = clock
+        self._close_once = threading.Lock()
+        self._closing = ExitStack()
+        for close in (directory.close, space.close, self._close_database, readers.close, writer.close):
+            self._closing.callback(close)
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        self._writer.write(changes.Transition(parts), urgent=urgent)
+        self._removal.forget(part.record.id for part in parts if part.create)
+
+    def delete(self, conversation_id: str) -> None:
+        deletion = changes.Deletion(conversation_id)
+        self._writer.write(deletion)
+        self._removal.add(deletion.hidden)
+        self._writer.tidy()
+
+    @read_again
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        with self._reading(at_one_moment=True) as connection:
+            conversation_id = self._shown(conversation_id)
+            begins = beginning(connection, conversation_id)
+            last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
+            log = connection.execute(LOGGED, (conversation_id, begins.step, pruning.ROWS + 1))
+            going = prunable(begins, map(LogRow._make, log), bounds)
+        if going:
+            self._writer.write(changes.Pruning(conversation_id, behind(going[-1]), was=begins))
+        return len(going)
+
+    def reclaim(self, pages: int, *, spare: int) -> bool:
+        with self._reading() as connection:
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+        if mode != INCREMENTAL or free <= spare:
+            return False
+        self._writer.write(changes.Reclaiming(min(pages, free - spare)))
+        return True
+
+    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
+        self._writer.write(changes.NewAttachment(conversation_id, attachment, now))
+
+    # --- conversations ----------------------------------------------------------------------------------------
+
+    @read_again
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        with self._reading() as connection:
+            return self._load(connection, self._shown(conversation_id))
+
+    @read_again
+    def owner(self, conversation_id: str) -> str | None:
+        conversation_id, table = self._shown(conversation_id), schema.Conversation
+        return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
+
+    @read_again
+    def find_slug(self, slug: str) -> str | None:
+        found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
+        return next(iter(self._column(found)), None)
+
+    @read_again
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        directory: str | None = None,
+        before: tuple[int, str] | None,
+        limit: int,
+        skipped: Callable[[str], object] = lambda conversation_id: None,
+    ) -> tuple[ConversationRecord, ...]:
+        found: list[ConversationRecord] = []
+        with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
+            while (wanted := limit - len(found)) > 0:
+                query = listing.query(
+                    principal, archived=archived, parent=parent, directory=directory, before=before, limit=wanted
+                )
+                page = list(query.execute(database))
+                found += self._readable(raw(database), page, skipped)
+                if len(page) < wanted:
+                    break
+                before = listing.place_of(page[-1])
+        return tuple(found)
+
+    def _readable(
+        self, connection: sqlite3.Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
+    ) -> Iterator[ConversationRecord]:
+        """The records of rows; one that cannot be read keeps no other from being listed."""
+        for row in page:
+            try:
+                listing.refuse_broken_texts(row)
+                yield self._record(connection, row)
+            except (msgspec.DecodeError, ValueError, KeyError) as error:
+                conversation_id = str(row[0]).encode(errors="replace").decode()
+                _log.error("conversation %s cannot be read and is left out: %s", conversation_id, type(error).__name__)
+                skipped(conversation_id)
+
+    @read_again
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        table = schema.Conversation
+        of_parent = table.parent_conversation == self._shown(conversation_id)
+        return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
+
+    @read_again
+    def unsettled(self) -> tuple[str, ...]:
+        return self._column(
+            schema.Conversation.select(schema.Conversation.id).where(
+                SQL(f"({schema.UNSETTLED}) AND {schema.NOT_DELETED}")
+            )
+        )
+
+    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        return self._ids(_ARCHIVED, {"before": before, "after": after, "limit": limit})
+
+    @read_again
+    def _ids(self, query: str, values: dict[str, int | str]) -> tuple[str, ...]:
+        with self._reading() as connection:
+            return tuple(id_ for (id_,) in connection.execute(query, values))
+
+    # --- messages and events ----------------------------------------------------------------------------------
+
+    @read_again
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        query = _between(MESSAGES, "sequence_id", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(rows.message_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        return self.messages(conversation_id, before=through + 1, limit=ALL)
+
+    @read_again
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        bounds = {"id": self._shown(conversation_id), "next": after + 1, "limit": limit}
+        with self._reading() as connection:
+            found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
+        if found and found[0].revision != after + 1:
+            first = found[0].revision
+            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+        return found
+
+    @read_again
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        query = _between(RUNS, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(run_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+
+    @read_again
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        query = _between(FATES, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(fate_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+
+    @read_again
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        conversation_id = self._shown(conversation_id)
+        query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
+        with self._reading(at_one_moment=True) as connection:
+            record = self._load(connection, conversation_id)
+            if record is None:
+                return None
+            latest = connection.execute(query, (conversation_id, recent_messages)).fetchall()
+            return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
+
+    @read_again
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+        with self._reading() as connection:
+            found = connection.execute(LOGGED, (self._shown(conversation_id), after_step, limit))
+            return tuple(journal_row(LogRow(*row)) for row in found)
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        try:
+            return self._checked(conversation_id)
+        except StoreDamaged:
+            _log.exception("conversation %s cannot be verified", conversation_id)
+            return ("the database file is damaged, so that not everything of the conversation can be read",)
+
+    @read_again
+    def _checked(self, conversation_id: str) -> tuple[str, ...]:
+        with self._reading(at_one_moment=True) as connection:
+            return check(connection, self._shown(conversation_id))
+
+    # --- commands and attachments -----------------------------------------------------------------------------
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        return self._command("conversation_id", self._shown(conversation_id), request_id)
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        return self._command("principal", principal, request_id)
+
+    @read_again
+    def _command(self, owner: str, value: str, request_id: str) -> CommandRecord | None:
+        query = f"SELECT request_id, body_hash, answer, at FROM commands WHERE {owner} = ? AND request_id = ?"  # noqa: S608
+        with self._reading() as connection:
+            row = connection.execute(query, (value, request_id)).fetchone()
+        return None if row is None else CommandRecord(row[0], row[1], row[2].encode(), row[3])
+
+    @read_again
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
+        with self._reading() as connection:
+            row = connection.execute(query, (self._shown(conversation_id), attachment_id)).fetchone()
+        return None if row is None else Attachment(*row)
+
+    # --- the rest ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self._close_once:
+            self._closing.close()
+
+    def _close_database(self) -> None:
+        """The last connection moves the write-ahead log into the database and removes it: by its path. It is left to
+        the end of the process where that path may lead to the log of another database."""
+        if self._files.database_is_there:
+            close_database(self._database, self._space)
+
+    def _shown(self, conversation_id: str) -> str:
+        return self._removal.unless_hidden(conversation_id)
+
+    @contextmanager
+    def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
+        """A connection; everything read from it `at_one_moment` if asked for."""
+        with self._readers.lend() as database:
+            connection = raw(database)
+            if not at_one_moment:
+                yield connection
+                return
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+
+    def _column(self, query: Any) -> tuple[str, ...]:
+        with self._readers.lend() as database:
+            return tuple(value for (value,) in query.tuples().execute(database))
+
+    def _load(self, connection: sqlite3.Connection, conversation_id: str) -> ConversationRecord | None:
+        row = connection.execute(_LOAD, (conversation_id,)).fetchone()
+        return None if row is None else self._record(connection, row)
+
+    def _record(self, connection: sqlite3.Connection, row: rows.Row) -> ConversationRecord:
+        """The record, as Idle and with an alarm in the log if its state cannot be read (C39)."""
+        record, intact = rows.record_of(row)
+        if intact:
+            return record
+        _log.error("conversation %s: its state cannot be read; it is taken to be idle", record.id)
+        found = connection.execute(
+            "SELECT sequence_id, usage_data FROM messages WHERE conversation_id = ? ORDER BY sequence_id", (record.id,)
+        ).fetchall()
+        children = connection.execute("SELECT id FROM conversations WHERE parent_conversation_id = ?", (record.id,))
+        numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]
+        last = found[-1][0] if found else 0
+        state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
+        return msgspec.structs.replace(record, state=state)
+
+
+def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
+    """The rest of a query for a page of (conversation, after, limit)."""
+    order = "DESC" if descending else "ASC"
+    bound = "" if before is None else f"AND {column} < {before:d}"
+    return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"
+
+
+def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = None) -> PeeweeStore:
+    """Open, or create, the store in the data directory `path`, which this process then holds until `close`.
+
+    `faults` is told store.before_begin, store.before_savepoint (once per change), store.before_commit and
+    store.after_commit, all on the writer's thread. Raises DataDirectoryBusy or StoreUnusable.
+    """
+    with ExitStack() as opened:
+        directory = DataDirectory(path)
+        opened.callback(directory.close)
+        directory.expect(path / FILE)
+        space = Space(path)
+        opened.callback(space.close)
+        database = space.open_with(lambda: _open_database(directory, space))
+        opened.callback(close_database, database, space)
+        files, removal = OpenFiles(path / FILE), Removal(raw(database))
+        space.make()
+        if space.scarce:
+            WriteAheadLog(database).cut(space)
+
+        def every_second() -> None:
+            directory.look_after_lock_file()
+            space.make()
+
+        def tidy(connection: sqlite3.Connection) -> bool:
+            return removal.remove_slice(connection) or space.give_back(connection)
+
+        writer = Writer(database, faults or NoFaults(), files, every_second=every_second, tidy=tidy, space=space)
+        readers = Readers(path / FILE, files)
+        store = PeeweeStore(
+            directory, database, writer, readers, files=files, removal=removal, space=space, clock=clock
+        )
+        opened.pop_all()
+        if removal.pending or space.scarce:
+            writer.tidy()
+    return store
+
+
+def _open_database(directory: DataDirectory, space: Space) -> SqliteDatabase:
+    """Open it and bring it up to date. Raises StoreUnusable."""
+    with ExitStack() as opened:
+        database = open_writer(directory.path / FILE)
+        opened.callback(close_database, database, space)
+        migrate(database)
+        directory.mark()
+        opened.pop_all()
+    return database

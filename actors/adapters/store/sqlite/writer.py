@@ -1,0 +1,271 @@
+"""The one thread that writes.
+
+Threads that want something written queue a change and wait. The writer takes all that waits, urgent ones first, and
+writes it in one transaction: one sync of the disk for everybody. Inside it every change has a savepoint of its own, so
+one that is refused fails alone. If the transaction fails as a whole, nothing of it is written and all its callers are
+told; the next one starts afresh. Only this thread checkpoints, between transactions, after the callers are awake; where
+so much is written that this comes too late, SQLite does it at the end of a commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import peewee
+
+from actors.adapters.store.sqlite.batch_write import write_together
+from actors.adapters.store.sqlite.changes import Change, Deletion
+from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.sqlite.files.disk_space import Space
+from actors.adapters.store.sqlite.files.open_files import OpenFiles
+from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog
+from actors.ports import Faults, StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+MAX_TOGETHER = 128
+"""Changes in one transaction: bounds how long a change waits for the one under way."""
+TIDY_SECONDS = 0.25
+"""How often something is tidied up while changes never cease to arrive."""
+TIDY_AGAIN_SECONDS = 5.0
+"""After it failed."""
+WATCH_SECONDS = 1.0
+"""How often the open files are looked after while nothing is written."""
+
+
+class _Ticket:
+    """A caller that waits for its change."""
+
+    __slots__ = ("change", "done", "error")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.error: Exception | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+
+class Writer:
+    """Owns the writing connection from its start to its `close`."""
+
+    def __init__(
+        self,
+        database: peewee.SqliteDatabase,
+        faults: Faults,
+        files: OpenFiles | None = None,
+        *,
+        every_second: Callable[[], None] = lambda: None,
+        tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
+        space: Space | None = None,
+    ) -> None:
+        """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and
+        `tidy`, in transactions of its own, while nothing else waits and it returns that there is more to do."""
+        self._database = database
+        self._files = files
+        self._space = space
+        self._every_second = every_second
+        self._tidy_slice = tidy
+        self._tidying = False
+        self._tidied_at = 0.0
+        self._tidy_again_at = 0.0
+        self._faults = faults
+        self._arrived = threading.Condition()
+        self._urgent: deque[_Ticket] = deque()
+        self._normal: deque[_Ticket] = deque()
+        self._closing = False
+        self._log = WriteAheadLog(database)
+        self._watched_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, change: Change, *, urgent: bool = False) -> None:
+        """Return once `change` is durable (any thread but the writer's).
+
+        Raises what the change raises, or StoreUnavailable.
+        """
+        ticket = _Ticket(change)
+        with self._arrived:
+            if self._closing:
+                raise StoreUnavailable("the store is closed")
+            (self._urgent if urgent else self._normal).append(ticket)
+            self._arrived.notify()
+        ticket.done.acquire()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def tidy(self) -> None:
+        """There is something to tidy up (any thread)."""
+        with self._arrived:
+            self._tidying = True
+            self._arrived.notify()
+
+    def close(self) -> None:
+        """Write what waits and end the thread; the connection stays open. Idempotent."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._take()) is not None:
+                if batch:
+                    self._serve(batch)
+                tidied = self._tidy_if_due(idle=not batch)
+                self._log.move_if_due(len(batch) + tidied, self._space)
+                self._watch_if_due()
+        except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
+            _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        finally:
+            self._abandon()
+
+    def _take(self) -> list[_Ticket] | None:
+        """Wait for changes; an empty list if there is time for something else, None if there will be none any more."""
+        with self._arrived:
+            if not (self._urgent or self._normal or self._closing or self._tidying):
+                self._arrived.wait(WATCH_SECONDS)
+            if self._closing and not (self._urgent or self._normal):
+                return None
+            batch: list[_Ticket] = []
+            for queue in (self._urgent, self._normal):
+                while queue and len(batch) < MAX_TOGETHER:
+                    batch.append(queue.popleft())
+            return batch
+
+    def _tidy_if_due(self, *, idle: bool) -> bool:
+        """A slice while nothing waits, and one now and then where something always does; whether there was one."""
+        if not self._tidying or not (idle or time.monotonic() - self._tidied_at >= TIDY_SECONDS):
+            return False
+        try:
+            self._check_files()
+            connection = raw(self._database)
+            connection.execute("BEGIN IMMEDIATE")
+            self._tidying = self._tidy_slice(connection)
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 -- what it does is done again; nobody waits for it
+            _log.warning("what was deleted could not be removed yet: %s", error)
+            self._roll_back()
+            self._make_room()
+            self._tidying = False
+            self._tidy_again_at = time.monotonic() + TIDY_AGAIN_SECONDS
+        if self._space is not None and self._space.scarce:
+            self._log.cut(self._space)
+        self._tidied_at = time.monotonic()
+        return True
+
+    def _watch_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._watched_at >= WATCH_SECONDS:
+            self._watched_at = now
+            if 0 < self._tidy_again_at <= now:
+                self._tidying, self._tidy_again_at = True, 0.0
+            self._every_second()
+            with suppress(StoreUnavailable):
+                self._check_files()
+
+    def _check_files(self) -> None:
+        """Raises StoreUnavailable if the database, or its write-ahead log, was removed or replaced.
+
+        What only a log without a name still holds is saved first.
+        """
+        if self._files is None:
+            return
+        try:
+            self._files.check()
+        except StoreUnavailable:
+            if self._files.database_is_there and not self._database.is_closed():
+                self._log.move()
+            raise
+
+    def _abandon(self) -> None:
+        with self._arrived:
+            self._closing = True
+            left = [*self._urgent, *self._normal]
+        for ticket in left:
+            ticket.error = StoreUnavailable("the store's writer ended")
+            ticket.done.release()
+
+    def _serve(self, batch: list[_Ticket]) -> None:
+        try:
+            self._transact(batch)
+        except BaseException as error:
+            self._roll_back()
+            served = self._serve_from_reserve(batch) if isinstance(error, sqlite3.OperationalError) else []
+            lost = [ticket for ticket in batch if ticket.error is None and ticket not in served]
+            for ticket in lost:
+                ticket.error = StoreUnavailable(f"nothing was written: {error}")
+            if not isinstance(error, Exception):
+                raise
+            if lost:
+                _log.error("%d changes were not written: %s", len(lost), error)
+        finally:
+            for ticket in batch:
+                ticket.done.release()
+
+    def _serve_from_reserve(self, batch: list[_Ticket]) -> list[_Ticket]:
+        """Do once more, with the room that is kept for it, what frees space; returns what was done."""
+        freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
+        if not freeing or not self._make_room():
+            return []
+        try:
+            self._transact(freeing)
+        except Exception:  # noqa: BLE001 -- they are told what went wrong the first time
+            self._roll_back()
+            return []
+        return freeing
+
+    def _make_room(self) -> bool:
+        """Whether there was something to try."""
+        if self._space is None:
+            return False
+        self._space.give_up()
+        self._log.cut(self._space)
+        return True
+
+    def _transact(self, batch: list[_Ticket]) -> None:
+        self._faults.hit("store.before_begin")
+        self._check_files()
+        connection = raw(self._database)
+        connection.execute("BEGIN IMMEDIATE")
+        admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
+        for change in write_together(connection, list(admitted)):
+            self._write(admitted[change], connection)
+        self._faults.hit("store.before_commit")
+        connection.execute("COMMIT")
+        self._check_files()
+        self._faults.hit("store.after_commit")
+
+    def _admit(self, ticket: _Ticket) -> bool:
+        try:
+            self._faults.hit("store.before_savepoint")
+        except Exception as error:  # noqa: BLE001 -- whatever a test raises is this caller's failure
+            ticket.error = StoreUnavailable(f"nothing was written: {error}")
+        return ticket.error is None
+
+    def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT change")
+        try:
+            ticket.change.apply(connection)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
+                raise  # the disk, not the change; SQLite may have rolled everything back already
+            ticket.error = error
+            connection.execute("ROLLBACK TO change")
+        connection.execute("RELEASE change")
+
+    def _roll_back(self) -> None:
+        """Leave no transaction open. SQLite often has ended it itself: rolling back once more would raise."""
+        try:
+            connection = raw(self._database)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except (sqlite3.Error, peewee.PeeweeException):
+            _log.exception("the connection is given up; the next change opens another")
+            self._database.close()
+            if self._files is not None:
+                self._files.forget_log()

@@ -1,0 +1,124 @@
+"""The jobs of all conversations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from actors.adapters.tools.bash.job import Job
+from actors.adapters.tools.refusal import Refused
+from actors.core.context import Mode, wider
+from actors.core.tool_run import Receipt
+from actors.ports import Clock
+
+MAX_LIVE = 8
+"""Jobs of one conversation that run at the same time."""
+
+MAX_ENDED = 16
+"""Ended jobs of one conversation whose last output is kept."""
+
+COMMAND_SHOWN = 200
+
+
+class Shelf:
+    """The jobs of one conversation. Under the book's lock."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._numbers = 0
+
+    @property
+    def live(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.end is None]
+
+    def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
+        self._numbers += 1
+        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
+        self.jobs[job.handle] = job
+        return job
+
+    def drop_oldest_ended(self) -> None:
+        ended = [job for job in self.jobs.values() if job.end is not None]
+        for job in ended[: max(0, len(ended) - MAX_ENDED)]:
+            del self.jobs[job.handle]
+
+
+class JobBook:
+    """Knows every job by its conversation and handle, in memory only. Any thread; never blocks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shelves: dict[str, Shelf] = {}
+
+    def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
+        """Book a job that is about to be started; raises Refused when too many run. `drop` it if it is not kept."""
+        with self._lock:
+            shelf = self._shelves.setdefault(conversation_id, Shelf())
+            if len(live := shelf.live) >= MAX_LIVE:
+                raise _too_many(live)
+            shelf.drop_oldest_ended()
+            return shelf.open(command, tool_use_id, mode, clock)
+
+    def drop(self, conversation_id: str, job: Job) -> None:
+        """Forget a job that has ended, or never began."""
+        with self._lock:
+            if shelf := self._shelves.get(conversation_id):
+                shelf.jobs.pop(job.handle, None)
+
+    def find(self, conversation_id: str, handle: str) -> Job:
+        """Raises Refused for a handle that this conversation does not have."""
+        with self._lock:
+            shelf = self._shelves.get(conversation_id)
+            job = shelf.jobs.get(handle) if shelf else None
+            if job is not None:
+                return job
+            known = [job.handle for job in shelf.jobs.values() if job.background] if shelf else []
+        raise _not_found(handle, known)
+
+    def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
+        """Those that outlived their call, in the order of their start."""
+        with self._lock:
+            shelf = self._shelves.get(conversation_id)
+            jobs = [job for job in shelf.live if job.background] if shelf else []
+        return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
+
+    def end_all(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+        """Kill those without waiting; how many got the kill. See ports.Toolbox."""
+        return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
+
+    def forget(self, conversation_id: str) -> None:
+        """Kill all jobs of a conversation, also those that are being started, and know nothing of it any more."""
+        with self._lock:
+            shelf = self._shelves.pop(conversation_id, None)
+        for job in shelf.live if shelf else ():
+            job.kill()
+
+
+def _too_many(live: list[Job]) -> Refused:
+    jobs = [
+        {
+            "handle": job.handle,
+            "cmd": _short(job.command),
+            "age_seconds": int(job.age_seconds),
+            "status": "kill_pending" if job.kill_pending else "running",
+        }
+        for job in live
+    ]
+    told = "\n".join(f"{job['handle']}: {job['status']} for {job['age_seconds']} s: {job['cmd']}" for job in jobs)
+    text = f"{len(live)} jobs run already, which is the most. Wait for one of them or kill it. Nothing was run.\n{told}"
+    return Refused("handle_cap_reached", text, jobs=jobs)
+
+
+def _not_found(handle: str, known: list[str]) -> Refused:
+    has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
+    text = (
+        f"This conversation has no job {_short(handle)!r}. {has}. A handle comes from a `cmd` that still ran when its "
+        f"wait was over; jobs and their output are gone when the server restarts, and only the last {MAX_ENDED} ended "
+        "jobs are kept."
+    )
+    return Refused("handle_not_found", text, handle=_short(handle), handles=known)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text[: 2 * COMMAND_SHOWN].split())
+    return line if len(line) <= COMMAND_SHOWN else f"{line[:COMMAND_SHOWN]}…"

@@ -1,0 +1,191 @@
+"""What the model reads of a job, and what people see of it (JSON, `status` says which)."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import signal
+from typing import Any
+
+from actors.adapters.tools.bash.job import Job
+from actors.adapters.tools.bash.scrollback import Window
+from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
+from actors.ports import ProcessEnd, ToolOutput
+
+PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
+
+
+def exited(
+    job: Job,
+    end: ProcessEnd,
+    cwd: str,
+    *,
+    cancelled: bool = False,
+    notice: str = "",
+    hint: str = "",
+    is_error: bool = False,
+) -> ToolOutput:
+    """The answer of the call that saw the end: all output, how it ended, and a hint that the mode may be why."""
+    lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
+    if end.reaped and not end.killed:
+        lines.append(f"{_count(len(end.reaped))} it left running: killed")
+    if end.leaked:
+        lines.append("leaked: not all of its processes could be confirmed dead; some may still run")
+    display = {"status": "cancelled" if cancelled else "exited", **_figures(job, end, cwd), "cut_bytes": end.cut_bytes}
+    if end.leaked:
+        display["leaked"] = True
+    if hint:
+        display |= FOR_AGENT
+    return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
+
+
+def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
+    """The wait is over, the command is not."""
+    state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
+    display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
+    return _answer(_text(window.text), [state, _extent(window), notice], display, notice)
+
+
+def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
+    """The call was cancelled, which does nothing to the job."""
+    display = {"status": "still_running", **_running(job, cwd)}
+    return _answer("", [f"cancelled; {job.handle} goes on"], display, is_error=True)
+
+
+def kill_pending(job: Job, window: Window, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
+    """A signal was sent, and the job has not ended."""
+    advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
+    waited = _seconds(waited_ms / 1000)
+    state = f"kill_pending_kernel: {job.handle} still runs {waited} after {_signal_name(number)}; {advice}"
+    display = {"status": "kill_pending_kernel", **_running(job, cwd), "waited_ms": waited_ms}
+    return _answer(_text(window.text), [state, _extent(window)], display | {"window": _bounds(window)})
+
+
+def running(job: Job, window: Window, cwd: str) -> ToolOutput:
+    """A look at a job that runs."""
+    state = f"{job.handle} has been running for {_seconds(job.age_seconds)}"
+    if job.kill_pending:
+        state += '; it was sent a signal and has not ended, kill it with signal "KILL"'
+    display = {"status": "running", **_running(job, cwd), "kill_pending": job.kill_pending, "window": _bounds(window)}
+    return _answer(_text(window.text), [state, _extent(window)], display)
+
+
+def tombstoned(job: Job, end: ProcessEnd, window: Window, cwd: str, *, unsent: bool = False) -> ToolOutput:
+    """A job that has ended, and what is kept of its output. `unsent`: it was to be sent a signal."""
+    state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
+    cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
+    display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
+    return _answer(_text(window.text), [state, _extent(window)], display)
+
+
+def shown_command(command: str, cwd: str) -> str:
+    """The command for people: without a `cd` at its start that leads to where it is anyway."""
+    begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
+    if begun is None or begun.end() == len(command):
+        return command
+    directory = begun[1].strip("'\"")
+    return command[begun.end() :] if directory.rstrip("/") == cwd.rstrip("/") else command
+
+
+def _answer(
+    output: str, lines: list[str], display: dict[str, Any], notice: str = "", *, is_error: bool = False
+) -> ToolOutput:
+    separator = "" if not output or output.endswith("\n") else "\n"
+    told = "\n".join(f"[{line}]" for line in lines if line)
+    if notice:
+        display["deprecation_notice"] = notice
+    return ToolOutput(output + separator + told, is_error=is_error, display=json.dumps(display))
+
+
+def _figures(job: Job, end: ProcessEnd, cwd: str) -> dict[str, Any]:
+    return {
+        "handle": job.handle,
+        "command": shown_command(job.command, cwd),
+        "exit_code": end.exit_code,
+        "signal": end.signal or _shell_signal(end),
+        "duration_ms": end.duration_ms,
+        "killed_processes": len(end.reaped),
+    }
+
+
+def _running(job: Job, cwd: str) -> dict[str, Any]:
+    return {
+        "handle": job.handle,
+        "command": shown_command(job.command, cwd),
+        "duration_ms": round(job.age_seconds * 1000),
+    }
+
+
+def _bounds(window: Window) -> dict[str, Any]:
+    return {
+        "start_offset": window.start,
+        "end_offset": window.end,
+        "truncated_before": window.truncated_before,
+    }
+
+
+def _extent(window: Window) -> str:
+    """Which lines a window shows."""
+    if window.end > window.start:
+        told = f"lines {window.start} to {window.end - 1}"
+    elif window.open:
+        told = f"line {window.end}"
+    else:
+        told = "no new output" if window.end else "no output yet"
+    if window.open:
+        told += f"; line {window.end} is not finished"
+    if window.truncated_before:
+        told += "; earlier lines are no longer kept"
+    if window.more:
+        return f"{told}; there is more: peek with since={window.end}"
+    return f"{told}; what comes next: since={window.end}"
+
+
+def _output(end: ProcessEnd) -> str:
+    if not end.cut_bytes:
+        return _text(end.head)
+    head = codecs.getincrementaldecoder("utf-8")("replace").decode(end.head)
+    tail = end.tail
+    while tail and tail[0] & 0xC0 == 0x80 and len(end.tail) - len(tail) < 3:
+        tail = tail[1:]
+    return f"{head}\n[{end.cut_bytes} bytes cut here]\n{_text(tail)}"
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace")
+
+
+def _verdict(end: ProcessEnd) -> str:
+    if end.limit == "processes":
+        return "killed, with all it started: it had more processes than a call may have"
+    if end.limit == "memory":
+        return "killed, with all it started: together it had more memory than a call may have"
+    if end.killed:
+        return "killed, with all it started"
+    if end.exit_code is None:
+        return f"killed by signal {_signal_name(end.signal)}" if end.signal else "how it ended is not known"
+    name = _signal_name(_shell_signal(end) or 0)
+    return f"exit code {end.exit_code}" + (f", as after signal {name}" if name else "")
+
+
+def _shell_signal(end: ProcessEnd) -> int | None:
+    """The signal that a shell means by an exit code above 128."""
+    number = (end.exit_code or 0) - 128
+    return number if number > 0 and _signal_name(number) else None
+
+
+def _signal_name(number: int) -> str:
+    """E.g. "9 (SIGKILL)"; "" if there is no such signal."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return ""
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"

@@ -1,0 +1,238 @@
+"""Refuses a few commands that destroy work and are hardly ever meant: a guard rail, not a security boundary.
+
+The text is parsed, so it does not matter where in it such a command stands. What does not parse is left to bash, which
+tells the model more about it; the rest of such a text is still judged. Variables are not followed, nor are scripts in
+files. The parser takes time and memory without bound for some long texts, so those are judged in pieces.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import time
+from collections.abc import Iterator
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from actors.adapters.tools.bash.shell_words import plain, script, unquoted, unwrapped
+from actors.adapters.tools.refusal import Refused
+
+PARSE_SECONDS = 0.5
+"""Of CPU, for one call."""
+
+PIECE_BYTES = 2048
+"""What is parsed at once: a tenth of a second and 40 MiB, at worst."""
+
+MAX_DEPTH = 4
+"""Of shells in shells."""
+
+_LANGUAGE = Language(tree_sitter_bash.language())
+_SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
+"""No other text is parsed. Quotes may stand between the letters."""
+
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
+
+GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
+"""Options of git itself whose value is the next word."""
+
+EVERYTHING = frozenset([".", "*", "./"])
+
+
+def check_command(command: str, cwd: str) -> None:
+    """Raises Refused, which says what to do instead."""
+    _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
+
+
+def _check(text: str, cwd: str, depth: int, until: float) -> None:
+    if depth == 0 or not _SUSPICIOUS.search(text):
+        return
+    for words in filter(None, map(unwrapped, _commands(text, until))):
+        _check_git_add(words)
+        _check_git_push(words)
+        _check_rm(words, cwd)
+        inner = script(words)
+        if inner is not None:
+            _check(inner, cwd, depth - 1, until)
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------------
+
+
+def _commands(text: str, until: float) -> Iterator[list[str]]:
+    """The words of every simple command in the text, however deep it stands; raises Refused if that takes too long."""
+    for source in filter(_suspicious, _pieces(text)):
+        if time.thread_time() > until:
+            raise Refused(
+                "command_too_intricate",
+                "This text is too intricate to be checked before it runs. Write it to a script file in pieces, or "
+                "split it into several calls. Nothing was run.",
+            )
+        nodes: list[tuple[Node, list[Node]]] = [(Parser(_LANGUAGE).parse(source).root_node, [])]
+        while nodes:
+            node, behind = nodes.pop()
+            if node.type == "command":
+                words = _words(node) + behind
+                yield [unquoted(source[word.start_byte : word.end_byte].decode(errors="replace")) for word in words]
+            nodes.extend(_below(node, behind))
+
+
+def _suspicious(piece: bytes) -> bool:
+    return _SUSPICIOUS.search(piece.decode(errors="replace")) is not None
+
+
+def _pieces(text: str) -> Iterator[bytes]:
+    """The text, in pieces of whole lines and without its here-documents if it is long."""
+    source = text.encode()
+    if len(source) <= PIECE_BYTES:
+        yield source
+        return
+    piece = b""
+    for line in _without_heredocs(text.replace("\\\n", " ").splitlines()):
+        rest = line.encode()
+        if len(piece) + len(rest) >= PIECE_BYTES:
+            yield piece
+            piece = b""
+        while len(rest) >= PIECE_BYTES:
+            cut = rest.rfind(b" ", 0, PIECE_BYTES) + 1 or PIECE_BYTES
+            yield rest[:cut]
+            rest = rest[cut:]
+        piece += rest + b"\n"
+    yield piece
+
+
+def _without_heredocs(lines: list[str]) -> Iterator[str]:
+    last = {line.strip(): number for number, line in enumerate(lines)}
+    closings: list[str] = []
+    for number, line in enumerate(lines):
+        if closings:
+            if line.strip() == closings[0]:
+                del closings[0]
+            continue
+        begun: list[str] = _HEREDOC.findall(line)
+        closings = [closing for closing in begun if last.get(closing, 0) > number]
+        yield _HEREDOC.sub("", line) if closings else line
+
+
+def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """The children of a node, each with the words that stand behind it: the grammar takes an argument behind a
+    redirection for a part of that."""
+    children = node.named_children
+    if node.type == "redirected_statement":
+        behind = behind + [word for child in children for word in _words_of_redirection(child)]
+        passed_to = 0
+    elif node.type in {"list", "pipeline", "negated_command"}:
+        passed_to = len(children) - 1
+    else:
+        behind, passed_to = [], 0
+    return ((child, behind if position == passed_to else []) for position, child in enumerate(children))
+
+
+def _words(command: Node) -> list[Node]:
+    name = command.child_by_field_name("name")
+    return [*([name] if name is not None else []), *command.children_by_field_name("argument")]
+
+
+def _words_of_redirection(node: Node) -> list[Node]:
+    if node.type not in {"file_redirect", "heredoc_redirect", "herestring_redirect"}:
+        return []
+    return node.children_by_field_name("destination")[1:] + node.children_by_field_name("argument")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def _check_git_add(words: list[str]) -> None:
+    subcommand, *arguments = _git(words)
+    if subcommand not in {"add", "stage"}:
+        return
+    options, operands = _sorted(arguments)
+    if "--dry-run" in options or "n" in _letters(options):
+        return
+    all_of_it = not operands and ("--all" in options or "A" in _letters(options))
+    if all_of_it or any(word in EVERYTHING for word in operands):
+        raise _refused(
+            "`git add` of everything also stages what was never meant to be committed. "
+            "Name the files: look at `git status --short`, then `git add -- path/one path/two`."
+        )
+
+
+def _check_git_push(words: list[str]) -> None:
+    subcommand, *arguments = _git(words)
+    if subcommand != "push":
+        return
+    options, _ = _sorted(arguments)
+    if "--force" in options or "f" in _letters(options, ends_at="o"):
+        raise _refused(
+            "A forced push destroys what others have pushed meanwhile. Use `git push --force-with-lease`, which "
+            "refuses to do that."
+        )
+
+
+def _check_rm(words: list[str], cwd: str) -> None:
+    if words[0] != "rm":
+        return
+    options, operands = _sorted(words[1:], marks=True)
+    letters = _letters(options)
+    recursive = bool({"r", "R"} & letters) or "--recursive" in options
+    if not recursive or not ("f" in letters or "--force" in options):
+        return
+    for operand in operands:
+        if _precious(operand, cwd):
+            raise _refused(
+                f"`rm -rf {operand}` would delete more than can be meant. Name the files and directories that are to "
+                "go, each by its own name, or leave out -f."
+            )
+
+
+def _git(words: list[str]) -> list[str]:
+    """Subcommand and arguments of a git command, else [""]."""
+    if words[0] != "git":
+        return [""]
+    position = 1
+    while position < len(words) and words[position].startswith("-"):
+        position += 2 if words[position] in GIT_VALUED else 1
+    return words[position:] or [""]
+
+
+def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
+    """Options and operands; `marks` keeps what quotes made plain apart."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words = [word if marks else plain(word) for word in arguments[:end]]
+    behind = [word if marks else plain(word) for word in arguments[end + 1 :]]
+    options = [word for word in words if word.startswith("-") and word != "-"]
+    return options, [word for word in words if word not in options] + behind
+
+
+def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
+    """The letters of all short options; in one word, what follows `ends_at` is its value."""
+    letters: set[str] = set()
+    for option in options:
+        if not option.startswith("--"):
+            cluster = option[1:]
+            letters |= set(cluster.partition(ends_at)[0] if ends_at else cluster)
+    return letters
+
+
+def _precious(operand: str, cwd: str) -> bool:
+    """Whether it is /, the home directory, the repository's .git, or all that is in one of them or here."""
+    path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
+    directory, last = posixpath.split(path)
+    if last in {"*", ".*"}:
+        return directory in {"", "."} or _is_root_or_home(directory, cwd)
+    return path == ".git" or _absolute(path, cwd) == posixpath.join(cwd, ".git") or _is_root_or_home(path, cwd)
+
+
+def _is_root_or_home(path: str, cwd: str) -> bool:
+    home = posixpath.normpath(os.environ.get("HOME") or "/")
+    return path in {"~", "$HOME"} or _absolute(path, cwd) in {"/", home}
+
+
+def _absolute(path: str, cwd: str) -> str:
+    """Two slashes at the start are one."""
+    return "/" + posixpath.normpath(posixpath.join(cwd, path)).lstrip("/") if path else ""
+
+
+def _refused(text: str) -> Refused:
+    return Refused("command_refused", f"{text} Nothing was run.")

@@ -1,0 +1,230 @@
+"""bash: run a command in the conversation's working directory, and look after those that take longer (C46).
+
+A command is never killed because it takes long: when the wait is over the call returns, and the command goes on as a
+job. Cancel kills the command of the call under way, and nothing else; what a command leaves behind ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actors.adapters.tools.bash import output_text as answers
+from actors.adapters.tools.bash.arguments import (
+    DEFAULT_WAIT_SECONDS,
+    DEPRECATED_MODES,
+    MAX_WAIT_SECONDS,
+    PEEK_LINES,
+    Kill,
+    Peek,
+    Spawn,
+    Wait,
+    request,
+)
+from actors.adapters.tools.bash.job import Job
+from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobBook
+from actors.adapters.tools.bash.shell_guard import check_command
+from actors.adapters.tools.environment import tool_environment
+from actors.adapters.tools.program_launch import WorkingDirectoryGone, start_program
+from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.request_mode_upgrade import hint
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
+
+KILL_SECONDS = 30
+"""How long a kill waits for the end."""
+
+ALIASES = {"command": "cmd"}
+"""Names that models use for an argument from habit."""
+
+_HANDLE = {"type": "string", "minLength": 1}
+
+SPEC = ToolSpec(
+    name="bash",
+    description=(
+        "Run a shell command with `bash -c` in the conversation's working directory and return its output (stdout and "
+        "stderr merged) and exit code. Give exactly one of `cmd`, `peek`, `wait` and `kill`.\n"
+        "Every `cmd` is a new shell: `cd` and variables do not persist, so chain with `&&`. There is no terminal and "
+        "stdin is empty: commands that ask questions get no answer. Output beyond 128 KiB is cut in the middle. The "
+        "call returns when the command ends, and background processes (`&`) that it leaves behind are killed then.\n"
+        "A command that still runs after wait_seconds is not killed: it goes on as a job, and the answer names its "
+        "handle (b-1, b-2, …). `peek` shows what the job has written, `wait` waits for its end, `kill` stops it: TERM "
+        "asks it to end, KILL ends it and all that it started. To run a server, start it with wait_seconds 0, use it, "
+        f"then kill it. At most {MAX_LIVE} jobs run at the same time; they end when the server does.\n"
+        "In restricted mode HOME and TMPDIR are a private directory, the only place where the command can write; it "
+        "is emptied when the command ends."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "cmd": {"type": "string", "minLength": 1, "description": "The command, as after `bash -c`."},
+            "peek": _HANDLE | {"description": "Handle of a job: show what it has written."},
+            "wait": _HANDLE | {"description": "Handle of a job: wait until it ends."},
+            "kill": _HANDLE | {"description": "Handle of a job: send it a signal and wait for its end."},
+            "wait_seconds": {
+                "type": "integer",
+                "description": f"With cmd and wait: seconds to wait for the end, 0 to {MAX_WAIT_SECONDS}; "
+                f"{DEFAULT_WAIT_SECONDS} if left out. The command is not killed when they have passed.",
+            },
+            "signal": {
+                "type": "string",
+                "enum": ["TERM", "KILL"],
+                "description": "With kill: which signal; TERM if left out.",
+            },
+            "lines": {
+                "type": "integer",
+                "minimum": 1,
+                "description": f"With peek: how many of the last lines; {PEEK_LINES} if left out.",
+            },
+            "since": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "With peek, instead of lines: all lines from this number on; they count from 0.",
+            },
+            "mode": {
+                "type": "string",
+                "enum": list(DEPRECATED_MODES),
+                "description": "Deprecated: use wait_seconds.",
+            },
+        },
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("bash", ToolGroup.BASH, writes=True),
+    essential=True,
+)
+
+
+class BashTool:
+    """Runs shell commands (ports.Tool); what outlives its call is in the book."""
+
+    def __init__(self, book: JobBook) -> None:
+        self._book = book
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Do what the arguments ask for; a non-zero exit is a result like any other."""
+        try:
+            match request(arguments):
+                case Spawn() as spawn:
+                    return self._spawn(spawn, context)
+                case Peek() as peek:
+                    return self._peek(peek, context)
+                case Wait() as wait:
+                    return self._wait(wait, context)
+                case Kill() as kill:
+                    return self._kill(kill, context)
+        except Refused as refused:
+            return refused.output()
+
+    # --- cmd --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, spawn: Spawn, context: ToolContext) -> ToolOutput:
+        check_command(spawn.command, context.working_directory)
+        job = self._book.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
+        job.watch(context.on_output)
+        try:
+            return self._run(job, spawn, context)
+        except WorkingDirectoryGone as gone:
+            return ToolOutput(str(gone), is_error=True)
+        finally:
+            job.unwatch(context.on_output)
+            if not job.background:
+                self._book.drop(context.conversation_id, job)
+
+    def _run(self, job: Job, spawn: Spawn, context: ToolContext) -> ToolOutput:
+        """Start the command and wait; it ends here, or goes on in the background."""
+        launch = Launch(
+            argv=("bash", "-c", spawn.command),
+            cwd=context.working_directory,
+            env=tool_environment(),
+            mode=context.mode,
+            limits=ProcessLimits(wall_seconds=0),
+        )
+        began = context.clock.monotonic()
+        process = start_program(launch, context, job.feed)
+        let_go = context.track(process)
+        try:
+            job.attend(process)
+        except RuntimeError as error:
+            context.reaped(job.wait_out().reaped)
+            raise ToolTransientError(f"The command was killed: nothing could watch it ({error}).", begun=True) from None
+        end = job.wait(spawn.wait_seconds, context.cancel)
+        if end is None and self._goes_on(job, let_go, context):
+            return answers.still_running(
+                job,
+                job.tail(PEEK_LINES),
+                context.working_directory,
+                waited_ms=_milliseconds(context, began),
+                notice=spawn.notice,
+            )
+        end = end or job.wait_out()
+        context.reaped(end.reaped)
+        return answers.exited(
+            job,
+            end,
+            context.working_directory,
+            cancelled=end.killed and context.cancel.cancelled,
+            notice=spawn.notice,
+            hint=hint(context.mode, end),
+            is_error=end.killed,
+        )
+
+    def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
+        """Let the job outlive its call, unless a cancel has struck: then it is being killed.
+
+        It is in the background before it is let go, so that whoever cancels the call and then ends the jobs misses it
+        in neither place.
+        """
+        if context.cancel.cancelled:
+            return False
+        job.background = True
+        job.background = let_go()
+        return job.background
+
+    # --- peek, wait, kill -------------------------------------------------------------------------------------------
+
+    def _peek(self, peek: Peek, context: ToolContext) -> ToolOutput:
+        job = self._book.find(context.conversation_id, peek.handle)
+        end = job.end
+        window = job.tail(peek.lines) if peek.since is None else job.since(peek.since)
+        if end is None:
+            return answers.running(job, window, context.working_directory)
+        return answers.tombstoned(job, end, window, context.working_directory)
+
+    def _wait(self, wait: Wait, context: ToolContext) -> ToolOutput:
+        job, cwd = self._book.find(context.conversation_id, wait.handle), context.working_directory
+        began = context.clock.monotonic()
+        if job.end is not None:
+            return answers.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd)
+        job.watch(context.on_output)
+        try:
+            end = job.wait(wait.wait_seconds, context.cancel)
+        finally:
+            job.unwatch(context.on_output)
+        if end is not None:
+            return answers.exited(job, end, cwd, hint=hint(context.mode, end))
+        if context.cancel.cancelled:
+            return answers.stopped_waiting(job, cwd)
+        return answers.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
+
+    def _kill(self, kill: Kill, context: ToolContext) -> ToolOutput:
+        job, cwd = self._book.find(context.conversation_id, kill.handle), context.working_directory
+        began = context.clock.monotonic()
+        if job.end is not None:
+            return answers.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd, unsent=True)
+        job.signal(kill.signal)
+        end = job.wait(KILL_SECONDS, context.cancel)
+        if end is not None:
+            return answers.tombstoned(job, end, job.tail(PEEK_LINES), cwd)
+        if context.cancel.cancelled:
+            return answers.stopped_waiting(job, cwd)
+        job.kill_pending = True
+        waited = _milliseconds(context, began)
+        return answers.kill_pending(job, job.tail(PEEK_LINES), cwd, number=kill.signal, waited_ms=waited)
+
+
+def _milliseconds(context: ToolContext, since: float) -> int:
+    return round((context.clock.monotonic() - since) * 1000)

@@ -1,0 +1,145 @@
+"""patch: change a text file, all patches or none, by a worker process that can be killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from actors.adapters.tools.clipboards import Clipboards
+from actors.adapters.tools.program_launch import run_worker
+from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK
+from actors.adapters.tools.workers import patch as worker
+from actors.core.context import Mode, ToolGroup, ToolTraits
+from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+MAX_INPUT = 240 * 1024
+"""Bytes of a call: what 60,000 tokens are (REQ-BED of the seed, at 4 bytes each)."""
+
+MAX_OUTPUT = 8 << 20
+"""More than all clipboards and a diff are as JSON."""
+
+MAX_PATCHES = 200
+
+APPLIED = "<patches_applied>all</patches_applied>"
+
+SPEC = ToolSpec(
+    name="patch",
+    description=(
+        "Change one UTF-8 text file, or create it. All patches of a call are found in the file as it was before the "
+        "call and applied together: if one of them fails, nothing is changed and the answer says why. They must not "
+        "overlap.\n\n"
+        "Operations: `replace` puts newText where oldText is, which must be in the file exactly once (include lines "
+        'around it if it is not; newText "" deletes); `append_eof` and `prepend_bof` add newText at the end and at the '
+        "beginning; `overwrite` replaces the whole file. All but `replace` create a file that does not exist, and its "
+        "directories. Copy oldText exactly as it stands in the file, without line numbers. The file's mode and line "
+        "ends are kept.\n\n"
+        "Clipboards spare you from writing long text again. `toClipboard` stores the text that a replace found under a "
+        "name, before it is replaced; `fromClipboard` inserts the text of that name instead of newText. They last for "
+        "the conversation, across files. To move a function: in one call replace it (oldText: the function, newText: "
+        '"", toClipboard: "fn"), then in the same call or a later one insert it (operation: "append_eof", '
+        'fromClipboard: "fn"). To copy it, use the same name for both, which leaves it in place. `reindent` changes '
+        'the inserted text line by line: {"strip": "    ", "add": "\\t"} takes four spaces from the front of each line '
+        "that is not empty and puts a tab there.\n\n"
+        "Relative paths start at the working directory and stay beneath it; use an absolute path for anything else. "
+        "For renames, deletions and binary files use bash. A call takes at most 240 KiB: write longer files in several "
+        "calls with append_eof."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["path", "patches"],
+        "properties": {
+            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."},
+            "patches": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_PATCHES,
+                "description": "What to change; all of it or nothing.",
+                "items": {
+                    "type": "object",
+                    "required": ["operation"],
+                    "properties": {
+                        "operation": {
+                            "type": "string",
+                            "enum": ["replace", "append_eof", "prepend_bof", "overwrite"],
+                            "description": "What to do.",
+                        },
+                        "oldText": {
+                            "type": "string",
+                            "description": "replace only: the text to replace, which is in the file exactly once.",
+                        },
+                        "newText": {
+                            "type": "string",
+                            "description": "The text to put there. Not needed with fromClipboard.",
+                        },
+                        "toClipboard": {
+                            "type": "string",
+                            "description": "replace only: store the text that was found under this name.",
+                        },
+                        "fromClipboard": {
+                            "type": "string",
+                            "description": "Put the text of this name there instead of newText.",
+                        },
+                        "reindent": {
+                            "type": "object",
+                            "description": "Change the front of every line of the new text that is not empty.",
+                            "properties": {
+                                "strip": {
+                                    "type": "string",
+                                    "description": "Taken away first; every line that is not empty must begin with it.",
+                                },
+                                "add": {"type": "string", "description": "Put there then."},
+                            },
+                            "additionalProperties": False,
+                        },
+                    },
+                    "additionalProperties": False,
+                },
+            },
+        },
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("patch", ToolGroup.WRITE, writes=True),
+)
+
+
+class PatchTool:
+    """Changes text files (ports.Tool)."""
+
+    def __init__(self, clipboards: Clipboards) -> None:
+        self._clipboards = clipboards
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Apply all patches or none; raises ToolTransientError if the worker is lost (the file is old or new then)."""
+        path = arguments["path"]
+        if context.mode is Mode.RESTRICTED:
+            text = f"Nothing was changed in {path}. {HOW_TO_ASK}"
+            return ToolOutput(text, is_error=True, display=json.dumps(FOR_AGENT))
+        if "\0" in path:
+            return ToolOutput("Nothing was changed: the path contains a NUL character.", is_error=True)
+        if path.split("/")[0] == "~":
+            return ToolOutput(f"Nothing was changed: ~ has no meaning in a path; write {path} out.", is_error=True)
+        if len(json.dumps(arguments, ensure_ascii=False).encode()) > MAX_INPUT:
+            text = f"Nothing was changed: the call is longer than {MAX_INPUT >> 10} KiB. Split it into several calls."
+            return ToolOutput(text, is_error=True)
+        clipboards = self._clipboards.of(context.conversation_id)
+        request = {**arguments, "clipboards": clipboards, "protected": context.sandbox.protected}
+        output = run_worker(
+            worker,
+            (),
+            context,
+            what=f"Patching {path}",
+            stdin=json.dumps(request, ensure_ascii=False).encode(),
+            hint="The file is either as it was or as asked: read it.",
+            output_bytes=MAX_OUTPUT,
+        )
+        if output.is_error:
+            return output
+        done = json.loads(output.text)
+        self._clipboards.store(context.conversation_id, clipboards, done["clipboards"])
+        display = json.dumps({"path": path, "diff": done["diff"]}, ensure_ascii=False)
+        return ToolOutput("\n".join([APPLIED, *done["notes"]]), display=display)

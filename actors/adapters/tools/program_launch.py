@@ -1,0 +1,141 @@
+"""How a tool runs a program or a worker: started, tracked for cancel, waited for, accounted for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from actors.ports import (
+    Launch,
+    ProcessEnd,
+    ProcessLimits,
+    ProcessStartFailed,
+    RunningProcess,
+    ToolContext,
+    ToolOutput,
+    ToolTransientError,
+)
+
+WORKER_SECONDS = 60
+WORKER_OUTPUT_BYTES = 256 * 1024
+"""More than a worker writes that does not say otherwise."""
+
+WORKER_PROGRAM = (
+    "import sys; sys.path.insert(0, {root!r}); sys.path += {behind!r}; "
+    "from {package} import {name}; {name}.main(sys.argv[1:])"
+)
+
+
+class WorkingDirectoryGone(Exception):
+    """The conversation's directory no longer exists (C40); the text is for the model."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The working directory {path} no longer exists, so no tool can run. Tell the person.")
+
+
+def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
+    """Run it to its end (tool thread); a cancel kills its tree meanwhile. Raises like `start_program`."""
+    running = start_program(launch, context, on_output)
+    context.track(running)
+    end = running.wait()
+    context.reaped(end.reaped)
+    return end
+
+
+def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
+    """Start it (tool thread); the caller tracks it and waits for it.
+
+    Raises WorkingDirectoryGone, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
+    """
+    if not os.path.isdir(launch.cwd):
+        raise WorkingDirectoryGone(launch.cwd)
+    try:
+        return context.sandbox.start(launch, on_output)
+    except ProcessStartFailed as failed:
+        if not os.path.isdir(launch.cwd):
+            raise WorkingDirectoryGone(launch.cwd) from failed
+        raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
+
+
+def run_worker(
+    worker: ModuleType,
+    arguments: tuple[str, ...],
+    context: ToolContext,
+    *,
+    what: str,
+    stdin: bytes = b"",
+    hint: str = "",
+    output_bytes: int = WORKER_OUTPUT_BYTES,
+    libraries: tuple[str, ...] = (),
+) -> ToolOutput:
+    """Run a module of actors.adapters.tools.workers to its end; `what` says for people what it does ("Reading a.txt"),
+    `hint` what to change if that takes too long, `libraries` which packages it imports beside the standard library.
+
+    Raises ToolTransientError or SandboxUnavailable.
+    """
+    answer = worker_answer(
+        worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries
+    )
+    return answer if isinstance(answer, ToolOutput) else ToolOutput(answer.decode(errors="replace"))
+
+
+def worker_answer(
+    worker: ModuleType,
+    arguments: tuple[str, ...],
+    context: ToolContext,
+    *,
+    what: str,
+    stdin: bytes = b"",
+    hint: str = "",
+    output_bytes: int = WORKER_OUTPUT_BYTES,
+    libraries: tuple[str, ...] = (),
+) -> bytes | ToolOutput:
+    """Run it likewise; returns what it wrote as bytes, or the error that the model is to read."""
+    root = Path(__file__).parents[3]
+    package, _, name = worker.__name__.rpartition(".")
+    behind = list(dict.fromkeys(directory_of(library) for library in libraries))
+    program = WORKER_PROGRAM.format(root=str(root), behind=behind, package=package, name=name)
+    launch = Launch(
+        argv=(sys.executable, "-I", "-S", "-c", program, *arguments),
+        cwd=context.working_directory,
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        mode=context.mode,
+        limits=ProcessLimits(wall_seconds=WORKER_SECONDS),
+        stdin=stdin,
+        output_bytes=output_bytes,
+    )
+    try:
+        end = run_program(launch, context, lambda data: None)
+    except WorkingDirectoryGone as gone:
+        return ToolOutput(str(gone), is_error=True)
+    return _answer(end, what, hint)
+
+
+def directory_of(library: str) -> str:
+    """Where a package that is installed is imported from; it is not imported."""
+    found = find_spec(library)
+    if found is None or found.origin is None:
+        raise ToolTransientError(f"The package {library} is not installed with the server.", begun=False)
+    return str(Path(found.origin).parents[1])
+
+
+def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
+    if end.limit == "wall":
+        said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
+        return ToolOutput(said.rstrip(), is_error=True)
+    if end.limit:
+        return ToolOutput(
+            f"{what} took more {end.limit} than a call may have, and was ended. {hint}".rstrip(), is_error=True
+        )
+    if end.killed:
+        return ToolOutput(f"{what} was cancelled.", is_error=True)
+    if end.leaked:
+        return ToolOutput(f"{what} failed: processes of it may still run.", is_error=True)
+    verdict, _, text = end.head.partition(b"\n")
+    if end.exit_code != 0 or verdict not in {b"ok", b"error"}:
+        raise ToolTransientError(f"{what} failed: its process was lost.", begun=True)
+    return ToolOutput(text.decode(errors="replace"), is_error=True) if verdict == b"error" else text

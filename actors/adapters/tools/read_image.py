@@ -1,0 +1,69 @@
+"""read_image: an image file for the model to see. Read with the rights of the call, decoded where all images are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actors.adapters.tools.program_launch import worker_answer
+from actors.adapters.tools.workers import read_image
+from actors.core.content import Image
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import ImageInvalid, ImagesUnavailable, ToolContext, ToolOutput, ToolSpec, ToolTransientError
+from actors.ports.images import MAX_IMAGE_BYTES
+
+ALIASES = {"file_path": "path", "filename": "path"}
+"""Names that models use for an argument from habit."""
+
+ANIMATED = ("image/gif", "image/webp")
+"""Formats that may hold more than one picture."""
+
+HEADER_BYTES = 4096
+"""More than a worker writes beside the file."""
+
+SPEC = ToolSpec(
+    name="read_image",
+    description=(
+        "Look at a PNG, JPEG, GIF or WebP image file. You see it scaled down to what you can take; of an animated one "
+        "you see the first frame. Relative paths start at the working directory."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["path"],
+        "properties": {
+            "path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Path of the file."}
+        },
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("read_image", ToolGroup.READ, retry_safe=True),
+)
+
+
+class ReadImageTool:
+    """Shows image files (ports.Tool)."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Put the image into the result; raises ToolTransientError if a process is lost."""
+        path = arguments["path"]
+        if "\0" in path:
+            return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)
+        what, room = f"Reading {path}", MAX_IMAGE_BYTES + HEADER_BYTES
+        read = worker_answer(read_image, (path, str(MAX_IMAGE_BYTES)), context, what=what, output_bytes=room)
+        if isinstance(read, ToolOutput):
+            return read
+        try:
+            image = context.keep_image(read)
+        except ImageInvalid as invalid:
+            return ToolOutput(f"Cannot show {path}: the image {invalid}.", is_error=True)
+        except ImagesUnavailable as unavailable:
+            raise ToolTransientError(f"{path} could not be shown: {unavailable}.", begun=True) from unavailable
+        return ToolOutput(_told(path, image), images=(image,))
+
+
+def _told(path: str, image: Image) -> str:
+    frame = " If it is animated, this is its first frame." if image.media_type in ANIMATED else ""
+    return f"{path}: {image.media_type}, {image.width} x {image.height} pixels.{frame}"

@@ -1,0 +1,135 @@
+"""The toolbox: which tools a conversation is offered, and whether a call fits its tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from actors.adapters.tools import keyword_search, read_file, read_image, search
+from actors.adapters.tools.bash import tool as bash
+from actors.adapters.tools.bash.job_registry import JobBook
+from actors.adapters.tools.bash.tool import BashTool
+from actors.adapters.tools.clipboards import Clipboards
+from actors.adapters.tools.keyword_search import KeywordSearchTool
+from actors.adapters.tools.patch import PatchTool
+from actors.adapters.tools.read_file import ReadFileTool
+from actors.adapters.tools.read_image import ReadImageTool
+from actors.adapters.tools.request_mode_upgrade import ModeUpgradeTool
+from actors.adapters.tools.search import SearchTool
+from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
+from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
+from actors.adapters.tools.think import ThinkTool
+from actors.core.context import Mode
+from actors.core.tool_run import Receipt
+from actors.ports import Tool, ToolInputInvalid, ToolSpec
+
+MAX_FAULTS = 3
+"""How many faults of one input are told at once."""
+
+MAX_FAULT_CHARACTERS = 300
+
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
+}
+"""Per tool: argument names that are taken for others."""
+
+
+class StandardToolbox:
+    """The standard tools (ports.Toolbox). Any thread. What they keep of a conversation goes with `forget`."""
+
+    def __init__(self) -> None:
+        self._jobs = JobBook()
+        self._clipboards = Clipboards()
+        tools: tuple[Tool, ...] = (
+            BashTool(self._jobs),
+            ReadFileTool(),
+            ReadImageTool(),
+            SearchTool(),
+            KeywordSearchTool(),
+            PatchTool(self._clipboards),
+            ThinkTool(),
+        )
+        not_for_sub_agents: tuple[Tool, ...] = (SpawnSubAgentTool(), ModeUpgradeTool())
+        self._tools = {tool.spec.name: tool for tool in (*tools, *not_for_sub_agents)}
+        standard = tuple(tool.spec for tool in tools)
+        top_level = (*standard, *(tool.spec for tool in not_for_sub_agents))
+        self._offered = {False: top_level, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
+        every = {spec.name: spec for specs in self._offered.values() for spec in specs}
+        self._validators = {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        """What a conversation of this kind is offered, in the order the model sees it."""
+        return self._offered[sub_agent]
+
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Handles of the jobs that outlived their call and still run, in the order of their start; not of the dying."""
+        return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
+
+    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+        """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""
+        return self._jobs.end_all(conversation_id, ended, wider_than)
+
+    def forget(self, conversation_id: str) -> None:
+        """Kill the jobs of a deleted conversation, and drop what the tools keep for it."""
+        self._jobs.forget(conversation_id)
+        self._clipboards.forget(conversation_id)
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name; None for those that the machine judges itself, and for unknown ones."""
+        return self._tools.get(name)
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        """Raw JSON text to validated arguments; raises ToolInputInvalid, whose text says what to change."""
+        validator = self._validators.get(name)
+        if validator is None:
+            raise ToolInputInvalid(f"There is no tool {_short(repr(name))}. The tools are: {', '.join(self._tools)}.")
+        arguments = _with_aliases(name, _object(name, raw))
+        faults = sorted(validator.iter_errors(arguments), key=lambda fault: fault.json_path)
+        if faults:
+            told = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
+            raise ToolInputInvalid(f"The input of {name} does not fit its schema: {told}. Nothing was run.")
+        return arguments
+
+
+def _object(name: str, raw: str) -> dict[str, Any]:
+    """The JSON object in `raw`; an empty text counts as {}."""
+    try:
+        value = json.loads(raw or "{}", parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ToolInputInvalid(
+            f"The input of {name} holds half a surrogate pair: write the character itself. Nothing was run."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        fault = _short(str(error))
+        raise ToolInputInvalid(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
+    if not isinstance(value, dict):
+        raise ToolInputInvalid(f"The input of {name} must be a JSON object. Nothing was run.")
+    return value
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by their own names; an alias beside its own name stays, to be refused."""
+    aliases = ALIASES.get(name, {})
+    renamed: dict[str, Any] = {}
+    for argument, value in arguments.items():
+        target = aliases.get(argument, argument)
+        renamed[argument if target in arguments else target] = value
+    return renamed
+
+
+def _fault_text(fault: ValidationError) -> str:
+    where = fault.json_path.removeprefix("$.")
+    return _short(fault.message if where == "$" else f"`{where}`: {fault.message}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"

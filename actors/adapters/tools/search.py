@@ -1,0 +1,105 @@
+"""search: lines of files that match a pattern, found by a worker process that can be killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from actors.adapters.tools.environment import tool_environment
+from actors.adapters.tools.program_launch import run_worker
+from actors.adapters.tools.workers import search
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+DEFAULT_RESULTS = 50
+MAX_RESULTS = 1000
+MAX_PATTERN = 4_096
+"""Characters of a pattern; longer ones take longer to compile than to search with."""
+
+ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
+"""Names that models use for an argument from habit."""
+
+SPEC = ToolSpec(
+    name="search",
+    description=(
+        "Search files for lines that match a regular expression. Results look like `path:line: text`; long lines are "
+        "cut around the match. Respects .gitignore; hidden files are included; binary files, files larger than 10 MiB, "
+        "symbolic links and directories such as .git, node_modules, target, dist, build and .venv are skipped unless "
+        "they are what `path` names. Lines are searched one by one. Case matters unless the pattern starts with (?i)."
+    ),
+    input_schema={
+        "type": "object",
+        "required": ["pattern"],
+        "properties": {
+            "pattern": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_PATTERN,
+                "description": "A regular expression in Python's syntax.",
+            },
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 4096,
+                "description": "Directory or file to search; the working directory if left out.",
+            },
+            "include": {
+                "type": "string",
+                "maxLength": MAX_PATTERN,
+                "minLength": 1,
+                "description": (
+                    "Only files that fit this glob. Without a slash it is for the file's name (`*.py`, `*.{ts,tsx}`), "
+                    "with one for its path from the directory that is searched (`src/**/*.py`)."
+                ),
+            },
+            "exclude": {
+                "type": "string",
+                "maxLength": MAX_PATTERN,
+                "minLength": 1,
+                "description": "No files and directories that fit this glob, which works as that of `include`.",
+            },
+            "max_results": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_RESULTS,
+                "description": f"How many lines to show at most; default {DEFAULT_RESULTS}.",
+            },
+        },
+        "additionalProperties": False,
+    },
+    traits=ToolTraits("search", ToolGroup.READ, retry_safe=True),
+)
+
+LIBRARIES = ("pathspec",)
+"""What walks through a directory needs."""
+
+HINT = "Narrow `path` or `include`, or write a simpler pattern."
+
+
+class SearchTool:
+    """Searches files (ports.Tool)."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return SPEC
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Show the lines that match; raises ToolTransientError if the worker is lost, or SandboxUnavailable."""
+        asked = {
+            "pattern": arguments["pattern"],
+            "path": arguments.get("path", "."),
+            "include": arguments.get("include", ""),
+            "exclude": arguments.get("exclude", ""),
+            "max_results": int(arguments.get("max_results", DEFAULT_RESULTS)),
+            "ripgrep": ripgrep(),
+        }
+        stdin = json.dumps(asked).encode()
+        return run_worker(search, (), context, what="The search", stdin=stdin, hint=HINT, libraries=LIBRARIES)
+
+
+def ripgrep() -> str:
+    """The path of ripgrep; "" if there is none. A relative one could be anybody's."""
+    found = shutil.which("rg", path=tool_environment()["PATH"]) or ""
+    return found if found.startswith("/") else ""

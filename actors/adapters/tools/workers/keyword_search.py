@@ -1,0 +1,200 @@
+"""Find what is written around some terms: a JSON object on standard input with search_terms and ripgrep.
+
+Runs as a tool's program in the working directory and searches the git repository around it, or else the directory.
+Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
+that `search` looks at, with long lines cut, and remarks. Or "error", and a text for the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from actors.adapters.tools.workers.searching import literals
+from actors.adapters.tools.workers.searching import text_files as texts
+from actors.adapters.tools.workers.searching import walk as walking
+from actors.adapters.tools.workers.searching.prefilter import Candidates
+from actors.adapters.tools.workers.searching.walk import File, Walk
+
+CONTEXT = 10
+#: Lines shown before and after a match.
+
+SEPARATOR = "--\n"
+
+MAX_TERM_BYTES = 64 * 1024
+MAX_ALL_BYTES = 128 * 1024
+
+
+class Findings(NamedTuple):
+    """What was found, for whoever shows it to the model."""
+
+    text: str
+    remarks: list[str]
+    #: What was left out, and why.
+    root: str
+    #: What paths are relative to; "" if that is the working directory.
+
+
+class TooMuch(Exception):
+    """Every term finds more than there is room for."""
+
+
+class Part(NamedTuple):
+    """What a term finds in one file."""
+
+    name: str
+    matches: list[int]
+    #: Numbers of lines, from 0, ascending.
+    lines: dict[int, str]
+    #: These and those around them.
+
+
+class Term:
+    """One term, and what it has found."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self.pattern = re.compile(text, re.IGNORECASE)
+        except (re.error, RecursionError, OverflowError, ValueError):
+            self.pattern = re.compile(re.escape(text), re.IGNORECASE)
+        self.parts: dict[str, Part] = {}
+        self.size = 0
+
+    @property
+    def too_much(self) -> bool:
+        return self.size > MAX_TERM_BYTES
+
+    def look_at(self, name: str, text: str) -> None:
+        """Note what it finds in a file; once it is too much, nothing is kept."""
+        if self.too_much:
+            return
+        matches = []
+        least = self.size
+        for number, line in enumerate(texts.lines(text)):
+            if least <= MAX_TERM_BYTES and self.pattern.search(line):
+                matches.append(number)
+                least += len(name) + len(texts.shown(line))
+        if matches:
+            self._keep(Part(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
+
+    def _keep(self, part: Part | None) -> None:
+        """Take what one file adds; None: more than there is room for."""
+        if part is not None:
+            self.parts[part.name] = part
+            self.size += sum(len(block.encode(errors="replace")) + len(SEPARATOR) for block in blocks([part]))
+        if part is None or self.too_much:
+            self.size = MAX_TERM_BYTES + 1
+            self.parts.clear()
+
+
+def around(matches: list[int], text: str) -> dict[int, str]:
+    """The lines of a text with these numbers, and those next to them, as they are shown."""
+    wanted = surroundings(matches)
+    return {number: texts.shown(line) for number, line in enumerate(texts.lines(text)) if number in wanted}
+
+
+def surroundings(matches: list[int]) -> set[int]:
+    return {line for number in matches for line in range(number - CONTEXT, number + CONTEXT + 1)}
+
+
+def rendered(terms: list[Term]) -> str:
+    """What the terms found together, file by file in the order of the walk."""
+    files = sorted({name for term in terms for name in term.parts}, key=walk_order)
+    found = ([term.parts[name] for term in terms if name in term.parts] for name in files)
+    return SEPARATOR.join(block for parts in found for block in blocks(parts))
+
+
+def walk_order(name: str) -> list[bytes]:
+    return os.fsencode(name).split(b"/")
+
+
+def blocks(parts: list[Part]) -> Iterator[str]:
+    """Runs of neighbouring lines of one file, `name:number:text` for matches and `name-number-text` around them."""
+    lines = {number: line for part in parts for number, line in part.lines.items()}
+    matches = {number for part in parts for number in part.matches}
+    name = texts.shown_name(parts[0].name)
+    block: list[str] = []
+    previous = -1
+    for number in sorted(lines):
+        if block and number != previous + 1:
+            yield "".join(block)
+            block = []
+        mark = ":" if number in matches else "-"
+        block.append(f"{name}{mark}{number + 1}{mark}{lines[number]}\n")
+        previous = number
+    yield "".join(block)
+
+
+class KeywordSearch:
+    """One search for some terms, the most important first."""
+
+    def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
+        here = os.path.realpath(".")
+        repository = walking.enclosing_repository(os.fsencode(here.rstrip("/")))
+        self.root = here if repository is None else os.fsdecode(repository) or "/"
+        self.elsewhere = self.root != here
+        self.terms = [Term(each) for each in dict.fromkeys(asked["search_terms"])]
+        self._ripgrep: str = asked["ripgrep"]
+        self._walk = Walk(self.root, max_entries=max_entries)
+        self._max_entries = max_entries
+        self._unreadable = 0
+
+    def findings(self) -> Findings:
+        """Search. Raises TooMuch."""
+        self._look()
+        kept = [term for term in self.terms if not term.too_much]
+        if not kept:
+            raise TooMuch
+        dropped = []
+        text = rendered(kept)
+        while len(text.encode(errors="replace")) > MAX_ALL_BYTES:
+            dropped.append(kept.pop())
+            text = rendered(kept)
+        return Findings(text, self._remarks(dropped), texts.shown_name(self.root) if self.elsewhere else "")
+
+    def _look(self) -> None:
+        for file, data in self._contents():
+            if data is None:
+                self._unreadable += 1
+                continue
+            text = texts.decoded(data)
+            for term in self.terms:
+                term.look_at(file.name, text)
+
+    def _contents(self) -> Iterator[tuple[File, bytes | None]]:
+        required = [literals.required(term.pattern.pattern, ignore_case=True) for term in self.terms]
+        wanted = tuple(dict.fromkeys(each for some in required for each in some)) if all(required) else ()
+        candidates = Candidates(wanted, ripgrep=self._ripgrep, ignore_case=True)
+        return candidates.contents(self._walk.files())
+
+    def _remarks(self, dropped: list[Term]) -> list[str]:
+        limit = MAX_TERM_BYTES // 1024
+        remarks = [f"skipped, as it finds more than {limit} KiB: {term.text}" for term in self.terms if term.too_much]
+        remarks += [f"left out, as all together find too much: {term.text}" for term in reversed(dropped)]
+        if self._walk.stopped:
+            remarks.append(f"stopped after {self._max_entries:,} entries: not all was searched")
+        if unreadable := self._unreadable + self._walk.unreadable:
+            remarks.append(f"files and directories that could not be read: {unreadable}")
+        return remarks
+
+
+def main(arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+    warnings.simplefilter("ignore")
+    asked = json.load(sys.stdin.buffer)
+    try:
+        found = json.dumps(KeywordSearch(asked, max_entries).findings()._asdict(), ensure_ascii=False)
+        answer = f"ok\n{found}"
+    except TooMuch:
+        limit = MAX_TERM_BYTES // 1024
+        answer = f"error\nEvery term finds more than {limit} KiB: use more specific terms, or search with `include`."
+    except (OSError, ValueError) as error:
+        answer = f"error\nCannot search here: {getattr(error, 'strerror', None) or error}."
+    except MemoryError:
+        answer = "error\nThe search needs too much memory: use simpler terms."
+    sys.stdout.buffer.write(answer.encode(errors="replace"))

@@ -1,0 +1,42 @@
+"""Patch a text file: stdin is JSON with path, patches, clipboards (name to text) and protected (real paths).
+
+Prints "ok" on a line of its own and JSON with clipboards (those that were stored), notes and diff; or "error" and the
+text for the model, and then nothing has changed.
+"""
+
+import json
+import sys
+from typing import Any
+
+from actors.adapters.tools.workers.patching.plan import Plan, Refused, plan
+from actors.adapters.tools.workers.patching.write import change
+
+
+def patch(request: dict[str, Any]) -> Plan:
+    """Do it; raises Refused or OSError, and then nothing has changed."""
+    path = request["path"]
+    plans: list[Plan] = []
+
+    def rewrite(content: bytes | None) -> bytes:
+        plans.append(plan(content, request["patches"], request["clipboards"], path))
+        return plans[-1].content
+
+    change(path, request["protected"], rewrite)
+    return plans[-1]
+
+
+def answer(request: dict[str, Any]) -> bytes:
+    """What is printed."""
+    try:
+        done = patch(request)
+    except Refused as refused:
+        return f"error\nNothing was changed in {request['path']}: {refused}.".encode(errors="replace")
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        return f"error\nNothing was changed in {request['path']}: {cause}.".encode(errors="replace")
+    told = {"clipboards": done.clipboards, "notes": done.notes, "diff": done.diff}
+    return b"ok\n" + json.dumps(told, ensure_ascii=False).encode()
+
+
+def main(arguments: list[str]) -> None:
+    sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

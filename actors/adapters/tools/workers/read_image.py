@@ -1,0 +1,34 @@
+"""Read a file as a whole, to be looked at as an image: PATH MAX_BYTES.
+
+Runs as a tool's program, with the rights of the call. Prints "ok" or "error" on a line of its own, then the bytes of
+the file or the text for the model. What is in the file is not looked at here.
+"""
+
+import os
+import sys
+
+from actors.adapters.tools.workers.read_file import Unreadable, open_regular
+
+
+def read(path: str, max_bytes: int) -> bytes:
+    """All of the file; raises OSError or Unreadable."""
+    with open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(data) > max_bytes:
+        raise Unreadable(f"it has more than {max_bytes} bytes; make a smaller copy with bash")
+    if not data:
+        raise Unreadable("it is empty")
+    return data
+
+
+def main(arguments: list[str]) -> None:
+    path, max_bytes = arguments[0], int(arguments[1])
+    try:
+        verdict, answer = b"ok\n", read(path, max_bytes)
+    except Unreadable as error:
+        verdict, answer = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        verdict, answer = b"error\n", f"Cannot read {path}: {cause}.".encode(errors="replace")
+    sys.stdout.buffer.write(verdict + answer)

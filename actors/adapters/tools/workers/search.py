@@ -1,0 +1,145 @@
+"""Find lines in files: a JSON object on standard input with pattern, path, include, exclude, max_results and ripgrep.
+
+Runs as a tool's program, so that a pattern that backtracks for ever, a huge tree or a hung mount can be killed. Prints
+"ok" or "error" on a line of its own, then the text for the model. Memory stays bounded whatever is searched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from actors.adapters.tools.workers.searching import literals
+from actors.adapters.tools.workers.searching import text_files as texts
+from actors.adapters.tools.workers.searching import walk as walking
+from actors.adapters.tools.workers.searching.patterns import TooManyAlternatives
+from actors.adapters.tools.workers.searching.prefilter import Candidates
+from actors.adapters.tools.workers.searching.walk import File, Walk
+
+MAX_TEXT = 120 * 1024
+#: Bytes of all lines shown.
+
+IGNORE_CASE = "(?i)"
+
+
+class Unsearchable(Exception):
+    """The search cannot be done; the text says why."""
+
+
+class Search:
+    """One search through a directory or a file."""
+
+    def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
+        """Raises Unsearchable, OSError or ValueError."""
+        self._ripgrep: str = asked["ripgrep"]
+        self._pattern = compiled(asked["pattern"])
+        path = asked["path"]
+        self._root = os.path.realpath(path, strict=True)
+        self._shown_root = shown_root(self._root)
+        self._limit: int = asked["max_results"]
+        found = os.stat(self._root)
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+            raise Unsearchable(f"Cannot search {path}: it is neither a directory nor a regular file.")
+        self._single = stat.S_ISREG(found.st_mode)
+        if self._single and found.st_size > walking.MAX_FILE_BYTES:
+            raise Unsearchable(f"Cannot search {path}: it is larger than 10 MiB; use bash.")
+        globs = {"include": asked["include"], "exclude": asked["exclude"]}
+        try:
+            self._walk = Walk(self._root, **globs, max_entries=max_entries)
+        except TooManyAlternatives:
+            raise Unsearchable("The braces in `include` or `exclude` stand for too many patterns.") from None
+        self._max_entries = max_entries
+
+    def text(self) -> str:
+        """The lines found, and remarks on what was left out."""
+        shown: list[str] = []
+        size = 0
+        unreadable = 0
+        for found in self._found():
+            if found is None:
+                unreadable += 1
+                continue
+            size += len(found.encode(errors="replace")) + 1
+            if len(shown) == self._limit or size > MAX_TEXT:
+                return "\n".join([*shown, limit_notice(len(shown))])
+            shown.append(found)
+        return "\n".join([*(shown or ["No matches found."]), *self._remarks(unreadable, bool(shown))])
+
+    def _found(self) -> Iterator[str | None]:
+        """Line by line what is shown; None for a file that cannot be read."""
+        wanted = candidates(self._pattern.pattern, self._ripgrep)
+        for file, data in wanted.contents(self._files()):
+            if data is None:
+                yield None
+                continue
+            name = texts.shown_name(os.path.join(self._shown_root, file.name) if file.name else self._shown_root)
+            for number, line in enumerate(texts.lines(texts.decoded(data)), 1):
+                if match := self._pattern.search(line):
+                    yield f"{name}:{number}: {texts.shown(line, match)}"
+
+    def _files(self) -> Iterable[File]:
+        return [File(os.fsencode(self._root), "")] if self._single else self._walk.files()
+
+    def _remarks(self, unreadable: int, found: bool) -> list[str]:
+        unreadable += self._walk.unreadable
+        remarks = []
+        if self._walk.stopped:
+            remarks.append(f"stopped after {self._max_entries:,} entries: not all was searched; name a narrower path")
+        if self._walk.too_large:
+            remarks.append(f"files larger than 10 MiB, which were skipped: {self._walk.too_large}")
+        if unreadable:
+            remarks.append(f"files and directories that could not be read: {unreadable}")
+        if not found and re.search(r"\n|(?<!\\)(?:\\\\)*\\n", self._pattern.pattern):
+            remarks.append("lines are searched one by one, so a pattern with a line break matches nothing")
+        return [f"[{remark}]" for remark in remarks]
+
+
+def candidates(pattern: str, ripgrep: str) -> Candidates:
+    ignore_case = pattern.startswith(IGNORE_CASE)
+    required = literals.required(pattern.removeprefix(IGNORE_CASE), ignore_case=ignore_case)
+    return Candidates(required, ripgrep=ripgrep, ignore_case=ignore_case)
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Raises Unsearchable, which says what is wrong and where."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        where = "" if error.pos is None else f" at position {error.pos}"
+        hint = "Patterns are Python regular expressions; escape what is meant literally."
+        raise Unsearchable(f"The pattern is not valid: {error.msg}{where}. {hint}") from None
+    except (RecursionError, OverflowError, ValueError) as error:
+        raise Unsearchable(f"The pattern is not valid: {error}.") from None
+
+
+def shown_root(root: str) -> str:
+    """How paths begin: nothing in the working directory, else a path that read_file takes."""
+    here = os.path.realpath(".")
+    if root == here:
+        return ""
+    return os.path.relpath(root, here) if root.startswith(here.rstrip("/") + "/") else root
+
+
+def limit_notice(shown: int) -> str:
+    return f"[there are more than these {shown} matches; narrow the pattern or the path, or raise max_results]"
+
+
+def main(arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+    warnings.simplefilter("ignore")
+    asked = json.load(sys.stdin.buffer)
+    try:
+        verdict, text = "ok", Search(asked, max_entries).text()
+    except Unsearchable as error:
+        verdict, text = "error", str(error)
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        verdict, text = "error", f"Cannot search {asked['path']}: {cause}."
+    except MemoryError:
+        verdict, text = "error", "The search needs too much memory: write a simpler pattern, or narrow the path."
+    sys.stdout.buffer.write(f"{verdict}\n{text}\n".encode(errors="replace"))

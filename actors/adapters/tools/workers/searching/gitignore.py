@@ -1,0 +1,64 @@
+"""What a .gitignore file says about the names beneath its directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from actors.adapters.tools.workers.searching import patterns
+from actors.adapters.tools.workers.searching.patterns import Pattern
+
+FILE = b".gitignore"
+
+MAX_BYTES = 1 << 20
+#: Of a .gitignore; what is larger is not one.
+
+
+class Rule(NamedTuple):
+    """One line."""
+
+    pattern: Pattern
+    by_name: bool
+    #: It is matched with the name alone, not with the path.
+
+
+class Ignores:
+    """The rules of one file."""
+
+    def __init__(self, content: bytes) -> None:
+        lines = os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).split("\n")
+        self._rules = [rule for rule in map(parsed, reversed(lines)) if rule is not None]
+
+    def verdict(self, path: str, name: str, directory: bool) -> bool | None:
+        """Whether the entry is ignored; None if no rule speaks of it. `path` is relative to the file's directory."""
+        for pattern, by_name in self._rules:
+            if pattern.fits(name if by_name else path, directory):
+                return not pattern.negated
+        return None
+
+
+def parsed(line: str) -> Rule | None:
+    """The rule of a line; None if it has none."""
+    line = line.removesuffix("\r")
+    pattern = patterns.pattern(line)
+    return None if pattern is None else Rule(pattern, by_name="/" not in line.rstrip().removesuffix("/"))
+
+
+def load(directory: bytes) -> Ignores | None:
+    """The rules of the directory's own .gitignore; None if there is none that can be read. Links are not followed."""
+    try:
+        file = os.open(os.path.join(directory, FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        content = bytearray()
+        while block := os.read(file, MAX_BYTES + 1 - len(content)):
+            content += block
+        return Ignores(bytes(content)) if len(content) <= MAX_BYTES else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)

@@ -1,0 +1,76 @@
+"""What is in a file that is searched: its text, line by line."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from actors.adapters.tools.workers.searching.walk import MAX_FILE_BYTES, File
+
+SNIFFED = 8 * 1024
+#: Bytes at the start of a file that must not contain NUL.
+
+MAX_LINE = 500
+#: Characters shown of a line.
+
+BEFORE_MATCH = 100
+#: Characters shown before the match in a line that is cut.
+
+
+def content(file: File) -> bytes | None:
+    """Its bytes; b"" if it is no text, or has grown too large; None if it cannot be read.
+
+    Never waits for anybody: what has become a pipe or a device since it was listed is not read.
+    """
+    try:
+        opened = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return taken(opened) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+
+
+def taken(opened: int) -> bytes:
+    blocks = []
+    size = 0
+    while block := os.read(opened, MAX_FILE_BYTES + 1 - size):
+        if not size and b"\0" in block[:SNIFFED]:
+            return b""
+        blocks.append(block)
+        size += len(block)
+    return b"".join(blocks) if size <= MAX_FILE_BYTES else b""
+
+
+def decoded(data: bytes) -> str:
+    """What is not UTF-8 becomes U+FFFD, so that the ASCII in it stays."""
+    return data.decode(errors="replace").removeprefix("\ufeff")
+
+
+def lines(text: str) -> Iterator[str]:
+    """Line by line, without the line ends (LF or CRLF)."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        yield text[start:end].removesuffix("\r")
+        start = end + 1
+
+
+def shown(line: str, match: re.Match[str] | None = None) -> str:
+    """The line, or the part of a long one where the match begins."""
+    if len(line) <= MAX_LINE:
+        return line
+    start = max(0, match.start() - BEFORE_MATCH) if match and match.start() > MAX_LINE - BEFORE_MATCH else 0
+    part = line[start : start + MAX_LINE]
+    return ("…" if start else "") + part + ("…" if start + MAX_LINE < len(line) else "")
+
+
+def shown_name(name: str) -> str:
+    """A path on one line."""
+    return name.replace("\n", "\\n").replace("\r", "\\r")

@@ -1,0 +1,168 @@
+"""Which files are searched: all beneath a directory, but for what git ignores, what tools build, links and devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from actors.adapters.tools.workers.searching import gitignore as ignoring
+from actors.adapters.tools.workers.searching.gitignore import Ignores
+from actors.adapters.tools.workers.searching.patterns import selector
+
+MAX_ENTRIES = 100_000
+#: Names listed in all, of files and directories, searched or not.
+
+MAX_FILE_BYTES = 10 << 20
+
+PRUNED = frozenset(b".git node_modules target .next __pycache__ vendor dist build .venv venv .tox".split())
+#: Directories that are not entered unless they are what is to be searched.
+
+Rules = tuple[tuple[Ignores, int], ...]
+#: What holds in a directory, innermost first, each with the length of the part of a path that it does not see.
+
+
+class File(NamedTuple):
+    """A file to search."""
+
+    path: bytes
+    name: str
+    #: For people and models: relative to the directory that is searched.
+
+
+class Walk:
+    """One walk through a directory, in the order of the names' bytes, and what it left out."""
+
+    def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
+        """Raises TooManyAlternatives. `root` is absolute and without links."""
+        self._root = os.fsencode(root.rstrip("/"))
+        self._included = selector(include) if include else everything
+        self._excluded = selector(exclude) if exclude else nothing
+        self._left = max_entries
+        self.stopped = False
+        #: There was more than `max_entries`.
+        self.unreadable = 0
+        self.too_large = 0
+
+    def files(self) -> Iterator[File]:
+        """Regular files that are to be searched, each right before it is. Empty ones are left out."""
+        levels = [self._entries(self._root, rules_above(self._root))]
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+            elif isinstance(found, File):
+                yield found
+            else:
+                levels.append(self._entries(*found))
+
+    def _entries(self, directory: bytes, rules: Rules) -> Iterator[File | tuple[bytes, Rules]]:
+        """The files of a directory, and its directories with the rules that hold there."""
+        listed = self._list(directory)
+        if any(entry.name == ignoring.FILE for entry in listed):
+            own = ignoring.load(directory)
+            rules = rules if own is None else ((own, len(directory) + 1), *rules)
+        for entry in listed:
+            path = directory + b"/" + entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if not is_directory and not entry.is_file(follow_symlinks=False):
+                continue
+            if self._left_out(entry.name, path, is_directory) or ignored(rules, path, entry.name, is_directory):
+                continue
+            if is_directory:
+                yield path, rules
+            elif self._fits(entry):
+                yield File(path, self._name(path))
+
+    def _list(self, directory: bytes) -> list[os.DirEntry[bytes]]:
+        listed: list[os.DirEntry[bytes]] = []
+        try:
+            with os.scandir(directory or b"/") as entries:
+                for entry in entries:
+                    if not self._left:
+                        self.stopped = True
+                        break
+                    self._left -= 1
+                    listed.append(entry)
+        except OSError:
+            self.unreadable += 1
+        return sorted(listed, key=lambda entry: entry.name)
+
+    def _left_out(self, name: bytes, path: bytes, directory: bool) -> bool:
+        if name == b".git" or (directory and name in PRUNED):
+            return True
+        relative = self._name(path)
+        return self._excluded(relative) or not (directory or self._included(relative))
+
+    def _fits(self, entry: os.DirEntry[bytes]) -> bool:
+        try:
+            size = entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            self.unreadable += 1
+            return False
+        self.too_large += size > MAX_FILE_BYTES
+        return 0 < size <= MAX_FILE_BYTES
+
+    def _name(self, path: bytes) -> str:
+        return os.fsdecode(path[len(self._root) + 1 :])
+
+
+def everything(path: str) -> bool:
+    return True
+
+
+def nothing(path: str) -> bool:
+    return False
+
+
+def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
+    """What the innermost .gitignore says that speaks of the entry."""
+    if not rules:
+        return False
+    short = os.fsdecode(name)
+    for ignores, start in rules:
+        verdict = ignores.verdict(os.fsdecode(path[start:]), short, directory)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def rules_above(root: bytes) -> Rules:
+    """The rules from the enclosing repository down to, but not of, the directory; innermost first."""
+    repository = enclosing_repository(root)
+    if repository is None:
+        return ()
+    rules: list[tuple[Ignores, int]] = []
+    directory = root
+    while len(directory) > len(repository):
+        directory = directory.rpartition(b"/")[0]
+        own = ignoring.load(directory or b"/")
+        if own is not None:
+            rules.append((own, len(directory) + 1))
+    return tuple(rules)
+
+
+def enclosing_repository(directory: bytes) -> bytes | None:
+    """The nearest directory upwards (b"" for the root) that holds a `.git`; None if there is none.
+
+    Only looked at: git is never run, nor is anything read in there. One that belongs to somebody else than the
+    directory does, or than we do, is not a repository, as for git.
+    """
+    try:
+        owners = {os.geteuid(), owner(directory)}
+        while True:
+            if is_repository(directory + b"/.git") and owner(directory) in owners:
+                return directory
+            if not directory:
+                return None
+            directory = directory.rpartition(b"/")[0]
+    except OSError:
+        return None
+
+
+def owner(directory: bytes) -> int:
+    return os.stat(directory or b"/").st_uid
+
+
+def is_repository(path: bytes) -> bool:
+    return os.path.isfile(path) or os.path.exists(path + b"/HEAD")

@@ -1,0 +1,126 @@
+"""The directories of this machine that conversations work in, and what is to be known of them at the start."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from actors.adapters.workspace.git import git_state, repository_root
+from actors.adapters.workspace.safe_read import Refused, beneath, read_start
+from actors.ports import Instructions, Surroundings
+
+NAMES = ("AGENTS.md", "CLAUDE.md")
+"""Files with instructions for agents; of those in one directory the first that can be read."""
+
+FILE_BYTES = 32 * 1024
+"""Of one file, at most."""
+
+ALL_BYTES = 64 * 1024
+"""Of all together, at most; the nearest to the working directory come first."""
+
+SHOWN = 200
+"""Characters of a path that is refused, at most."""
+
+MAX_FILES = 16
+"""How many are named at all, read or not: the nearest."""
+
+
+class LocalWorkspace:
+    """Directories of this machine (ports.Workspace). `protected` tells the real paths of the server's own as they are
+    now: nobody works there."""
+
+    def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
+        self._protected = protected
+
+    def check(self, path: str) -> str:
+        """The real path; raises ValueError if it is not an existing absolute directory that may be worked in."""
+        if "\0" in path:
+            raise ValueError("it contains a NUL character")
+        if not path.startswith("/"):
+            raise ValueError("it must be an absolute path")
+        try:
+            real = str(Path(path).resolve(strict=True))
+        except (OSError, RuntimeError):
+            raise ValueError(f"there is no such directory on the server: {_shown(path)}") from None
+        if not os.path.isdir(real):
+            raise ValueError("it is not a directory")
+        if not _is_text(real):
+            raise ValueError("its real path is not valid UTF-8")
+        if self._is_protected(real):
+            raise ValueError("it is where the server keeps its own data, which tools may not touch; choose another one")
+        return real
+
+    def surroundings(self, directory: str) -> Surroundings:
+        """What is to be known of a checked directory; whatever cannot be read is left out."""
+        root = repository_root(directory)
+        git = git_state(root, self._refusal) if root else None
+        found, unnamed = self._instructions(directory, root or directory)
+        return Surroundings(directory, git, found, unnamed)
+
+    def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
+        """The files from `top` down to `directory`, and how many of the topmost are not among them."""
+        found: list[Instructions] = []
+        left, unnamed = ALL_BYTES, 0
+        for folder in _upwards(directory, top):
+            for name in NAMES:
+                path = os.path.join(folder, name)
+                if len(found) >= MAX_FILES:
+                    unnamed += os.path.lexists(path)
+                elif (one := self._read(path, min(left, FILE_BYTES), top)) is not None:
+                    found.append(one)
+                    left -= one.shown_bytes
+                    if not one.left_out:
+                        break
+        return tuple(reversed(found)), unnamed
+
+    def _read(self, path: str, limit: int, top: str) -> Instructions | None:
+        """One file, if it is there; a reason instead of its text if it must not or cannot be read."""
+
+        def why_not(real: str) -> str:
+            return self._refusal(real) if beneath(real, top) else "it leads out of the repository"
+
+        try:
+            data, size = read_start(path, limit, why_not)
+        except FileNotFoundError:
+            return None
+        except Refused as refused:
+            return Instructions(path, left_out=str(refused))
+        # A character that the limit cuts is left out; whatever else is no UTF-8 is replaced.
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
+        text = text.replace("\0", "\ufffd").removeprefix("\ufeff")
+        cut = max(0, size - len(data))
+        if not cut and not text.strip():
+            return Instructions(path, left_out="it is empty")
+        return Instructions(path, text, shown_bytes=len(data), cut_bytes=cut)
+
+    def _refusal(self, real: str) -> str:
+        return "it belongs to the server" if self._is_protected(real) else ""
+
+    def _is_protected(self, real: str) -> bool:
+        return any(beneath(real, folder) for folder in self._protected())
+
+
+def _upwards(directory: str, top: str) -> Iterator[str]:
+    """`directory` and those above it, up to `top`."""
+    folder = directory
+    while folder != top:
+        yield folder
+        folder = os.path.dirname(folder)
+    yield top
+
+
+def _shown(path: str) -> str:
+    """A path as it was given, harmless to print, and cut in the middle if it is long."""
+    if len(path) > SHOWN:
+        path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

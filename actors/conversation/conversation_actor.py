@@ -1,0 +1,420 @@
+"""The conversation actor: one message at a time, cancel before everything that waits.
+
+It never waits for the network, a process or another actor; its one wait is the commit. What happens in between is the
+road's business; here is what comes first, what is tried again, and when the actor ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.conversation.command_dispatch import Commands, cancel_event
+from actors.conversation.deletion import DELETE_WAIT_MS, Deletion
+from actors.conversation.retry_queue import Backlog
+from actors.core.errors import Reason, Rejected
+from actors.core.events import (
+    Event,
+    InternalFault,
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    Restart,
+    UsageReported,
+    UserCancel,
+)
+from actors.core.notifications import ToolTreeReaped
+from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
+from actors.core.tool_run import Receipt
+from actors.messages.commands import Cancel, Delete, EtagMismatch, Expired, Invalid, NotFound
+from actors.messages.log_entries import TreeReaped
+from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
+from actors.road import Road, needs_rest
+from actors.runners.effect_executor import EffectExecutor, JobGone, Work
+from actors.runners.llm_runner import Outcome, TextWaiting
+from actors.runners.sub_agents import AgentLeft, Birth, outcome_of
+from actors.runners.tool_runner import RunnerLeft
+from actors.runtime.actor import Actor, Asked, tell
+from actors.runtime.admission import Admission
+from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.conversation.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IdleCheck:
+    """Leave if nothing has happened for a while."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The store may take now what it did not take before."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A command was told that its commit failed; it is not certain that the store has nothing of it."""
+
+
+@dataclass(frozen=True)
+class StartOver:
+    """What was in memory is not what the store has; `epoch` is that of its owner here."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class DeletionOverdue:
+    """What is dying has had its time."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """Bring it to rest now, then end; `done` gets its result when the actor has left."""
+
+    done: Future[None]
+    urgent: bool = True
+
+
+Entry = Outcome | TextWaiting | Receipt | Doubt | StartOver
+"""What is committed without anybody waiting for a verdict."""
+
+
+class ConversationActor(Actor):
+    """Owns one conversation while it is awake."""
+
+    def __init__(self, runtime: Runtime, supervisor: Supervisor, admission: Admission, conversation_id: str) -> None:
+        super().__init__()
+        self.conversation_id = conversation_id
+        self._runtime = runtime
+        self._supervisor = supervisor
+        self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.sub_agents)
+        self._road = Road(runtime, self._executor, conversation_id)
+        self._commands = Commands(self._road, supervisor.titles)
+        self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
+        self._touched = runtime.clock.monotonic()
+        self._idle_check_due = False
+        self._deletion: Deletion | None = None
+        self._ending: Future[None] | None = None
+        self._birth: Birth | None = None
+        """Of a sub-agent that this actor has brought into being."""
+        self._jobs_told = False
+
+    # --- what others may see (any thread) ---------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is under way that would end without anybody's help."""
+        machine = self._road.machine
+        waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
+        return not self._backlog and not self._deletion and (self._road.resting or waits_for_people)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What is known of it now (any thread)."""
+        machine = self._road.machine
+        return machine.state.ledger if machine is not None else None
+
+    def under_way(self, run: str) -> Work | None:
+        """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
+        work = self._executor.work
+        return work if work is not None and run in ("", work.run) else None
+
+    def pull(self, work: Work) -> None:
+        """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
+        self._executor.pull(work)
+
+    def pull_run(self, run: str) -> None:
+        """The same for all of a run, be it under way or yet to come (any thread)."""
+        self._executor.pull_run(run)
+
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: Any) -> None:
+        if not isinstance(message, IdleCheck):
+            self._touched = self._runtime.clock.monotonic()
+        match message:
+            case Asked():
+                self._answer(message)
+            case Outcome() | TextWaiting():
+                self._backlog.add(message)
+                self._backlog.settle()
+            case Receipt():
+                self._reaped(message)
+            case JobGone(receipt=receipt):
+                self._job_gone(receipt)
+            case Retry():
+                self._backlog.retry()
+            case RunnerLeft(runner=runner):
+                self._executor.runner_left(runner)
+            case AgentLeft(agent_id=agent_id):
+                self._executor.agent_left(agent_id)
+            case IdleCheck():
+                self._idle_check_due = False
+            case DeletionOverdue():
+                self._hurry_deletion()
+            case Shutdown(done=done):
+                self._shut_down(done)
+            case _:
+                raise TypeError(f"no such message: {type(message).__name__}")
+        self._delete_what_is_dead()
+        self._rest()
+
+    def _answer(self, asked: Asked[Any]) -> None:
+        """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
+        if not asked.claim() and not isinstance(asked.request, Cancel):
+            return
+        if self._ending is not None:
+            asked.fail(Rejected(Reason.SHUTTING_DOWN))
+            return
+        if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
+            asked.fail(Expired())
+            return
+        if self._deletion is not None and not self._deletion.admits(asked):
+            asked.fail(NotFound("the conversation is being deleted"))
+            return
+        try:
+            answer = self._carry_out(asked.request)
+            if isinstance(asked.request, Birth):
+                self._birth = asked.request
+            if isinstance(asked.request, Delete):
+                self._delete_once_dead(asked)
+            else:
+                asked.succeed(answer)
+        except (Rejected, NotFound, Invalid, EtagMismatch) as refusal:
+            asked.fail(refusal)
+        except SlugTaken:
+            asked.fail(Rejected(Reason.SLUG_TAKEN))
+        except StoreUnavailable:
+            asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            # What is there of a sub-agent that failed to start must not stay there half-born.
+            self._backlog.put_off(StartOver(1) if isinstance(asked.request, Birth) else Doubt())
+
+    def _carry_out(self, request: Any) -> object:
+        """What is not stored yet comes first, but not before a cancel.
+
+        The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
+        before everything else, lest the aborted work be taken for a failure that is worth another attempt.
+        """
+        if not isinstance(request, Cancel):
+            if not self._backlog.settle():
+                raise Rejected(Reason.STORE_UNAVAILABLE)
+            return self._commands.carry_out(request)
+        event = cancel_event(request, self._road.now())
+        receipt = self._commands.cancel(request, event)
+        if not receipt.recorded and not any(_covers(entry, event) for entry in self._backlog):
+            self._backlog.put_off(Outcome(event), first=True)
+        return receipt
+
+    # --- deletion ---------------------------------------------------------------------------------------------
+
+    def _delete_once_dead(self, asked: Asked[Any]) -> None:
+        """All was told to stop. It is answered when that is dead; until then nothing new gets in."""
+        if self._deletion is None:
+            self._deletion = Deletion()
+            self._remind(DeletionOverdue(), DELETE_WAIT_MS)
+        self._deletion.asked.append(asked)
+
+    def _hurry_deletion(self) -> None:
+        if self._deletion is not None:
+            self._deletion.overdue = True
+
+    def _delete_what_is_dead(self) -> None:
+        """Finish the deletion, if there is one and nothing has to be waited for any more."""
+        deletion = self._deletion
+        if deletion is None:
+            return
+        self._executor.rest()
+        if not (self._executor.all_gone or deletion.overdue):
+            return
+        self._deletion = None
+        try:
+            self._commands.delete()
+        except StoreError:
+            deletion.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            self._backlog.put_off(Doubt())
+        except BaseException as error:
+            deletion.fail(error)
+            raise
+        else:
+            self._executor.give_up_jobs()
+            deletion.succeed()
+
+    # --- outcomes ---------------------------------------------------------------------------------------------
+
+    def _settle(self, entry: Entry) -> None:
+        """Apply what came from outside; it concerns only what is in memory. Raises StoreError."""
+        if isinstance(entry, StartOver):
+            self._road.start_over(entry.epoch)
+        elif self._road.machine is None:
+            log.info("conversation %s is over; nobody asks for this %s", self.conversation_id, type(entry).__name__)
+        else:
+            self._apply(entry)
+
+    def _apply(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
+        match entry:
+            case Outcome(event=event):
+                self._take(event)
+            case TextWaiting(source=source):
+                for chunk in source.take():
+                    self._road.advance(chunk)
+            case Receipt():
+                self._record(entry)
+            case Doubt():
+                self._look_again()
+
+    def _take(self, event: Event) -> None:
+        """Run an outcome. What nobody waits for any more has had its cost all the same."""
+        ignored = self._road.advance(event).empty
+        if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self._road.advance(UsageReported(event.at, event.usage, aside=False))
+
+    def _job_gone(self, receipt: Receipt) -> None:
+        if self._executor.job_gone(receipt):
+            self._reaped(receipt)
+
+    def _reaped(self, receipt: Receipt) -> None:
+        if self._deletion is not None and receipt.leaked:
+            self._deletion.leaked = True
+        self._backlog.add(receipt)
+        self._backlog.settle()
+
+    def _record(self, receipt: Receipt) -> None:
+        machine, at = self._road.load(), self._road.now()
+        reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
+        draft = machine.draft()
+        draft.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
+        self._road.perform(machine, draft)
+
+    def _look_again(self) -> None:
+        """If the store is not where memory is, what was told to have failed has happened after all."""
+        stored, machine = self._runtime.store.load(self.conversation_id), self._road.machine
+        if stored is None:
+            self._runtime.bus.deleted(self.conversation_id, machine.record if machine else None)
+        if machine is None or stored is None or stored.step != machine.record.step:
+            self._start_over()
+
+    # --- faults -----------------------------------------------------------------------------------------------
+
+    def on_fault(self, message: Any, error: BaseException) -> None:
+        """A bug, or a store that fails: nothing of the message happened, or all of it did."""
+        if isinstance(error, StoreDamaged):
+            log.error("conversation %s is damaged in the store", self.conversation_id)
+        elif isinstance(message, Asked) and isinstance(error, StoreError):
+            message.fail(Rejected(Reason.STORE_UNAVAILABLE))
+        super().on_fault(message, error)
+        if isinstance(error, Fenced):
+            self._start_over()
+        elif not isinstance(error, StoreError):
+            self._contain()
+        self._rest()
+
+    def _contain(self) -> None:
+        """End the run as an error (SEMANTICS §2.12); if even that fails, trust the store only."""
+        self._executor.stop_everything()
+        if self._road.machine is None:
+            return
+        fault = InternalFault(self._road.now(), "Bedrock itself failed; its log tells more.")
+        try:
+            self._road.advance(fault)
+        except StoreUnavailable:
+            self._backlog.put_off(Outcome(fault), first=True)
+        except BaseException:
+            log.exception("conversation %s could not record its fault", self.conversation_id)
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Trust the store only. Should it fail now, it is tried again."""
+        epoch = self._road.machine.record.epoch if self._road.machine else 0
+        self._backlog.clear()
+        self._backlog.add(StartOver(epoch))
+        self._backlog.settle()
+
+    # --- rest and end -----------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
+        if self.gone or not (self._ending or (self._road.resting and not self._backlog)):
+            return
+        self._executor.rest()
+        if self._over and not self._jobs_told:
+            self._jobs_told = True
+            self._executor.end_jobs(self.conversation_id)
+        self._supervisor.rested()
+        if self._executor.all_gone:
+            self._leave_in_time()
+
+    @property
+    def _over(self) -> bool:
+        """It is a sub-agent that has ended: nobody can use what its tools keep any more."""
+        machine = self._road.machine
+        return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
+
+    def _leave_in_time(self) -> None:
+        """Now, if there is nothing to stay for; else once nobody has said anything for a while."""
+        machine = self._road.machine
+        left = self._touched + self._runtime.idle_seconds - self._runtime.clock.monotonic()
+        if self._ending is not None:
+            self.leave()
+        elif machine is None or isinstance(machine.state, TERMINAL) or left <= 0:
+            if self.mailbox.close_if_empty():
+                self.leave()
+        elif not self._idle_check_due:
+            self._idle_check_due = True
+            self._remind(IdleCheck(), math.ceil(left * 1000))
+
+    def _shut_down(self, done: Future[None]) -> None:
+        self._ending = done
+        self._executor.stop_everything()
+        self._backlog.clear()
+        machine = self._road.machine
+        try:
+            if machine is not None and needs_rest(machine.record):
+                self._road.advance(Restart(self._road.now()))
+        except StoreError:
+            log.error("conversation %s is brought to rest at the next start", self.conversation_id)
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        """End this actor, and whatever it still has under way (actor's thread)."""
+        try:
+            self._executor.stop_everything()
+        finally:
+            if self._deletion is not None:
+                self._deletion.fail(refusal or Rejected(Reason.SHUTTING_DOWN))
+            super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
+            self._say_last_word()
+            self._supervisor.released(self)
+            if self._ending is not None and not self._ending.done():
+                self._ending.set_result(None)
+
+    def _say_last_word(self) -> None:
+        """A sub-agent's parent hears of its end, whatever went wrong when it was to be told."""
+        if self._over:
+            self._runtime.toolbox.forget(self.conversation_id)
+        if self._birth is None or self._executor.parent_told:
+            return
+        machine = self._road.machine
+        state = machine.state if machine is not None else Idle()
+        usage = state.ledger.total_usage
+        self._supervisor.sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
+
+    def _remind(self, message: object, milliseconds: int) -> None:
+        """Send this actor a message later; the timer does not keep it alive."""
+        self._runtime.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
+
+
+def _covers(entry: object, cancel: UserCancel) -> bool:
+    """Whether `entry` is a cancel that already does all that `cancel` would."""
+    return (
+        isinstance(entry, Outcome)
+        and isinstance(entry.event, UserCancel)
+        and entry.event.discard_queued >= cancel.discard_queued
+        and entry.event.kill_jobs >= cancel.kill_jobs
+    )

@@ -1,0 +1,67 @@
+"""What those who asked are told: read off the draft that their command led to."""
+
+from __future__ import annotations
+
+from actors.conversation.pipeline import Draft
+from actors.core.content import MessageType, ToolCancelled
+from actors.core.effects import SpawnSubAgent
+from actors.core.notifications import Fate, MessageAdded, QueueChanged
+from actors.core.summary import run_id, summarize
+from actors.messages.commands import Cancelled, Sent, Spawned
+
+
+def sent(draft: Draft, message_id: str) -> Sent:
+    """How a message was taken: stored as the root of a run, or queued."""
+    after, before = draft.record, draft.before
+    run = run_id(after.id, after.state.ledger.run)
+    for added in draft.find(MessageAdded):
+        if added.message.id == message_id:
+            return Sent(message_id, "direct", run, before.last_seq, message=added.message)
+    queued = next(q for q in draft.find(QueueChanged) if q.input.message_id == message_id)
+    steer = queued.delivery == "steer"
+    disposition = "steer_queued" if steer else "follow_up_queued"
+    return Sent(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+
+
+def spawned(draft: Draft, message_id: str) -> Spawned:
+    """Which sub-agents a command has started."""
+    after = draft.record
+    root = next(added.message for added in draft.find(MessageAdded) if added.message.id == message_id)
+    agents = tuple(effect.task.agent_id for effect in draft.effects if isinstance(effect, SpawnSubAgent))
+    return Spawned(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
+
+
+def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True) -> Cancelled:
+    """The receipt of a cancel: what it stopped, which background jobs it ended and left, and whether it is stored."""
+    now = draft.record if recorded else draft.before
+    summary = summarize(now.state, draft.context)
+    if draft.empty:
+        return Cancelled(
+            no_op=not ended,
+            state=summary,
+            revision=draft.record.last_seq,
+            ended_jobs=ended,
+            surviving_jobs=surviving,
+        )
+    before = summarize(draft.before.state, draft.context)
+    fates = draft.find(QueueChanged) if recorded else ()
+    return Cancelled(
+        no_op=False,
+        state=summary,
+        recorded=recorded,
+        run=before.run,
+        revision=now.last_seq,
+        llm_request_id=before.request_id,
+        tool_use_ids=tuple(
+            result.tool_use_id
+            for added in draft.find(MessageAdded)
+            if added.message.type is MessageType.TOOL
+            for result in added.message.content
+            if isinstance(result, ToolCancelled)
+        ),
+        sub_agents=tuple(agent.id for agent in before.pending_agents),
+        returned=tuple(q.input for q in fates if q.fate is Fate.RETURNED),
+        discarded=tuple(q.input for q in fates if q.fate is Fate.DISCARDED),
+        ended_jobs=ended,
+        surviving_jobs=surviving,
+    )

@@ -1,0 +1,255 @@
+"""Starts, finds, parks and restores conversation actors: one per conversation, none for those that rest."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from concurrent.futures import Future, wait
+from typing import Any
+
+from actors.conversation.conversation_actor import ConversationActor, Shutdown
+from actors.conversation.pipeline import Machine, taken_over
+from actors.core.errors import Reason, Rejected
+from actors.core.events import Restart
+from actors.messages.commands import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
+from actors.ports import CancelToken, Commit, ConversationRecord, StoreError, StoreUnavailable
+from actors.runners import model_choice
+from actors.runners.side_queries import Asides
+from actors.runners.sub_agent_tasks import prepared
+from actors.runners.sub_agents import SubAgents
+from actors.runners.titles import Titles
+from actors.runtime.actor import Asked, tell
+from actors.runtime.admission import Admission
+from actors.runtime.services import Runtime
+from actors.runtime.spare_thread import SpareThread
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 5.0
+"""What conversations that are still busy get to come to rest, once the drain time is over."""
+RESTORE_BATCH = 200
+"""Conversations brought to rest in one transaction at start."""
+
+
+class Supervisor:
+    """The directory of living conversation actors. Any thread; nothing here blocks but start() and stop()."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._admission = Admission(runtime.max_llm_requests, runtime.files)
+        self.titles = Titles(runtime, Asides(runtime, self._admission), self.ask)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._live: dict[str, ConversationActor] = {}
+        self._spare = SpareThread()
+        self._refusing = False
+        self._stopped = False
+        self._hurried = False
+        self.sub_agents = SubAgents(runtime.clock, runtime.agents.at_once, self._deliver, self._living)
+
+    def start(self) -> tuple[str, ...]:
+        """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
+        request.
+
+        One transaction per batch; no model is asked, no process started (C35). A conversation that resists is
+        left to its next message, with an alarm in the log (C39). Raises StoreError if the store itself fails.
+        """
+        ids = self._runtime.store.unsettled()
+        for first in range(0, len(ids), RESTORE_BATCH):
+            self._restore(ids[first : first + RESTORE_BATCH])
+        return ids
+
+    def create(self, request: Create, *, deadline: float | None = None) -> Future[ConversationRecord]:
+        """A new conversation."""
+        return self._accept(self._runtime.ids.conversation(), Asked(request, deadline=deadline))
+
+    def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]:
+        """Ask a conversation; the future fails with what actors.messages.commands and core.errors name.
+
+        A change of mode goes into the urgent lane, so that no tool that waits its turn starts in the old one. So does
+        a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
+        the cancel.
+        """
+        if not isinstance(request, Cancel):
+            urgent = isinstance(request, ChangeMode)
+            return self._accept(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
+        with self._lock:
+            actor = self._live.get(conversation_id)
+        work = actor.under_way(request.run_id) if actor else None
+        answer = self._put(conversation_id, Asked(request, urgent=True))
+        if actor is not None and work is not None:
+            actor.pull(work)
+        return answer
+
+    def live(self) -> int:
+        """How many conversations have a thread now."""
+        with self._lock:
+            return len(self._live)
+
+    def stop(self, drain_seconds: float) -> None:
+        """Refuse new work, wait for what is under way, bring the rest to rest, end every thread. Blocks; once."""
+        with self._lock:
+            self._refusing = True
+        with self._changed:
+            self._changed.wait_for(self._drained, timeout=drain_seconds)
+            self._stopped = True
+            actors = tuple(self._live.values())
+        self.titles.close()
+        self._spare.release()
+        endings: list[Future[None]] = []
+        for actor in actors:
+            done: Future[None] = Future()
+            if tell(actor.actor_ref, Shutdown(done)):
+                endings.append(done)
+        late = wait(endings, timeout=SHUTDOWN_SECONDS).not_done
+        if late:
+            log.error("%d conversations did not come to rest in time; the next start brings them there", len(late))
+
+    def hurry(self) -> None:
+        """Cut the drain of a `stop` short that is under way, or is yet to come. Any thread."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    # --- for the actors ---------------------------------------------------------------------------------------
+
+    def released(self, actor: ConversationActor) -> None:
+        """This actor has closed its mailbox and is leaving."""
+        with self._changed:
+            was_the_last = self._live.get(actor.conversation_id) is actor
+            if was_the_last:
+                del self._live[actor.conversation_id]
+            self._changed.notify_all()
+        if was_the_last:
+            self._runtime.models.forget(actor.conversation_id)
+            self.sub_agents.left(actor.conversation_id)
+
+    def rested(self) -> None:
+        """Some conversation came to rest: a drain may be over."""
+        if self._refusing:
+            with self._changed:
+                self._changed.notify_all()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _put(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
+        urgent = isinstance(asked.request, Cancel)
+        try:
+            if (self._refusing and not urgent) or not self._deliver(conversation_id, asked, urgent=urgent):
+                asked.fail(Rejected(Reason.SHUTTING_DOWN))
+        except RuntimeError as error:  # the machine has no thread left for an actor
+            asked.fail(error)
+        return asked.answer
+
+    def _accept(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
+        """Put a request, which is first prepared if that takes waiting for files or for providers."""
+        request = asked.request
+        with_files = isinstance(request, Spawn) and any(task.read_first for task in request.tasks)
+        if with_files or model_choice.undecided(self._runtime, request):
+            return self._prepare(conversation_id, asked, with_files=with_files)
+        return self._put(conversation_id, asked)
+
+    def _prepare(self, conversation_id: str, asked: Asked[Any], *, with_files: bool) -> Future[Any]:
+        """Ask providers for the models that a request names, and read the files that sub-agents are given, on a thread
+        of its own, before the conversation is asked."""
+        cancel = CancelToken()
+        if asked.deadline is not None:
+            left = max(0.0, asked.deadline - self._runtime.clock.monotonic())
+            self._runtime.timers.after(math.ceil(left * 1000), cancel.cancel)
+
+        def prepare() -> None:
+            try:
+                model_choice.learn_for(self._runtime, asked.request, cancel)
+                if with_files:
+                    asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
+            except (Rejected, Invalid, NotFound) as refusal:
+                asked.fail(Expired() if cancel.cancelled else refusal)
+            except StoreError:
+                asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
+            except BaseException as error:
+                log.exception("a request to %s could not be prepared", conversation_id)
+                asked.fail(error)
+            else:
+                self._put(conversation_id, asked)
+
+        try:
+            threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread left
+            asked.fail(error)
+        return asked.answer
+
+    def _deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+        """Into the mailbox of the conversation's actor, which is started if need be; False while stopping.
+
+        What is `urgent` gets the spare thread if there is no other. Raises RuntimeError if there is none at all.
+        """
+        while (actor := self._find(conversation_id, urgent=urgent)) is not None:
+            if tell(actor.actor_ref, message):
+                return True
+        return False
+
+    def _living(self, conversation_id: str) -> ConversationActor | None:
+        with self._lock:
+            actor = self._live.get(conversation_id)
+        return None if actor is None or actor.gone else actor
+
+    def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
+        """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""
+        try:
+            actor = self._live_or_new(conversation_id)
+            if not self._stopped:
+                self._spare.keep()  # it may have been used
+            return actor
+        except RuntimeError:
+            if not (urgent and self._spare.release()):
+                raise
+            return self._live_or_new(conversation_id)
+
+    def _live_or_new(self, conversation_id: str) -> ConversationActor | None:
+        with self._lock:
+            if self._stopped:
+                return None
+            actor = self._live.get(conversation_id)
+            if actor is None or actor.gone:
+                actor = ConversationActor(self._runtime, self, self._admission, conversation_id).launch()
+                self._live[conversation_id] = actor
+            return actor
+
+    def _drained(self) -> bool:
+        return self._hurried or all(actor.settled for actor in self._live.values())
+
+    def _restore(self, ids: tuple[str, ...]) -> None:
+        parts = [part for conversation_id in ids if (part := self._at_rest(conversation_id)) is not None]
+        if not parts:
+            return
+        try:
+            self._runtime.store.commit(*parts)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ValueError):
+            for part in parts:
+                self._restore_one(part)
+
+    def _restore_one(self, part: Commit) -> None:
+        try:
+            self._runtime.store.commit(part)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ValueError):
+            log.exception("conversation %s could not be brought to rest", part.record.id)
+
+    def _at_rest(self, conversation_id: str) -> Commit | None:
+        """What brings a conversation to rest; None if nothing has to, or nothing can."""
+        try:
+            record = self._runtime.store.load(conversation_id)
+            if record is None:
+                return None
+            draft = Machine(self._runtime, taken_over(record, self._runtime.node)).draft()
+            draft.run(Restart(self._runtime.clock.now_ms()))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("conversation %s could not be brought to rest", conversation_id)
+            return None
+        return None if draft.empty else draft.commit()

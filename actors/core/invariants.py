@@ -1,0 +1,200 @@
+"""Whether what a conversation has told its watchers can have happened, and ends where the conversation stands.
+
+An `Audit` takes the durable notifications in their order and says in words for people what is wrong with them: a
+call without its result, a run that ended twice, a question that nobody answered. It knows the machine's rules but
+not its code, so it finds what the machine itself would have got wrong as well as what became of it on a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from actors.core.content import Message, MessageType
+from actors.core.context import ConvContext, Limits, Mode
+from actors.core.fsm import ContextState, project, stray_edge
+from actors.core.history import ChainCheck
+from actors.core.notifications import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Durable,
+    Fate,
+    MessageAdded,
+    ModeChanged,
+    QueueChanged,
+    RunStop,
+    StateChanged,
+    StreamDiscarded,
+    UsageChanged,
+)
+from actors.core.states import AwaitingContinuation, AwaitingToolApproval, LlmRequesting, Phase, State, open_calls
+from actors.core.summary import run_id, summarize
+
+Slot = tuple[str, int]
+"""The passing text of one attempt: request id, attempt."""
+
+
+class Audit:
+    """Goes through one conversation. Keeps the ids of its runs and calls, and what is open."""
+
+    def __init__(self, conversation_id: str) -> None:
+        self._conversation_id = conversation_id
+        self._late = False
+        self._chain = ChainCheck()
+        self._sequence = 0
+        self._begun: set[str] = set()
+        self._ended: set[str] = set()
+        self._questions: set[str] = set()
+        self._queue: set[str] = set()
+        self._slot: Slot | None = None
+        self._place: ContextState | None = ContextState.IDLE
+        self._shown: StateChanged | None = None
+        self._mode: Mode | None = None
+        self._usage: UsageChanged | None = None
+
+    def begin_late(self) -> None:
+        """The log begins in the middle: what it does not tell of may have happened before."""
+        self._late, self._place = True, None
+
+    def earlier(self, message: Message) -> Iterator[str]:
+        """A message from before the beginning of the log, in its order."""
+        yield from self._message(message)
+
+    def take(self, told: Durable) -> Iterator[str]:
+        """The next notification; what is wrong with it."""
+        match told:
+            case MessageAdded(message=message):
+                yield from self._message(message)
+            case StateChanged():
+                yield from self._state(told)
+            case StreamDiscarded(request_id=request_id, attempt=attempt):
+                yield from self._discarded((request_id, attempt))
+            case RunStop(run=run):
+                yield from self._stop(run)
+            case ApprovalRequested(call=call):
+                if call.id in self._questions:
+                    yield f"whether {call.id} may run was asked twice"
+                self._questions.add(call.id)
+            case ApprovalResolved(tool_use_id=call_id):
+                if call_id not in self._questions and not self._late:
+                    yield f"whether {call_id} may run was answered, but it was not asked"
+                self._questions.discard(call_id)
+            case QueueChanged():
+                yield from self._waiting(told)
+            case ModeChanged(mode=mode):
+                self._mode = mode
+            case UsageChanged():
+                self._usage = told
+            case _:
+                pass
+
+    # --- one notification
+
+    def _message(self, message: Message) -> Iterator[str]:
+        yield from self._chain.feed(message)
+        self._sequence = message.sequence
+        if message.type is MessageType.USER and message.delivery != "steer":
+            if message.run in self._begun:
+                yield f"message {message.sequence}: run {message.run} has begun before"
+            self._begun.add(message.run)
+        if self._slot == (message.request_id, message.attempt):
+            self._slot = None
+
+    def _state(self, told: StateChanged) -> Iterator[str]:
+        path = told.fsm_path
+        stray = stray_edge(path, self._place) if self._place else stray_edge(path[1:], path[0]) if path else None
+        if stray:
+            yield f"the state cannot have gone from {stray[0]} to {stray[1]}"
+        self._place = path[-1] if path else self._place
+        self._shown = told
+        slot = (told.state.request_id, told.state.attempt) if told.state.phase == Phase.STREAMING else None
+        if self._slot not in (None, slot):
+            yield _lost(self._slot)
+        self._slot = slot
+
+    def _discarded(self, slot: Slot) -> Iterator[str]:
+        if slot != self._slot and not self._late:
+            yield f"text of {_named(slot)} was discarded that was not there"
+        self._slot = None
+
+    def _stop(self, run: str) -> Iterator[str]:
+        if run in self._ended:
+            yield f"run {run} ended twice"
+        elif run not in self._begun and not self._late:
+            yield f"run {run} ended without having begun"
+        self._ended.add(run)
+
+    def _waiting(self, told: QueueChanged) -> Iterator[str]:
+        message_id = told.input.message_id
+        if told.fate is Fate.QUEUED:
+            if message_id in self._queue:
+                yield f"message {message_id} was queued twice"
+            self._queue.add(message_id)
+            return
+        if message_id not in self._queue and not self._late:
+            yield f"message {message_id} was {told.fate.value} from a queue that it was not in"
+        self._queue.discard(message_id)
+
+    # --- the end
+
+    def end(self, state: State, mode: Mode) -> Iterator[str]:
+        """What is left open, held against the state and the mode in which the conversation stands."""
+        yield from self._open_runs(state)
+        yield from _held_against("tool calls without a result", self._chain.open_calls, open_calls(state))
+        asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
+        yield from self._perhaps_earlier("unanswered questions about the calls", self._questions, asked)
+        ledger = state.ledger
+        queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
+        yield from self._perhaps_earlier("waiting messages", self._queue, queued)
+        yield from self._shows(state)
+        if ledger.seq != self._sequence:
+            yield f"there are {self._sequence} messages, but the state counts {ledger.seq}"
+        if self._mode not in (None, mode):
+            yield f"the mode is {mode.value}, but it was set to {self._mode}"
+        usage = self._usage
+        if usage and (usage.used_tokens, usage.total) != (ledger.used_tokens, ledger.total_usage):
+            yield "the tokens that the state counts are not those that were told of"
+
+    def _open_runs(self, state: State) -> Iterator[str]:
+        live = run_id(self._conversation_id, state.ledger.run) if state.ledger.live else ""
+        if live and live in self._ended:
+            yield f"run {live} is under way though it has ended"
+        if live and live not in self._begun:
+            yield f"run {live} is under way but has no message that it began with"
+        if not self._late:
+            yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
+
+    def _perhaps_earlier(self, what: str, told: set[str], stored: Iterable[str]) -> Iterator[str]:
+        """Of a log that begins late, only what it tells of must be there."""
+        wanted = set(stored)
+        yield from _held_against(what, sorted(told), sorted(wanted & told if self._late else wanted))
+
+    def _shows(self, state: State) -> Iterator[str]:
+        streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is Phase.STREAMING
+        if self._slot and not streams:
+            yield _lost(self._slot)
+        if self._place not in (None, project(state)):
+            yield f"the log ends in {self._place}, the conversation stands in {project(state)}"
+        if self._shown is not None:
+            limits = Limits(max_attempts=self._shown.state.max_attempts)
+            context = ConvContext(self._conversation_id, working_dir="", model_id="", usable_window=0, limits=limits)
+            if summarize(state, context) != self._shown.state:
+                yield "the state is not the one that was told of last"
+
+
+def _held_against(what: str, told: Iterable[str], stored: Iterable[str]) -> Iterator[str]:
+    there, expected = tuple(told), tuple(stored)
+    if there != expected:
+        yield f"{what}: the log leaves {_listed(there)}, the state has {_listed(expected)}"
+
+
+def _listed(ids: tuple[str, ...]) -> str:
+    return ", ".join(ids) or "none"
+
+
+def _named(slot: Slot) -> str:
+    return f"request {slot[0]}, attempt {slot[1]}"
+
+
+def _lost(slot: Slot | None) -> str:
+    assert slot is not None  # noqa: S101 -- nobody asks about none
+    return f"the text of {_named(slot)} was neither kept nor discarded"

@@ -1,0 +1,78 @@
+"""One attempt of a model request, whatever it is for: its echoes, and hanging up (SEMANTICS C1, C23; decision 2)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core.context import ConvContext
+from actors.core.events import (
+    LlmAborted,
+    LlmError,
+    LlmResponse,
+    LlmStreamChunk,
+    LlmStreamStarted,
+    RetryTimeout,
+    UserCancel,
+)
+from actors.core.notifications import Token
+from actors.core.result import TransitionResult, ignored
+from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmRequesting, Phase
+from actors.core.steps.inference import abort_request
+from actors.core.steps.interruptions import note_cancel
+from actors.core.steps.run_endings import cancelled
+from actors.core.steps.runs import return_steers
+from actors.core.steps.transition_builder import Draft
+
+AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted
+
+
+def concerns(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
+    """Whether an outcome is of the attempt in flight; anything else is stale (SEMANTICS decision 2)."""
+    identity = (event.request_id, event.attempt)
+    return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
+
+
+def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
+    """Whether a timer is the one that the backoff waits for."""
+    identity = (event.request_id, event.attempt)
+    return state.phase is Phase.BACKOFF and identity == (state.request_id, state.attempt)
+
+
+def stream_started(draft: Draft, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
+    """The answer has begun; once per attempt."""
+    if state.phase is Phase.STREAMING:
+        return ignored(state)
+    return draft.finish(replace(state, phase=Phase.STREAMING))
+
+
+def stream_chunk(draft: Draft, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk) -> TransitionResult:
+    """Passing text for clients; only the first chunk changes the state (C23)."""
+    token = Token(state.request_id, state.attempt, event.content.text, event.reasoning)
+    if state.phase is Phase.STREAMING:
+        draft.notify(token)
+        return TransitionResult(state, tuple(draft.effects))
+    draft.place_state()
+    draft.notify(token)
+    return draft.finish(replace(state, phase=Phase.STREAMING))
+
+
+def cancel_request(
+    state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
+) -> TransitionResult:
+    """Hang up. A conversation passes Cancelling and is idle in the same commit; nobody waits for the abort (C1)."""
+    draft = Draft(state, context, event.at)
+    if context.is_sub_agent or state.phase is Phase.BACKOFF:
+        abort_request(draft, state)
+        return cancelled(draft, event)
+    return_steers(draft)
+    note_cancel(draft)
+    draft.place_state()
+    abort_request(draft, state)
+    after = Cancelling(
+        draft.ledger,
+        CancelKind.LLM,
+        discard_queued=event.discard_queued,
+        request_id=state.request_id,
+        attempt=state.attempt,
+    )
+    return draft.finish(after)

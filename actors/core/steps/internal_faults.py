@@ -1,0 +1,51 @@
+"""A fault of the server itself, that is a bug: it ends what is under way and is never silent (SEMANTICS §2.12)."""
+
+from __future__ import annotations
+
+from actors.core.content import ToolError
+from actors.core.context import ConvContext
+from actors.core.effects import AbortTool, CancelSubAgents
+from actors.core.errors import ErrorKind
+from actors.core.events import InternalFault
+from actors.core.result import TransitionResult, ignored
+from actors.core.states import (
+    QUIET,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    Cancelling,
+    LlmRequesting,
+    State,
+    ToolExecuting,
+    ToolPhase,
+    open_calls,
+)
+from actors.core.steps import texts
+from actors.core.steps.approvals import withdraw_questions
+from actors.core.steps.inference import abort_request
+from actors.core.steps.run_endings import fail
+from actors.core.steps.tool_results import record
+from actors.core.steps.transition_builder import Draft
+
+
+def fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
+    """Abort what runs, answer every open call, and fail with kind UNKNOWN. Ignored while nothing is under way."""
+    if isinstance(state, QUIET):
+        return ignored(state)
+    draft = Draft(state, context, event.at)
+    for call_id in open_calls(state):
+        record(draft, ToolError(call_id, texts.FAULT))
+    match state:
+        case LlmRequesting() | AwaitingContinuation():
+            abort_request(draft, state)
+        case AwaitingToolApproval():
+            withdraw_questions(draft, state.undecided)
+        case ToolExecuting() if state.phase is ToolPhase.RUNNING:
+            draft.act(AbortTool(state.current_tool_id, state.execution_id))
+        case AwaitingSubAgents():
+            draft.act(CancelSubAgents(state.pending_ids))
+        case Cancelling() if state.pending_agents:
+            draft.act(CancelSubAgents(tuple(agent.agent_id for agent in state.pending_agents)))
+        case _:
+            pass
+    return fail(draft, ErrorKind.UNKNOWN, event.message)

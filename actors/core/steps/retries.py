@@ -1,0 +1,80 @@
+"""A failed attempt: another one later, or the end of the run (SEMANTICS C9-C13; REQ-BED-006)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core import retry
+from actors.core.effects import RetryOf, ScheduleRetry
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.fsm import ContextState
+from actors.core.notifications import Retrying, StopReason
+from actors.core.result import TransitionResult
+from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
+from actors.core.steps import texts
+from actors.core.steps.inference import discard_stream
+from actors.core.steps.run_endings import exhaust_with_fallback, fail
+from actors.core.steps.transition_builder import Draft
+
+
+def request_failed(
+    draft: Draft, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
+) -> TransitionResult:
+    """Try again if that can help and is allowed; otherwise the run ends in error."""
+    if may_retry(draft, state, failure, retry_after_ms):
+        return back_off(draft, state, failure, retry_after_ms)
+    discard_stream(draft, state)
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not draft.context.is_sub_agent:
+        return exhaust_with_fallback(draft, StopReason.ERROR)
+    through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
+    return fail(draft, failure.kind, _verdict(draft, state.attempt, failure, retry_after_ms), *through)
+
+
+def may_retry(
+    draft: Draft, state: LlmRequesting | AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
+) -> bool:
+    """Whether another attempt is due: a passing fault, attempts left, a wait that people can bear."""
+    limits = draft.context.limits
+    return (
+        failure.retryable and retry.attempts_left(state.attempt, limits) and not retry.too_long(retry_after_ms, limits)
+    )
+
+
+def back_off(
+    draft: Draft,
+    state: LlmRequesting | AwaitingContinuation,
+    failure: LlmFailure,
+    retry_after_ms: int | None,
+) -> TransitionResult:
+    """Wait for the next attempt, visibly."""
+    limits, attempt = draft.context.limits, state.attempt + 1
+    wait = retry.delay_with(retry_after_ms, attempt, limits)
+    draft.place_state()
+    discard_stream(draft, state)
+    draft.act(ScheduleRetry(wait, attempt, RetryOf.LLM, request_id=state.request_id))
+    draft.notify(Retrying(attempt, limits.max_attempts, draft.at + wait, failure, request_id=state.request_id))
+    return draft.finish(
+        replace(
+            state,
+            ledger=draft.ledger,
+            attempt=attempt,
+            phase=Phase.BACKOFF,
+            retry_at=draft.at + wait,
+            last_error=failure,
+        )
+    )
+
+
+def _verdict(draft: Draft, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+    """What people read in place of an answer."""
+    limits = draft.context.limits
+    if failure.kind is ErrorKind.AUTH:
+        return texts.authentication_failed(failure.message)
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED:
+        return texts.SUB_AGENT_EXHAUSTED
+    if not failure.retryable:
+        return failure.message
+    if retry_after_ms is not None and retry.too_long(retry_after_ms, limits):
+        seconds = -(-retry_after_ms // 1_000)
+        return texts.retry_after_too_long(seconds, limits.max_retry_after_ms // 1_000, failure.message)
+    return texts.failed_after(attempt, failure.message)

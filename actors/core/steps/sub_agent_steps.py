@@ -1,0 +1,99 @@
+"""Sub-agents from the parent's side: starting them, collecting what becomes of them (REQ-BED-008; C27, C28)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from actors.core.content import SubAgentComplete, SystemKind, ToolOutcome
+from actors.core.effects import SpawnSubAgent
+from actors.core.fsm import ContextState
+from actors.core.notifications import SubAgents
+from actors.core.result import TransitionResult
+from actors.core.states import (
+    AgentFailed,
+    AgentOutcome,
+    AgentReport,
+    AgentSucceeded,
+    AgentTask,
+    AgentTimedOut,
+    AwaitingLlm,
+    AwaitingSubAgents,
+    LlmReason,
+    PendingAgent,
+    ToolExecuting,
+)
+from actors.core.steps import texts
+from actors.core.steps.tool_results import record
+from actors.core.steps.tool_rounds import run_next
+from actors.core.steps.transition_builder import Draft
+from actors.core.summary import summarize_agent
+
+
+def spawn(
+    draft: Draft, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
+) -> TransitionResult:
+    """Number the sub-agents, start them and wait for all. `call` is the round whose current call started them."""
+    draft.place_state()
+    pending = tuple(_start(draft, task, index) for index, task in enumerate(tasks))
+    state = AwaitingSubAgents(draft.ledger, pending, ())
+    if call:
+        state = AwaitingSubAgents(
+            draft.ledger, pending, (), call.current_tool_id, call.remaining_tool_ids, call.calls, call.completed_results
+        )
+    return draft.finish(state, *through)
+
+
+def report(draft: Draft, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome) -> TransitionResult:
+    """One sub-agent ended; after the last one the aggregate is the call's result, or a message of its own."""
+    ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
+    reports = (*state.completed_results, ended)
+    pending = tuple(other for other in state.pending if other is not agent)
+    standing = SubAgents(reports, tuple(map(summarize_agent, pending)))
+    if pending:
+        draft.place_state()
+        draft.notify(standing)
+        return draft.stay(replace(state, ledger=draft.ledger, pending=pending, completed_results=reports))
+    draft.notify(standing)
+    reports = tuple(sorted(reports, key=lambda done: done.index))
+    text = aggregate(reports)
+    if not state.tool_use_id:
+        draft.say_system(SystemKind.SUB_AGENT_RESULTS, text)
+        after = AwaitingLlm(draft.ledger, LlmReason.SUB_AGENTS)
+        return draft.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
+    success = any(isinstance(done.outcome, AgentSucceeded) for done in reports)
+    outcome_of_call = ToolOutcome.OK if success else ToolOutcome.ERROR
+    result = record(draft, SubAgentComplete(state.tool_use_id, text, success, outcome_of_call))
+    return run_next(draft, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
+
+
+def aggregate(reports: tuple[AgentReport, ...]) -> str:
+    """What the model reads about its sub-agents, in the order of their tasks (SEMANTICS §6.4)."""
+    return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
+
+
+def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent | None:
+    """The sub-agent that is waited for under this id."""
+    return next((agent for agent in pending if agent.agent_id == agent_id), None)
+
+
+def _start(draft: Draft, task: AgentTask, index: int) -> PendingAgent:
+    number = draft.ledger.agents + 1
+    draft.ledger = replace(draft.ledger, agents=number)
+    named = replace(task, agent_id=f"{draft.context.conversation_id}-a{number}")
+    deadline = draft.at + task.timeout_ms
+    draft.act(SpawnSubAgent(named, deadline))
+    return PendingAgent(named.agent_id, index, task.task, deadline)
+
+
+def _outcome_text(outcome: AgentOutcome) -> str:
+    match outcome:
+        case AgentSucceeded():
+            return f"Result: {outcome.result}"
+        case AgentFailed():
+            return _with_partial(f"Failed: {outcome.error}", outcome.partial_result)
+        case AgentTimedOut():
+            return _with_partial(f"Timed out: {texts.AGENT_TIMED_OUT}", outcome.partial_result)
+
+
+def _with_partial(text: str, partial: str) -> str:
+    return f"{text}\nPartial result: {partial}" if partial else text

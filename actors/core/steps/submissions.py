@@ -1,0 +1,62 @@
+"""submit_result and submit_error: how a sub-agent ends, judged inside the transition (SEMANTICS C29)."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from actors.core.content import SubAgentComplete, ToolOutcome, ToolUse
+from actors.core.errors import ErrorKind
+from actors.core.fsm import ContextState
+from actors.core.notifications import StopReason
+from actors.core.result import TransitionResult
+from actors.core.steps import texts
+from actors.core.steps.run_endings import complete_sub_agent, fail_sub_agent
+from actors.core.steps.tool_results import record
+from actors.core.steps.transition_builder import Draft
+
+SUBMIT_RESULT = "submit_result"
+SUBMIT_ERROR = "submit_error"
+SUBMISSIONS = frozenset({SUBMIT_RESULT, SUBMIT_ERROR})
+
+
+class SubmitResult(Struct, frozen=True):
+    """Input of submit_result, as in seed 2's schema."""
+
+    result: str
+    success: bool = True
+
+
+class SubmitError(Struct, frozen=True):
+    """Input of submit_error."""
+
+    error: str
+
+
+def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
+    """The submission that a response is: a whole, valid, sole one; None if it is none of that kind."""
+    if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
+        return None
+    try:
+        if calls[0].name == SUBMIT_RESULT:
+            return msgspec.json.decode(calls[0].input, type=SubmitResult)
+        return msgspec.json.decode(calls[0].input, type=SubmitError)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def submits(calls: tuple[ToolUse, ...]) -> bool:
+    """Whether a submission is among the calls."""
+    return any(call.name in SUBMISSIONS for call in calls)
+
+
+def take(draft: Draft, call: ToolUse, submission: SubmitResult | SubmitError) -> TransitionResult:
+    """The sub-agent ends; even its own history is paired."""
+    through = ContextState.PROCESSING_LLM_RESPONSE
+    if isinstance(submission, SubmitResult) and submission.success:
+        record(draft, SubAgentComplete(call.id, texts.SUBMITTED))
+        return complete_sub_agent(draft, submission.result, through)
+    error = submission.result if isinstance(submission, SubmitResult) else submission.error
+    record(draft, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
+    kind, reason = ErrorKind.SUB_AGENT_ERROR, StopReason.ERROR
+    return fail_sub_agent(draft, kind, error, reason, kind.value, through, keep_partial=False)

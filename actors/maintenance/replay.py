@@ -1,0 +1,189 @@
+"""A journal, run through the machine again: what would come of each input now, and how that differs from the log.
+
+Pure: nothing is carried out, and equal journals give equal answers. A `Replay` begins with the birth of a conversation
+and takes the rows in their order. Where it finds a difference it goes on from what the machine says, not the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from actors.core.context import ConvContext, Rules
+from actors.core.effects import NotifyClient, PersistMessage
+from actors.core.errors import InvalidTransition
+from actors.core.events import Event
+from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, Token, ToolTreeReaped
+from actors.core.result import TransitionResult
+from actors.core.states import Idle, Ledger, State
+from actors.core.transition import context_after, settle_event, transition
+from actors.messages.log_entries import Created, Entry, SettingsChanged, TreeReaped
+from actors.ports import ConversationRecord, JournalRow
+
+SHOWN_CHARS = 300
+"""Of what differs."""
+
+_INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
+
+
+class _LoggedContext(ConvContext, frozen=True):
+    rules: Rules = Rules.FIRST
+
+
+_CONTEXT = msgspec.json.Decoder(_LoggedContext)
+_encode = msgspec.json.Encoder().encode
+
+
+class ReplayedStep(Struct, frozen=True):
+    """What one row came to."""
+
+    step: int
+    revision: int
+    """The newest one after it."""
+    event: bytes
+    """The input as JSON."""
+    state: bytes
+    """The state that came out, as JSON; empty while none is known."""
+    difference: str
+    """In words; empty if there is none."""
+
+
+class Replay:
+    """One conversation on its way through the machine once more."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+        self._context: ConvContext | None = None
+        self._at = 0
+
+    def take(self, row: JournalRow) -> ReplayedStep:
+        """The next row. The first one must be the birth."""
+        differences = "; ".join(self._differences(row))
+        state = b"" if self._state is None else _encode(self._state)
+        revision = row.first_revision + len(row.notifications) - 1
+        return ReplayedStep(row.step, revision, row.event, state, differences)
+
+    def end(self, record: ConversationRecord) -> str:
+        """How the conversation as it stands differs from where the last row led; "" if it does not."""
+        found: list[str] = []
+        if self._state != record.state:
+            found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
+        if self._context is not None and self._context.mode is not record.mode:
+            found.append(f"the stored mode is {record.mode.value} instead of {self._context.mode.value}")
+        if self._due() is not None:
+            found.append("it cannot rest there")
+        return "; ".join(found)
+
+    def _differences(self, row: JournalRow) -> Iterator[str]:
+        try:
+            entry = _INPUT.decode(row.event)
+            yield from self._change_context(row)
+        except msgspec.DecodeError:
+            yield "its input or context cannot be read"
+            return
+        due, self._at = self._due(), row.at
+        if due is not None and entry != due:
+            yield f"{_name(due)} was due, not {_name(entry)}"
+        if entry.at != row.at:
+            yield "its time is not that of its input"
+        match entry:
+            case Created():
+                yield from self._born(row)
+            case SettingsChanged(fields=fields):
+                yield from _unlike((ConversationUpdated(fields),), row.notifications)
+            case TreeReaped(tool_use_id=tool_use_id):
+                yield from _unlike(_receipts(tool_use_id, row.notifications), row.notifications)
+            case _:
+                yield from self._move(entry, row)
+
+    def _change_context(self, row: JournalRow) -> Iterator[str]:
+        if row.context is None:
+            return
+        context = _CONTEXT.decode(row.context)
+        if self._context is not None and context.mode is not self._context.mode:
+            yield f"its context has the mode {context.mode.value} instead of {self._context.mode.value}"
+        self._context = context
+
+    def _due(self) -> Event | None:
+        if self._state is None or self._context is None:
+            return None
+        return settle_event(self._state, self._context, self._at)
+
+    def _born(self, row: JournalRow) -> Iterator[str]:
+        if row.step != 1:
+            yield "a conversation is born only once"
+        self._state = Idle(Ledger(seq=len(row.notifications)))
+        if not all(isinstance(told, MessageAdded) for told in row.notifications):
+            yield "a birth brings nothing but messages"
+
+    def _move(self, event: Event, row: JournalRow) -> Iterator[str]:
+        if self._state is None or self._context is None:
+            yield "the state or the context before it is not known"
+            return
+        try:
+            result = transition(self._state, self._context, event)
+        except InvalidTransition as refusal:
+            yield f"{_name(event)} is refused: {refusal}"
+            return
+        except Exception as error:  # noqa: BLE001 -- a damaged input may lead the machine anywhere
+            yield f"{_name(event)} makes the machine fail with {type(error).__name__}"
+            return
+        if result.new_state is self._state and not result.effects:
+            yield f"{_name(event)} changes nothing"
+        self._state, self._context = result.new_state, context_after(self._context, result.effects)
+        yield from _unlike(_told(result), row.notifications)
+
+
+def _told(result: TransitionResult) -> tuple[Durable, ...]:
+    """The durable notifications of a transition, as they are logged."""
+    told: list[Durable] = []
+    for effect in result.effects:
+        match effect:
+            case PersistMessage(message=message):
+                told.append(MessageAdded(message))
+            case NotifyClient(data=data) if not isinstance(data, Token):
+                told.append(data)
+            case _:
+                pass
+    return tuple(told)
+
+
+def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
+    """What a receipt tells: one thing, whose numbers only the log knows."""
+    if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
+        return (stored[0],)
+    return (ToolTreeReaped(tool_use_id, (), 0),)
+
+
+def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
+    """The first difference, which explains those that follow."""
+    for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
+        if now != then:
+            yield f"its event {number} differs: {_differing(now, then)}"
+            return
+    if len(replayed) != len(stored):
+        yield f"it has {len(stored)} events instead of {len(replayed)}"
+
+
+def _differing(now: Struct | None, then: Struct) -> str:
+    """The parts of two values that are not the same."""
+    replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
+    while isinstance(replayed, dict) and isinstance(stored, dict):
+        keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]
+        if len(keys) != 1:
+            replayed, stored = ({key: side.get(key) for key in keys} for side in (replayed, stored))
+            break
+        replayed, stored = replayed.get(keys[0]), stored.get(keys[0])
+    return f"replayed {_cut(replayed)}, stored {_cut(stored)}"
+
+
+def _cut(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+
+
+def _name(entry: Event | Entry) -> str:
+    return type(entry).__name__

@@ -1,0 +1,152 @@
+"""What is kept for how long: a quiet thread that prunes old events, deletes what has been archived for long, and gives
+free space back.
+
+It never forgets a message or a command of a conversation that is kept. It works in steps, each a short transaction,
+and rests ten times as long as a step took, so that nobody who writes notices it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from actors.core.errors import Rejected
+from actors.messages.commands import Delete, EtagMismatch, NotFound, Request
+from actors.ports import Clock, Store, StoreError, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+DAY_MS = 86_400_000
+ROUNDS_A_PERIOD = 24
+"""How often it looks within the shortest time that something is kept, but"""
+ROUND_SECONDS = (1.0, 3_600.0)
+"""never more often, and never less often, than this."""
+FIRST_SECONDS = 60.0
+"""After the start, at most: a server that is restarted often must not go without."""
+REST = 10.0
+"""Rest after a step, in times that the step took."""
+PAGE = 100
+"""Conversations found at a time."""
+RECLAIM_PAGES = 256
+"""Given back to the file system in one step."""
+SPARE_PAGES = 4_096
+"""Free pages that are not given back: they will be written again soon."""
+DELETE_SECONDS = 10.0
+"""What the deletion of one conversation may take before the next one is looked at."""
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """What is kept for how long."""
+
+    events_days: float = 0.0
+    """Events older than that are pruned; 0: never."""
+    events_min: int = 10_000
+    """So many of the latest events of each conversation are kept however old they are."""
+    archived_days: float = 0.0
+    """Conversations archived for longer are deleted, with their sub-agents; 0: never."""
+
+    @property
+    def round_seconds(self) -> float:
+        """The time between two rounds."""
+        least, most = ROUND_SECONDS
+        periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days) if days]
+        return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))
+
+
+class Conversations(Protocol):
+    """Whom to ask for a deletion; actors.conversation.supervisor.Supervisor is one."""
+
+    def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]: ...
+
+
+class Housekeeper:
+    """Owns its thread from `start` to `close`."""
+
+    def __init__(self, store: Store, conversations: Conversations, clock: Clock, retention: Retention) -> None:
+        self._store = store
+        self._conversations = conversations
+        self._clock = clock
+        self._retention = retention
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bedrock-housekeeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look after things. Once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the step under way, also before the start; idempotent."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def sweep(self) -> None:
+        """Do all there is to do now, step by step; returns early when closed. Blocks."""
+        began = self._clock.monotonic()
+        for _ in self._steps():
+            if self._closing.wait(REST * (self._clock.monotonic() - began)):
+                return
+            began = self._clock.monotonic()
+
+    def _run(self) -> None:
+        pause = min(FIRST_SECONDS, self._retention.round_seconds)
+        while not self._closing.wait(pause):
+            try:
+                self.sweep()
+            except StoreUnavailable as error:
+                log.warning("housekeeping stops until the next round: %s", error)
+            except Exception:
+                log.exception("housekeeping failed; the next round tries again")
+            pause = self._retention.round_seconds
+
+    def _steps(self) -> Iterator[None]:
+        """Each goes as far as the next write."""
+        if self._retention.events_days:
+            yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
+        if self._retention.archived_days:
+            yield from self._delete(self._clock.now_ms() - round(self._retention.archived_days * DAY_MS))
+        while self._store.reclaim(RECLAIM_PAGES, spare=SPARE_PAGES):
+            yield
+
+    def _prune(self, before: int) -> Iterator[None]:
+        keep = self._retention.events_min
+        for id_ in _all(lambda after: self._store.aged(before=before, keep=keep, after=after, limit=PAGE)):
+            try:
+                yield from self._prune_one(id_, before)
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                log.error("the events of conversation %s are not pruned: %s", id_, error)
+
+    def _prune_one(self, conversation_id: str, before: int) -> Iterator[None]:
+        record = self._store.load(conversation_id)
+        if record is None:
+            return
+        first_kept = record.last_seq - self._retention.events_min + 1
+        while self._store.prune_log(conversation_id, first_kept, older_than=before):
+            yield
+
+    def _delete(self, before: int) -> Iterator[None]:
+        for id_ in _all(lambda after: self._store.archived(before=before, after=after, limit=PAGE)):
+            try:
+                self._conversations.ask(id_, Delete(archived_before=before)).result(DELETE_SECONDS)
+            except (NotFound, EtagMismatch):
+                continue  # gone, or no longer archived
+            except (Rejected, TimeoutError) as refusal:
+                log.info("conversation %s, archived long ago, is not deleted yet: %s", id_, refusal)
+            else:
+                log.info("conversation %s was deleted: it has been archived for long", id_)
+            yield
+
+
+def _all(page: Callable[[str], tuple[str, ...]]) -> Iterator[str]:
+    """The ids of all pages; each page comes after the last id of the one before."""
+    ids: tuple[str, ...] = page("")
+    while ids:
+        yield from ids
+        ids = page(ids[-1])

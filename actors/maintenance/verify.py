@@ -1,0 +1,84 @@
+"""A stored conversation, checked and not repaired: its rows by the store, its story by the rules of the machine.
+
+Rows are only ever added, so pages that are read one after the other belong together, up to where the conversation
+stood at the beginning. Reads the store; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from actors.core.content import Message
+from actors.core.invariants import Audit
+from actors.core.notifications import MessageAdded
+from actors.ports import ConversationRecord, RevisionTooOld, Store, StoreDamaged, StoredEvent
+
+PAGE = 200
+"""Events or messages that are read at a time."""
+MAX_FINDINGS = 100
+"""Where so much is wrong, more tells nothing new."""
+TRIES = 3
+"""How often the story is begun again because its beginning was pruned meanwhile."""
+
+
+def findings(store: Store, record: ConversationRecord) -> tuple[str, ...]:
+    """What is wrong with a conversation up to where `record` stands, in words for people; empty if all is well.
+
+    Raises StoreUnavailable.
+    """
+    found = dict.fromkeys(store.verify(record.id))
+    for _ in range(TRIES):
+        try:
+            found.update(dict.fromkeys(islice(_story(store, record), MAX_FINDINGS)))
+            break
+        except RevisionTooOld:
+            continue
+        except StoreDamaged:
+            found["what the log tells cannot be read to its end"] = None
+            break
+    return tuple(found)[:MAX_FINDINGS]
+
+
+def _story(store: Store, record: ConversationRecord) -> Iterator[str]:
+    """What the log tells, held against the rules and the state. Raises RevisionTooOld or StoreDamaged."""
+    audit, begins = Audit(record.id), _beginning(store, record)
+    if begins:
+        audit.begin_late()
+    complete = begins == 0
+    for event in _events(store, record, begins):
+        if isinstance(event.notification, MessageAdded) and not complete:
+            complete = True
+            for message in _messages(store, record, event.notification.message.sequence):
+                yield from audit.earlier(message)
+        yield from audit.take(event.notification)
+    if not complete:
+        for message in _messages(store, record, record.state.ledger.seq + 1):
+            yield from audit.earlier(message)
+    yield from audit.end(record.state, record.mode)
+
+
+def _beginning(store: Store, record: ConversationRecord) -> int:
+    """The revision after which all events are kept; 0 if none was pruned."""
+    try:
+        store.events(record.id, after=0, limit=1)
+    except RevisionTooOld as error:
+        return error.oldest
+    return 0
+
+
+def _events(store: Store, record: ConversationRecord, after: int) -> Iterator[StoredEvent]:
+    while after < record.last_seq:
+        page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
+        if not page:
+            return
+        yield from page
+        after = page[-1].revision
+
+
+def _messages(store: Store, record: ConversationRecord, before: int) -> Iterator[Message]:
+    """The messages with a lower sequence."""
+    after = 0
+    while page := store.messages(record.id, after=after, before=before, limit=PAGE):
+        yield from page
+        after = page[-1].sequence

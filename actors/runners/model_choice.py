@@ -1,0 +1,49 @@
+"""Models that somebody names: providers are asked whether they serve them before a conversation gets the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actors.messages.commands import Create, Request, Spawn, Update
+from actors.ports import CancelToken, Model, ModelFailed
+from actors.runtime.services import Runtime
+
+
+def undecided(runtime: Runtime, request: Create | Request) -> bool:
+    """Whether providers have to be asked before this request can be judged. Never waits."""
+    return any(name and runtime.models.undecided(name) for name in _named(runtime, request))
+
+
+def learn_for(runtime: Runtime, request: Create | Request, cancel: CancelToken) -> None:
+    """Ask the providers that may serve the models that a request names. Waits for them."""
+    learn(runtime, _named(runtime, request), cancel)
+
+
+def learn(runtime: Runtime, names: Iterable[str], cancel: CancelToken) -> None:
+    """Ask the providers that may serve these models; nothing for "" and for what is known. Waits for them."""
+    for name in names:
+        if name and runtime.models.undecided(name):
+            runtime.models.learn(name, cancel)
+
+
+def find(runtime: Runtime, name: str, cancel: CancelToken) -> Model:
+    """The model of a conversation, asking providers if need be (runner's thread). Raises ModelFailed."""
+    model = runtime.models.get(name)
+    if model is None:
+        runtime.models.learn(name, cancel)
+        model = runtime.models.get(name)
+    if model is None:
+        raise ModelFailed(runtime.models.refusal(name))
+    return model
+
+
+def _named(runtime: Runtime, request: Create | Request) -> tuple[str, ...]:
+    match request:
+        case Create(model=model):
+            return (model or runtime.models.default,)
+        case Update(model=str() as model):
+            return (model,)
+        case Spawn(tasks=tasks):
+            return tuple(task.model for task in tasks)
+        case _:
+            return ()

@@ -1,0 +1,293 @@
+"""The tool runner of a conversation: starts one tool at a time, kills it when told to, gives the receipt.
+
+The runner never blocks: the tool runs on a thread of its own, which ends with the tool. Whatever happens to a tool
+ends in an outcome; silence would hold the conversation for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pykka import ActorRef
+
+from actors.core.content import ToolError, ToolResult, ToolSuccess
+from actors.core.context import ConvContext
+from actors.core.effects import AbortTool, ExecuteTool
+from actors.core.events import AgentsSpawned, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
+from actors.core.states import AgentTask
+from actors.core.tool_run import (
+    QUIESCE_MS,
+    Kill,
+    Output,
+    QuiesceTimeout,
+    Quiescing,
+    Ready,
+    Receipt,
+    ReportOutcome,
+    ReportReceipt,
+    Running,
+    Start,
+    ToolEnded,
+    ToolRun,
+    advance,
+)
+from actors.ports import (
+    CancelToken,
+    RunningProcess,
+    SandboxUnavailable,
+    ToolContext,
+    ToolInputInvalid,
+    ToolTransientError,
+    no_agents,
+)
+from actors.ports.resources import lacking
+from actors.runners.llm_runner import Outcome
+from actors.runners.side_queries import Asides, for_tool
+from actors.runners.sub_agent_tasks import planned
+from actors.runners.tool_rights import Rights
+from actors.runtime.actor import Actor, tell
+from actors.runtime.admission import FILES_PER_TOOL
+from actors.runtime.services import Runtime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """To a runner: start this tool."""
+
+    effect: ExecuteTool
+    context: ConvContext
+    cancel: CancelToken
+    rights: Rights
+    """Gives the tool its mode when it starts, which may be long after this message: it can be held back, and the mode
+    be changed meanwhile."""
+
+
+@dataclass(frozen=True)
+class Retire:
+    """To a runner: stop what runs, and end once nothing dies any more, unless another tool comes first."""
+
+
+@dataclass(frozen=True)
+class RunnerLeft:
+    """To the conversation: this runner has ended, and all of its tools before it."""
+
+    runner: ActorRef[Any]
+
+
+Identity = tuple[str, int]
+
+
+@dataclass
+class Execution:
+    """A tool that runs, dies, or waits to run."""
+
+    run: Run
+    killed_at: float | None = None
+    """Monotonic seconds."""
+    pids: set[int] = field(default_factory=set)
+
+    @property
+    def identity(self) -> Identity:
+        return self.run.effect.tool_use_id, self.run.effect.execution_id
+
+    def receipt(self, now: float, *, leaked: bool = False) -> Receipt:
+        took = 0.0 if self.killed_at is None else now - self.killed_at
+        return Receipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
+
+
+class ToolRunner(Actor):
+    """Serial tools of one conversation (REQ-BED-004), and the barrier between a killed one and the next."""
+
+    def __init__(self, runtime: Runtime, owner: ActorRef[Any], asides: Asides) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._owner = owner
+        self._asides = asides
+        self._run: ToolRun = Ready()
+        self._executions: dict[Identity, Execution] = {}
+        self._retiring = False
+
+    def receive(self, message: Any) -> None:
+        match message:
+            case Run(effect=effect):
+                self._retiring = False
+                execution = Execution(message)
+                self._executions[execution.identity] = execution
+                self._advance(effect)
+            case AbortTool() | ToolEnded() | QuiesceTimeout():
+                self._advance(message)
+            case Retire():
+                self._retiring = True
+                if isinstance(self._run, Running):  # given up without a word
+                    self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
+            case _:
+                raise TypeError(f"no such message: {type(message).__name__}")
+        if self._retiring and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
+            self.leave()
+
+    def on_fault(self, message: Any, error: BaseException) -> None:
+        """A bug here: whatever runs is killed, and the conversation hears of it."""
+        super().on_fault(message, error)
+        for execution in self._executions.values():
+            execution.run.cancel.cancel()
+            failed = ToolError(execution.identity[0], _INTERNAL)
+            tell(self._owner, Outcome(ToolComplete(self._runtime.clock.now_ms(), *execution.identity, failed)))
+        self._executions.clear()
+        self._run = Ready()
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        super().leave(refusal)
+        tell(self._owner, RunnerLeft(self.actor_ref))
+
+    def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
+        step = advance(self._run, event)
+        self._run = step.run
+        for output in step.outputs:
+            self._perform(output)
+        self._forget_others()
+
+    def _perform(self, output: Output) -> None:
+        match output:
+            case Start(call=call):
+                self._start(self._executions[call.tool_use_id, call.execution_id])
+            case Kill(tool_use_id=tool_use_id, execution_id=execution_id):
+                execution = self._executions[tool_use_id, execution_id]
+                execution.run.cancel.cancel()
+                self._runtime.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
+            case ReportOutcome(outcome=outcome):
+                tell(self._owner, Outcome(outcome))
+            case ReportReceipt(receipt=receipt):
+                if receipt.leaked:
+                    log.error("the processes of tool call %s outlived their kill", receipt.tool_use_id)
+                tell(self._owner, receipt)
+
+    def _start(self, execution: Execution) -> None:
+        if not self._runtime.files.take(FILES_PER_TOOL):
+            self._not_started(execution, f"{self._runtime.files.refusal} for a tool")
+            return
+        name = f"bedrock-tool-{execution.run.effect.name}"
+        try:
+            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+        except RuntimeError as error:
+            self._not_started(execution, lacking(error) or str(error))
+
+    def _not_started(self, execution: Execution, reason: str) -> None:
+        """It did not begin, so that it may be tried again."""
+        outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, reason, begun=False)
+        tell(self.actor_ref, ToolEnded(outcome, Receipt(*execution.identity)))
+
+    def _give_up(self, execution: Execution) -> None:
+        """The bound for this tool's death is over (timer thread)."""
+        tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._runtime.clock.monotonic(), leaked=True)))
+
+    def _forget_others(self) -> None:
+        match self._run:
+            case Ready():
+                kept = []
+            case Running(call=call):
+                kept = [call]
+            case Quiescing(call=call, waiting=waiting):
+                kept = [call, waiting] if waiting else [call]
+        identities = {(call.tool_use_id, call.execution_id) for call in kept}
+        for identity in self._executions.keys() - identities:
+            del self._executions[identity]
+
+    # --- the tool's own thread --------------------------------------------------------------------------------
+
+    def _work(self, execution: Execution) -> None:
+        def killed() -> None:
+            execution.killed_at = self._runtime.clock.monotonic()
+
+        execution.run.cancel.on_cancel(killed)
+        try:
+            outcome = self._outcome(execution)
+        finally:
+            execution.run.rights.end(execution.identity[0])
+        tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._runtime.clock.monotonic())))
+
+    def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
+        """How the tool ended. Once it is cancelled it was aborted, whatever it says itself."""
+        cancel = execution.run.cancel
+        outcome = None if cancel.cancelled else self._try(execution)
+        if outcome is None or cancel.cancelled:
+            return ToolAborted(self._runtime.clock.now_ms(), *execution.identity)
+        return outcome
+
+    def _try(self, execution: Execution) -> ToolOutcomeEvent:
+        tool_use_id, now = execution.identity[0], self._runtime.clock.now_ms
+        try:
+            self._runtime.faults.hit("tool.before")
+            result = self._result(execution)
+            self._runtime.faults.hit("tool.after")
+        except ToolTransientError as failed:
+            return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
+        except SandboxUnavailable as refused:
+            result = ToolError(tool_use_id, f"Not run: {refused}")
+        except BaseException:
+            log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
+            result = ToolError(tool_use_id, _INTERNAL)
+        if isinstance(result, tuple):
+            return AgentsSpawned(now(), *execution.identity, result)
+        return ToolComplete(now(), *execution.identity, result)
+
+    def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
+        """What the tool answers, or the sub-agents whose answer is waited for."""
+        effect, started = execution.run.effect, self._runtime.clock.monotonic()
+        tool = self._runtime.toolbox.get(effect.name)
+        try:
+            arguments = self._runtime.toolbox.parse(effect.name, effect.input)
+        except ToolInputInvalid as invalid:
+            return ToolError(effect.tool_use_id, str(invalid))
+        if tool is None:
+            return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
+        output = tool.run(arguments, self._context(execution))
+        took = round((self._runtime.clock.monotonic() - started) * 1000)
+        if output.agents:
+            return output.agents
+        if output.is_error:
+            return ToolError(effect.tool_use_id, output.text, duration_ms=took, display=output.display)
+        return ToolSuccess(effect.tool_use_id, output.text, output.images, output.display, took)
+
+    def _context(self, execution: Execution) -> ToolContext:
+        context, run = execution.run.context, execution.run
+
+        def track(process: RunningProcess) -> Callable[[], bool]:
+            kill = process.kill
+            run.cancel.on_cancel(kill)
+            return functools.partial(run.cancel.forget, kill)
+
+        def reaped(pids: tuple[int, ...]) -> None:
+            execution.pids.update(pids)
+
+        def show(text: str) -> None:
+            if not run.cancel.cancelled:
+                self._runtime.bus.tool_output(context.conversation_id, run.effect.tool_use_id, text)
+
+        def plan(tasks: tuple[AgentTask, ...], where: ToolContext) -> tuple[AgentTask, ...]:
+            return planned(self._runtime, tasks, context.model_id, where)
+
+        return ToolContext(
+            conversation_id=context.conversation_id,
+            tool_use_id=run.effect.tool_use_id,
+            working_directory=context.working_dir,
+            mode=run.rights.begin(run.effect.tool_use_id, run.cancel),
+            cancel=run.cancel,
+            sandbox=self._runtime.sandbox,
+            clock=self._runtime.clock,
+            on_output=show,
+            track=track,
+            reaped=reaped,
+            ask_aside=for_tool(self._asides, run.effect, context, run.cancel, self._owner),
+            keep_image=lambda data: self._runtime.images.ingest(context.conversation_id, data, run.cancel),
+            plan_agents=no_agents if context.is_sub_agent else plan,
+        )
+
+
+_INTERNAL = "The tool failed because of an internal error."

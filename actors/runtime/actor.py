@@ -1,0 +1,118 @@
+"""The base of every actor here: guarded receive, closing mailbox, answers that an asyncio loop can wait for."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any, Generic, Self, TypeVar, cast
+
+import pykka
+from pykka import ActorDeadError, ActorRef
+
+from actors.runtime.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+
+
+class Asked(Generic[Request]):
+    """A request and the future for its answer. The future carries done-callbacks; pykka's own does not."""
+
+    def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
+        self.request = request
+        self.deadline = deadline
+        """Monotonic seconds; past it the request is dropped unapplied."""
+        self.urgent = urgent
+        self.answer: Future[Any] = Future()
+        self._wanted: bool | None = None
+
+    def claim(self) -> bool:
+        """Begin to answer: nobody can withdraw the request any more. False if that has happened already."""
+        if self._wanted is None:
+            self._wanted = self.answer.set_running_or_notify_cancel()
+        return self._wanted
+
+    def succeed(self, value: object) -> None:
+        """Answer. Only the first answer counts, and none to somebody who has given up."""
+        if self.claim() and not self.answer.done():
+            self.answer.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error; see succeed."""
+        if self.claim() and not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class Actor(pykka.ThreadingActor):
+    """One thread, one mailbox, no message lost in silence.
+
+    Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor lives on.
+    """
+
+    use_daemon_thread = True
+
+    @staticmethod
+    def _create_actor_inbox() -> Mailbox:
+        return Mailbox()
+
+    def launch(self) -> Self:
+        """Start the thread. Not in pykka's registry: that is a list, and whoever launches keeps the actor."""
+        self._start_actor_loop()
+        return self
+
+    def receive(self, message: Any) -> None:
+        """Handle one message (actor's thread)."""
+        raise NotImplementedError
+
+    def on_fault(self, message: Any, error: BaseException) -> None:
+        """`receive` raised on `message` (actor's thread): a bug. Default: log it."""
+        log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
+        if isinstance(message, Asked):
+            message.fail(error)
+
+    def on_receive(self, message: Any) -> None:
+        """Guard `receive`: pykka would kill this actor, and on a BaseException every actor of the process."""
+        try:
+            self.receive(message)
+        except BaseException as error:  # noqa: BLE001 -- a fault must end in a report, never in a dead actor
+            self._report_fault(message, error)
+
+    def _report_fault(self, message: Any, error: BaseException) -> None:
+        try:
+            self.on_fault(message, error)
+        except BaseException:
+            log.critical("%s cannot deal with its own fault and leaves", type(self).__name__, exc_info=True)
+            self.leave()
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The actor's inbox, as what it is."""
+        return cast(Mailbox, self.actor_inbox)
+
+    @property
+    def gone(self) -> bool:
+        """It takes no message any more (any thread)."""
+        return self.mailbox.closed or self.actor_stopped.is_set()
+
+    def leave(self, refusal: Exception | None = None) -> None:
+        """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
+        self.actor_stopped.set()
+        for envelope in self.mailbox.close():
+            if isinstance(envelope.message, Asked):
+                envelope.message.fail(refusal or ActorDeadError("the actor has stopped"))
+            elif envelope.reply_to is not None:
+                envelope.reply_to.set(None)
+
+    def on_stop(self) -> None:
+        """pykka's stop message has come, in its turn."""
+        self.leave()
+
+
+def tell(ref: ActorRef[Any], message: object) -> bool:
+    """Send without caring whether the actor still lives; returns whether it took the message."""
+    try:
+        ref.tell(message)
+    except ActorDeadError:
+        return False
+    return True

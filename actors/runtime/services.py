@@ -1,0 +1,101 @@
+"""What every actor of one process shares: the adapters behind the ports, and a few settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.core.context import ConvContext, Limits, ToolTraits
+from actors.events.hub import EventHub
+from actors.ports import (
+    Clock,
+    ConversationRecord,
+    Faults,
+    Ids,
+    Images,
+    ModelCatalog,
+    NoImages,
+    Sandbox,
+    Store,
+    Toolbox,
+    Workspace,
+)
+from actors.runtime.admission import FileRoom
+from actors.runtime.timers import Timers
+
+UNKNOWN_MODEL_WINDOW = 8_192
+"""Usable tokens assumed for a model that is no longer served; its next request fails anyhow (C43)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentLimits:
+    """Bounds of sub-agents. How many turns one has that no task names is the machine's: Limits.max_turns."""
+
+    per_call: int = 10
+    """Started together, which is all that one conversation has at a time."""
+    at_once: int = 50
+    """In the whole process; one more fails as its parent's sub-agent."""
+    max_turns: int = 100
+    timeout_ms: int = 20 * 60_000
+    """If the task names none."""
+    min_timeout_ms: int = 1_000
+    max_timeout_ms: int = 2 * 60 * 60_000
+    task_bytes: int = 16 * 1024
+    """Of a task's text in UTF-8."""
+    files: int = 10
+    """Given to one at the start."""
+    file_bytes: int = 64 * 1024
+    """Of all files given to one; no more than its window has tokens, which is about a quarter of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Adapters and settings. Wired in one place; closed by whoever wired it."""
+
+    store: Store
+    bus: EventHub
+    models: ModelCatalog
+    toolbox: Toolbox
+    sandbox: Sandbox
+    clock: Clock
+    ids: Ids
+    faults: Faults
+    workspace: Workspace
+    timers: Timers
+    images: Images = field(default_factory=NoImages)
+    limits: Limits = field(default_factory=Limits)
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    idle_seconds: float = 30.0
+    """A conversation without work keeps its thread this long."""
+    max_llm_requests: int = 1_000
+    files: FileRoom = field(default_factory=FileRoom)
+    """File descriptors for model requests and tools."""
+    """Model requests in flight in the whole process; one more fails as retryable."""
+    titles: bool = False
+    """Whether conversations without a title get one from their first message."""
+    node: str = "local"
+
+    def context_of(self, record: ConversationRecord) -> ConvContext:
+        """The machine's context of a stored conversation."""
+        return ConvContext(
+            conversation_id=record.id,
+            working_dir=record.cwd,
+            model_id=record.model,
+            usable_window=self.usable_window(record.model),
+            is_sub_agent=not record.user_initiated,
+            mode=record.mode,
+            restriction_available=self.sandbox.report.restriction_available,
+            approval_policy=record.approval_policy,
+            always_approved=record.always_approved,
+            follow_up_policy=record.follow_up_policy,
+            budget=record.budget,
+            limits=self.limits,
+            tools=self.traits(sub_agent=not record.user_initiated),
+        )
+
+    def usable_window(self, model: str) -> int:
+        """Tokens that a history may fill; may change once, when the model's server tells its limits."""
+        served = self.models.get(model)
+        return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
+
+    def traits(self, *, sub_agent: bool) -> tuple[ToolTraits, ...]:
+        return tuple(spec.traits for spec in self.toolbox.specs(sub_agent=sub_agent))

@@ -1,0 +1,145 @@
+"""What is known of a run by those who follow it: how it ended, what was said, what is asked. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+from bedrock import v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.answers import Answer
+from bedrock.errors import RunFailed, RunInterrupted
+from bedrock.events import Event, Stop
+from bedrock.messages import Approval, Message
+from bedrock.types import StopReason
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Finds the end of the run that one message started or went into."""
+
+    message: str
+    """The message."""
+    run: str
+    """Its run; empty while a follow-up waits."""
+    stop: Stop | None = None
+    """How it ended; None before."""
+    _said: dict[str, str] = field(default_factory=dict)
+    """What the agent has said since the last tool or user message of the run, by message."""
+    _usage: dict[str, v1.Usage] = field(default_factory=dict)
+    """What each message of the agent consumed."""
+    _questions: dict[str, Approval] = field(default_factory=dict)
+    """The approvals that were asked and not decided, by name."""
+    _shown: set[str] = field(default_factory=set)
+    """The names of the approvals that were shown as events."""
+
+    def questions(self) -> list[Approval]:
+        """Return the approvals that were asked and, as far as is known, not decided; none after the end."""
+        return [] if self.stop else list(self._questions.values())
+
+    def settled(self, approval: Approval) -> None:
+        """Take note that an approval is decided."""
+        self._questions.pop(approval.name, None)
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event that follows the message."""
+        if event.kind == "deleted":
+            self.stop = Stop("deleted")
+            return
+        message = event.message
+        if message is not None and message.name == self.message:
+            self.run = message.proto.request_cycle or self.run
+            if event.fate == "withdrawn":
+                self.stop = Stop("withdrawn")
+        if event.kind == "approval_changed":
+            self._ask(event)
+        if event.kind == "message_added" and message is not None and message.proto.request_cycle == self.run:
+            self._listen(message)
+        if self.run and event.kind == "run_stopped" and event.run == self.run:
+            self.stop = event.stop
+
+    def observe_gap(self, snapshot: v1.Event.Snapshot) -> None:
+        """Take from a snapshot what is asked now, because the events that told it cannot be had."""
+        self._questions = {asked.name: Approval.from_proto(asked) for asked in snapshot.pending_approvals}
+        if self.run:  # perhaps by the slug of its conversation
+            self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
+
+    def unasked(self, pending: Iterable[v1.PendingApproval]) -> Iterator[Event]:
+        """Yield the questions of a snapshot that were not shown before, as the events that would have shown them."""
+        for approval in pending:
+            if approval.name in self._questions and approval.name not in self._shown:
+                self._shown.add(approval.name)
+                yield Event(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)))
+
+    def find(self, cycles: Iterable[v1.RequestCycle]) -> bool:
+        """Look for the run, and its end, among request cycles with steps and rounds; False if it is not there."""
+        for cycle in cycles:
+            if cycle.name == self.run or (cycle.steps and cycle.steps[0].root.name == self.message):
+                self.run = cycle.name
+                self._catch_up(cycle)
+                if cycle.stop_reason:
+                    self.stop = Stop(cast("StopReason", enum_name(v1.StopReason, cycle.stop_reason)), cycle.stop_detail)
+                return True
+        return False
+
+    def lost(self, snapshot: v1.Event.Snapshot) -> None:
+        """Take note that no request cycle is that of the run: it waits still, or is gone."""
+        waits = any(message.name == self.message for message in snapshot.queue)
+        if not waits and (not self.run or snapshot.conversation.state.run != self.run):
+            self.stop = Stop("interrupted", "unknown")
+
+    def outcome(self) -> Answer:
+        """Return what the agent said last.
+
+        Raises:
+            RunFailed: The run ended in an error.
+            RunInterrupted: It was cut short, or there was no run.
+        """
+        stop = self.stop or Stop("interrupted", "unknown")
+        if stop.reason == "error":
+            reason = (stop.error_kind or stop.detail).upper()
+            raise RunFailed(stop.error_message or f"the run failed: {reason}", reason=reason)
+        if stop.reason != "completed":
+            why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
+            raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
+        return Answer.of("".join(self._said.values()), run=self.run, usage=_total(self._usage.values()))
+
+    def _ask(self, event: Event) -> None:
+        if event.approval:
+            self._questions[event.approval.name] = event.approval
+            self._shown.add(event.approval.name)
+        else:
+            self.settled(Approval.from_proto(event.proto.approval_changed.approval))
+
+    def _listen(self, message: Message) -> None:
+        if message.role in ("user", "tool"):
+            self._said.clear()
+        elif message.role == "agent":
+            self._usage[message.name] = message.proto.usage
+            self._said[message.name] = message.text
+            if message.tool_calls:
+                self._said.clear()
+
+    def _catch_up(self, cycle: v1.RequestCycle) -> None:
+        """Take from a request cycle what messages would have told."""
+        self._usage = {done.output: done.usage for done in cycle.rounds if done.output}
+        self._said.clear()
+        for step in cycle.steps:
+            block = step.ai_block
+            if step.HasField("steer"):
+                self._said.clear()
+            elif block.assistant:
+                before = self._said.get(block.message)
+                self._said[block.message] = f"{before}\n\n{block.assistant}" if before else block.assistant
+            if block.tool_call_groups:
+                self._said.clear()
+
+
+def _total(usages: Iterable[v1.Usage]) -> v1.Usage:
+    """Add up every count of several usages."""
+    total = v1.Usage()
+    for usage in usages:
+        for count, value in usage.ListFields():
+            setattr(total, count.name, getattr(total, count.name) + value)
+    return total

@@ -1,0 +1,88 @@
+"""Names on a command line, and how a shell completes them: by asking the server, which must be quick."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from bedrock import Client
+from bedrock.cli.text.safe_text import for_terminal
+from bedrock.cli.text.style import one_line
+from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    NameType = click.ParamType[str]
+else:
+    NameType = click.ParamType  # which is generic from click 8.2 on
+
+#: How long the shell may be kept waiting, in seconds.
+PATIENCE = 1.0
+#: How many names are offered.
+MOST = 100
+
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The models that begin so."""
+    return _complete(ctx, incomplete, _models)
+
+
+class ConversationName(NameType):
+    """A conversation by its slug or its id. An empty one, as of a variable that is not set, is no name."""
+
+    name = "conversation"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name.
+
+        Raises:
+            BadParameter: It is empty.
+        """
+        return value or self.fail("it is empty", param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The slugs of conversations that begin so, the latest first."""
+        return _complete(ctx, incomplete, _conversations)
+
+
+CONVERSATION = ConversationName()
+NAME = click.argument("name", type=CONVERSATION)
+
+
+def _conversations(client: Client) -> Iterable[tuple[str, str]]:
+    return ((found.slug, found.title) for found in islice(client.conversations(), MOST))
+
+
+def _models(client: Client) -> Iterable[tuple[str, str]]:
+    return ((model.name.removeprefix("models/"), model.provider) for model in client.models())
+
+
+def _complete(
+    ctx: click.Context, incomplete: str, ask: Callable[[Client], Iterable[tuple[str, str]]]
+) -> list[CompletionItem]:
+    """What a server offers; nothing if there is none, or if it takes its time."""
+    address = ctx.find_root().params.get("address")
+    answers: queue.SimpleQueue[list[tuple[str, str]]] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            with Client(address, timeout=PATIENCE) as client:
+                answers.put(list(ask(client)))
+        except (BedrockError, ValueError):
+            answers.put([])
+
+    threading.Thread(target=read, daemon=True, name="completion").start()
+    try:
+        found = answers.get(timeout=PATIENCE)
+    except queue.Empty:
+        return []
+    return [
+        CompletionItem(name, help=one_line(about, 60) or None)
+        for name, about in found
+        if name.startswith(incomplete) and name.isprintable() and for_terminal(name) == name
+    ]

@@ -1,0 +1,86 @@
+"""Calling a person back to the terminal: its title says what a chat does, its bell rings when the agent waits."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+import click
+
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.text.output import window_title
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import one_line
+
+#: How long a run must have taken for its end to ring, in seconds: who has waited that long looks elsewhere.
+LONG_RUN_SECONDS = 10.0
+#: Columns of a title.
+TITLE_COLUMNS = 60
+
+#: Terminals that would show these sequences, or that have no title.
+_WITHOUT = ("", "dumb", "linux", "unknown")
+
+NOTIFY_OPTION = click.option(
+    "--notify/--no-notify",
+    envvar="BEDROCK_NOTIFY",
+    default=True,
+    help="Whether the bell rings and the window's title says so when the agent waits for you; also BEDROCK_NOTIFY=0.",
+)
+
+
+class Attention:
+    """The title and the bell of a terminal. The title that was there before comes back at the end."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        enabled: bool = True,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is written where nobody looks at a terminal that has both."""
+        self._stream = stream or sys.stdout
+        self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
+        self._clock = clock
+        self._title = ""
+        self._asked: set[str] | None = None
+        """The questions that were open, once anything is known."""
+        self._since: float | None = None
+        """When the run began, while there is one."""
+
+    def observe(self, view: ConversationView) -> None:
+        """Follow a conversation: set the title, and ring if a person is needed now."""
+        if not view.slug:  # nothing is known yet
+            return
+        asked = {approval.name for approval in view.approvals}
+        opened = self._asked is not None and bool(asked - self._asked)
+        over = not view.busy and self._since is not None and self._clock() - self._since >= LONG_RUN_SECONDS
+        self._asked = asked
+        self._since = (self._since if self._since is not None else self._clock()) if view.busy else None
+        doing = "waits for you" if asked else "at work" if view.busy else ""
+        self._show(" · ".join(filter(None, (doing, view.slug, "bedrock"))))
+        if opened or over:
+            self._write(SafeText("\a"))
+
+    def release(self) -> None:
+        """Give the terminal its title back, at the end or while the program is suspended."""
+        if self._title:
+            self._write(SafeText("\x1b[23;2t"))
+            self._title = ""
+
+    def _show(self, title: str) -> None:
+        title = one_line(title, TITLE_COLUMNS)
+        if title == self._title:
+            return
+        saved = "" if self._title else "\x1b[22;2t"
+        self._title = title
+        self._write(SafeText(saved) + window_title(title))
+
+    def _write(self, sequence: SafeText) -> None:
+        if self._enabled:
+            self._stream.write(sequence)
+            self._stream.flush()

@@ -1,0 +1,116 @@
+"""What was typed in chats, kept for the next one; and what can be typed, completed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory
+
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.chat.slash_commands import COMMANDS, MODES
+from bedrock.cli.text.safe_text import for_terminal
+from bedrock.cli.text.style import one_line
+from bedrock.local_server import NotPrivate, check_private
+
+#: Bytes of the history that are kept, at least; twice as much is cut back to this.
+HISTORY_BYTES = 256 * 1024
+
+_SECRET = re.compile(
+    r"\b(sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abposr]|AKIA|ASIA|AIza|hf|npm|pypi)[-_]?[A-Za-z0-9_-]{16,}"
+    r"|-----BEGIN|\bBearer\s+\S{12,}|\beyJ[\w-]{8,}\.[\w-]{8,}"
+    r"|(?i:\b(\w*(password|passwd|secret|token|api[_-]?key))\s*[:=]\s*\S{6,})"
+    r"|://[^\s/:@]+:[^\s/@]+@"
+)
+
+
+class ChatHistory(FileHistory):
+    """What was typed, in a file that only its owner can read. What looks like a secret, or begins with a blank, is
+    remembered in this chat only.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Prepare the file; without a place to write it that is private, nothing is kept."""
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            check_private(path.parent)
+        except (NotPrivate, OSError):
+            super().__init__(os.devnull)  # everybody's: root could take it from them
+            return
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+            path.chmod(0o600)
+            _cut_back(path)
+        super().__init__(path)
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return what is kept, the latest first; nothing if it cannot be read."""
+        try:
+            return list(super().load_history_strings())
+        except OSError:
+            return []
+
+    def store_string(self, string: str) -> None:
+        """Keep a text, unless it had better be forgotten."""
+        if not string.startswith(" ") and not _SECRET.search(string):
+            with contextlib.suppress(OSError):
+                super().store_string(string)
+
+
+def _cut_back(path: Path) -> None:
+    """Forget the oldest, once there is a lot."""
+    kept = path.read_bytes()
+    if len(kept) > 2 * HISTORY_BYTES:
+        _, entry, rest = kept[-HISTORY_BYTES:].partition(b"\n# ")
+        path.write_bytes(entry + rest)
+
+
+class ChatCompleter(Completer):
+    """Completes commands and what goes with them; in a message paths of the conversation's directory, on request."""
+
+    def __init__(self, session: ChatSession) -> None:
+        self._session = session
+        self._paths = PathCompleter(expanduser=True)
+        self._project = PathCompleter(get_paths=lambda: [session.view.working_directory or "."], expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Yield what could stand at the cursor."""
+        text = document.text_before_cursor
+        if not text.startswith("/") or "\n" in text:
+            word = text.split("\n")[-1].rpartition(" ")[2]
+            if complete_event.completion_requested and word:
+                yield from self._project.get_completions(Document(word, len(word)), complete_event)
+            return
+        name, blank, argument = text[1:].partition(" ")
+        if not blank:
+            for command in COMMANDS:
+                if command.name.startswith(name):
+                    ending = " " if command.argument and not command.argument.startswith("[") else ""
+                    yield Completion(
+                        f"/{command.name}{ending}", -len(text), display=f"/{command.name}", display_meta=command.about
+                    )
+        elif name == "image":
+            yield from self._paths.get_completions(Document(argument, len(argument)), complete_event)
+        else:
+            for value, about in self._arguments(name):
+                if value.startswith(argument):
+                    yield Completion(value, -len(argument), display_meta=about)
+
+    def _arguments(self, name: str) -> Iterable[tuple[str, str]]:
+        match name:
+            case "mode":
+                return [(mode, "") for mode in MODES]
+            case "model":
+                return [(model, "") for model in self._session.models if for_terminal(model) == model]
+            case "withdraw":
+                waiting = self._session.view.queue
+                named = ((message.name.rpartition("/")[2], message.text) for message in waiting)
+                return [(name, one_line(text, 40)) for name, text in named if for_terminal(name) == name]
+            case _:
+                return []

@@ -1,0 +1,106 @@
+"""What the keys of a chat's prompt do."""
+
+from __future__ import annotations
+
+import string
+
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.filters import Condition, has_selection
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.defaults import load_key_bindings
+from prompt_toolkit.keys import Keys
+
+from bedrock.cli.chat.prompt import ChatPrompt
+
+
+def is_being_chosen(typed: Buffer) -> bool:
+    """Whether a menu is open that offers more than what it has put in already, or waits for what comes behind that."""
+    menu = typed.complete_state
+    if menu is None or menu.current_completion is None:
+        return False
+    return len(menu.completions) > 1 or typed.text.endswith(" ")
+
+
+def _without_meaning() -> set[str]:
+    """The characters that do nothing with Alt."""
+    bound = {
+        each.keys[1] for each in load_key_bindings().bindings if each.keys[0] == Keys.Escape and len(each.keys) > 1
+    }
+    return {character for character in string.printable if character.isprintable()} - bound
+
+
+def key_bindings(prompt: ChatPrompt) -> KeyBindings:
+    """Return the keys; all others do what they do in a shell."""
+    keys, session = KeyBindings(), prompt.session
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        typed = event.current_buffer
+        if is_being_chosen(typed):
+            typed.complete_state = None  # it is chosen; the next Enter sends
+        elif typed.document.text_before_cursor.endswith("\\"):
+            typed.delete_before_cursor()
+            typed.insert_text("\n")
+        else:
+            prompt.enter(typed.text)
+
+    @keys.add("escape", "enter")
+    @keys.add("escape", "c-j")
+    @keys.add("c-j")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("tab")
+    def _queue_or_complete(event: KeyPressEvent) -> None:
+        typed = event.current_buffer
+        if typed.text.startswith("/") or not session.view.busy:
+            typed.complete_next() if typed.complete_state else typed.start_completion(insert_common_part=True)
+        elif typed.text.strip():
+            prompt.enter(f"/queue {typed.text}")
+
+    @keys.add("escape")
+    def _cancel(event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.cancel_completion()
+        elif session.view.busy:
+            event.app.create_background_task(session.cancel())
+
+    @keys.add("c-c")
+    def _interrupt(event: KeyPressEvent) -> None:
+        prompt.interrupt()
+
+    @keys.add("c-d")
+    def _leave(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.delete()
+        else:
+            session.over.set()
+
+    @keys.add("c-o")  # which would end the prompt
+    def _show_output(event: KeyPressEvent) -> None:
+        session.show_output()
+
+    @keys.add("escape", "#")  # which would end the prompt, and comment what was typed
+    def _nothing(event: KeyPressEvent) -> None:
+        pass
+
+    for character in _without_meaning():  # else Alt with it would be Esc, which cancels, and the character
+        keys.add("escape", character)(_nothing)
+    keys.add("escape", "w", filter=~has_selection)(_nothing)
+
+    @keys.add("c-z")
+    def _suspend(event: KeyPressEvent) -> None:
+        prompt.suspend()
+
+    @Condition
+    def is_asked() -> bool:
+        return session.question is not None and not prompt.typed.text
+
+    for key in "ynaYNA":
+
+        @keys.add(key, filter=is_asked)
+        def _answer(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text(event.data)
+            prompt.answer_soon(event.data)
+
+    return keys

@@ -1,0 +1,182 @@
+"""The prompt of a chat: what stands in it, what is printed above it, and what becomes of what is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.history import History
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.styles import Style
+
+from bedrock.cli.chat.attention import Attention
+from bedrock.cli.chat.input_history import ChatCompleter
+from bedrock.cli.chat.prompt_renderer import PromptRenderer
+from bedrock.cli.chat.session import ChatSession, is_answer
+from bedrock.cli.display.approval_prompt import Asked, Offer, question_title
+from bedrock.cli.display.transcript import USER_MARK
+from bedrock.cli.text.output import print_line
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint
+
+#: How often the seconds of the status line are counted, in seconds.
+TICK = 0.5
+#: How long after Esc the rest of an escape sequence, or of Alt with a key, may come, in seconds.
+ESCAPE_SECONDS = 0.05
+#: How soon the screen may be drawn again, in seconds.
+REDRAW_SECONDS = 0.03
+#: How long a letter must stand alone to be the answer to a question, in seconds: else it begins a text.
+ANSWER_SECONDS = 0.5
+#: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one. What a
+#: resize scrolls away cannot be taken back, so they must also fit a terminal that becomes half as wide.
+TAIL_LINES, TAIL_SHARE = 8, 4
+
+_STYLE = {
+    "bottom-toolbar": "noreverse fg:ansibrightblack",
+    "completion-menu": "bg:default fg:default",
+    "completion-menu.completion.current": "reverse",
+    "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+    "completion-menu.meta.completion.current": "bg:default fg:default",
+    "scrollbar.background": "bg:default",
+    "scrollbar.button": "bg:default",
+}
+
+
+class ChatPrompt:
+    """The prompt of one chat. It comes back whenever it ends, until the chat is over. Lives on one event loop."""
+
+    def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
+        """Prepare; nothing is drawn yet."""
+        self.session = session
+        self._paint = paint
+        self._attention = attention
+        self._shown: Asked | None = None
+        """The question that was drawn last: what is typed answers this one."""
+        self._answering: asyncio.TimerHandle | None = None
+        self._prompt: PromptSession[str] = PromptSession(
+            message=self._message,
+            bottom_toolbar=session.status,
+            history=history,
+            multiline=True,
+            completer=ChatCompleter(session),
+            complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
+            prompt_continuation="  ",
+            erase_when_done=True,  # what was typed comes back as a message, for everybody who watches
+            refresh_interval=TICK,
+            color_depth=None if paint.enabled else ColorDepth.DEPTH_1_BIT,
+            style=Style.from_dict(_STYLE),
+        )
+        self._app = self._prompt.app
+        self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_SECONDS
+        self._app.min_redraw_interval = REDRAW_SECONDS
+        self._renderer = PromptRenderer(self._app.renderer.style, self._app.output)
+        self._app.renderer = self._renderer
+        session.refresh = self._refresh
+        session.write = self.print
+        session.clear_screen = self._renderer.clear
+
+    @property
+    def typed(self) -> Buffer:
+        """What is typed."""
+        return self._prompt.default_buffer
+
+    def use(self, keys: KeyBindings) -> None:
+        """Take keys that do more, or something else, than they do in a shell."""
+        self._prompt.key_bindings = keys
+
+    def print(self, line: SafeText) -> None:
+        """Print a line above the prompt."""
+        if self._app.is_running:
+            self._renderer.print_above(line)
+            self._app.invalidate()
+        else:
+            print_line(line)
+
+    async def run(self) -> None:
+        """Have people type until the chat is over. A prompt that ends for another reason comes back as it was."""
+        text = ""
+        while not self.session.over.is_set():
+            try:
+                text = await self._prompt.prompt_async(default=text, handle_sigint=False)
+            except EOFError:  # nobody can type any more
+                self.session.over.set()
+            except KeyboardInterrupt:
+                text = ""
+            finally:
+                for line in self._renderer.take_above():
+                    print_line(line)
+
+    def enter(self, text: str) -> None:
+        """Hand on a text and clear the line. The prompt stays, so that no key is lost meanwhile."""
+        self._stop_answering()
+        self.typed.reset(append_to_history=not (self._shown and is_answer(text)))
+        self.session.enter(text, self._shown)
+
+    def answer_soon(self, letter: str) -> None:
+        """Answer the question with a letter, unless it turns out to be the beginning of a text."""
+        self._stop_answering()
+        asked = self._shown
+
+        def answer() -> None:
+            if self.typed.text == letter and asked is not None and asked == self._shown:
+                self.enter(letter)
+
+        self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: clears what is typed at rest; else the first one cancels and the second one leaves."""
+        if self.typed.text and not self.session.view.busy:
+            self.typed.reset()
+        elif not self.session.interrupt() and self.session.view.busy:
+            self._app.create_background_task(self.session.cancel())
+
+    def suspend(self) -> None:
+        """Ctrl-Z: stop the whole job, as the terminal would; the prompt is drawn again when it goes on."""
+
+        def stop() -> None:
+            self._attention.release()
+            os.kill(0, signal.SIGTSTP)
+            self._attention.observe(self.session.view)
+
+        run_in_terminal(stop)
+
+    def redraw(self) -> None:
+        """Take the terminal back after somebody else had it, and draw the prompt where the cursor is now."""
+        if self._app.is_running:
+            run_in_terminal(lambda: None)
+
+    def _stop_answering(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def _refresh(self) -> None:
+        self._attention.observe(self.session.view)
+        self._app.invalidate()
+
+    def _message(self) -> ANSI:
+        self._shown = self.session.question
+        return ANSI(
+            prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // TAIL_SHARE, TAIL_LINES))
+        )
+
+
+def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
+    """What stands above what is typed, and its mark; `room` is how many lines of an unfinished text are shown."""
+    lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
+    asked, count = session.question, session.open_questions
+    if asked is not None and count > 1:
+        about = asked.text if isinstance(asked, Offer) else question_title(asked)
+        lines.append(paint.careful(f"{count} questions are open; this answers: {about}"))
+    above = paint.text(*(part for line in lines for part in (line, "\n")))
+    if asked is None:
+        return above + paint.bold(USER_MARK)
+    once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # which is asked each time
+    always = "" if once else " [a]lways "
+    return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)

@@ -1,0 +1,74 @@
+"""The lower end of a terminal: a prompt that is drawn again and again, and lines that are printed above it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.output import Output
+from prompt_toolkit.renderer import Renderer
+from prompt_toolkit.styles import BaseStyle
+
+from bedrock.cli.text.resize import reflows, rows_taken
+from bedrock.cli.text.safe_text import SafeText, without_colours
+from bedrock.cli.text.style import cells
+
+
+class PromptRenderer(Renderer):
+    """Draws a prompt, prints lines above it, and finds it again after the terminal was resized.
+
+    Lines are printed with the terminal in raw mode, as part of drawing. What prompt_toolkit has for it (patch_stdout)
+    gives the terminal back for each line: keys that are pressed meanwhile are echoed, and Enter, Ctrl-D and Ctrl-Z mean
+    something else then. It also erases by the number of rows that were drawn, which is too few where the terminal broke
+    them anew because it became narrower: the rest would stay in the scrollback.
+    """
+
+    def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
+        """Prepare; `reflow` says whether the terminal breaks lines anew, None: find out."""
+        self._above: list[SafeText] = []
+        self._reflow = reflows() if reflow is None else reflow
+        super().__init__(style, output)
+
+    def print_above(self, line: SafeText) -> None:
+        """Have a line printed when the prompt is drawn the next time."""
+        self._above.append(line)
+
+    def take_above(self) -> list[SafeText]:
+        """Return what was not printed, since the prompt is gone."""
+        above, self._above = self._above, []
+        return above
+
+    def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
+        """Print what is to be printed, and draw the prompt beneath."""
+        size = self.output.get_size()
+        if self._last_size is not None and self._last_size != size:  # drawn before the signal of the resize came
+            self.erase()
+        if self._above:
+            self._print(self.take_above(), size)
+        super().render(app, layout, is_done)
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:
+        """Take the prompt from the screen, with the rows that were made of it."""
+        self.output.cursor_up(self._rows_gained())
+        super().erase(leave_alternate_screen)
+
+    def _print(self, lines: list[SafeText], size: Size) -> None:
+        """Print lines in place of the prompt. How much room is left below them is counted: asking takes a while."""
+        drawn = self._last_screen.height if self._last_screen is not None else 0
+        room = max(self._min_available_height, drawn) if self._min_available_height else 0
+        self.erase()
+        for line in lines:
+            self.output.write_raw(f"{line}\r\n")
+        taken = rows_taken((cells(without_colours(line).expandtabs(8)) for line in lines), size.columns)
+        self._min_available_height = max(1, room - taken) if room else 0
+
+    def _rows_gained(self) -> int:
+        """How many rows the terminal has made of those above the cursor, beside those that were drawn."""
+        drawn, before, now = self._last_screen, self._last_size, self.output.get_size()
+        if drawn is None or before is None or not self._reflow or now.columns >= before.columns:
+            return 0
+        rows = [drawn.data_buffer[y] for y in range(self._cursor_pos.y)]
+        widths = (max((x + 1 for x, cell in row.items() if cell.char.strip()), default=0) for row in rows)
+        return rows_taken(widths, now.columns) - len(rows) + self._cursor_pos.x // max(1, now.columns)

@@ -1,0 +1,338 @@
+"""A chat, apart from how it looks: what a person types, what it does, and what is known meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar, cast
+
+from bedrock import AsyncClient, AsyncConversation, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.chat.slash_commands import run_command
+from bedrock.cli.display.approval_prompt import Asked, Offer
+from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.follower import Onlooker
+from bedrock.cli.display.labels import AGAIN_SPAWNED, UNRECORDED
+from bedrock.cli.display.tool_output import HOW_TO_SEE
+from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.error_hints import what_happened, what_to_do
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width, one_line
+from bedrock.errors import BedrockError, ServerNotRunning
+from bedrock.messages import Approval
+from bedrock.types import ApprovalPolicy, Delivery
+
+T = TypeVar("T")
+
+#: How many messages are shown of a conversation that is gone on with.
+RECENT_MESSAGES = 20
+
+_YES = re.compile(r"y(es)?", re.IGNORECASE)
+_ALWAYS = re.compile(r"a(lways)?", re.IGNORECASE)
+_NO = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
+
+
+class ChatSession:
+    """A person and the conversation that he or she is in. Lives on one event loop."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        name: str,
+        paint: Paint,
+        write: Write,
+        *,
+        width: Width | None = None,
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; nothing is called yet.
+
+        Args:
+            client: Whose connection to use.
+            name: What to chat in.
+            paint: How to colour lines.
+            write: Prints a line.
+            width: Where to break lines as they stream in.
+            refresh: Called when the prompt or the status line may have changed.
+        """
+        self.clear_screen: Callable[[], None] = lambda: None
+        """Empties the screen; a prompt knows how."""
+        self.write = write
+        """Prints a line; a prompt puts its own way in here."""
+        self.over = asyncio.Event()
+        """Set when there is nothing to stay for: the person leaves, or the conversation is gone."""
+        self.paint = paint
+        self.say = folding(self._print, width)
+        self.refresh = refresh
+        self.pictures: list[v1.Image] = []
+        """To be sent with what is said next."""
+        self.models: list[str] = []
+        """What can be gone on with, as far as that is known."""
+        self._client = client
+        self._width = width
+        self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
+        self._moved = asyncio.Event()
+        self._run_ended = asyncio.Event()
+        self.outage = Outage(lambda: self.conversation, self._tell_outage)
+        """Whether the connection is lost; it comes back by itself."""
+        self._server_ended = False
+        """Whether that was told of the present outage."""
+        self._armed = False
+        self._was_busy = False
+        self.move_to(name)
+
+    @property
+    def view(self) -> ConversationView:
+        """What is known of the conversation."""
+        return self._onlooker.view
+
+    @property
+    def transcript(self) -> Transcript:
+        """What was printed of it, and what is still being written."""
+        return self._onlooker.transcript
+
+    @property
+    def question(self) -> Asked | None:
+        """What is asked now."""
+        return self._offer or (self.view.approvals[0] if self.view.approvals else None)
+
+    @property
+    def open_questions(self) -> int:
+        """How many questions are open."""
+        return len(self.view.approvals) + (self._offer is not None)
+
+    def agent_lines(self) -> list[SafeText]:
+        """The tree of sub-agents; empty unless they are waited for."""
+        return self._onlooker.agent_lines()
+
+    def status(self) -> SafeText:
+        """The status line."""
+        if self.outage.lasts:
+            return SafeText(TRYING_AGAIN)
+        return self._onlooker.status()
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Take note that the stream of events was cut, and say how to go on if its server has ended."""
+        self._server_ended = self._server_ended and self.outage.lasts
+        self.outage.begin(error, delay)
+        if isinstance(error, ServerNotRunning) and not self._server_ended:
+            self._server_ended = True
+            back = AGAIN_SPAWNED.replace("{}", self.view.slug)
+            self._tell_outage(
+                f"the server has ended, perhaps with the chat that started it. To go on: Ctrl-D, then {back}"
+            )
+
+    def move_to(self, name: str) -> None:
+        """Go on in another conversation."""
+        self.conversation: AsyncConversation = self._client.conversation(name)
+        self._onlooker = Onlooker(
+            self._client.conversation,
+            self.paint,
+            self._print,
+            width=self._width,
+            refresh=self._changed,
+            hint=HOW_TO_SEE,
+        )
+        self._offer: Offer | None = None
+        self._compacting = False
+        self._moved.set()
+
+    async def follow(self) -> None:
+        """Show what happens, until there is nothing more to come."""
+        while self._moved.is_set():
+            self._moved.clear()
+            following = asyncio.create_task(self._show_events())
+            moved = asyncio.create_task(self._moved.wait())
+            counting = asyncio.create_task(self._count_jobs())
+            try:
+                await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (following, moved, counting):
+                    task.cancel()
+                await asyncio.gather(following, moved, counting, return_exceptions=True)
+                self.outage.close()
+        self.over.set()
+
+    async def _show_events(self) -> None:
+        try:
+            async for event in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
+                if event.kind == "run_stopped":
+                    self._run_ended.set()
+                if event.kind == "state_changed" and self._compacting:
+                    self._follow_summary(self.view.state.kind)
+        except BedrockError as error:
+            self.complain(error)
+
+    def _follow_summary(self, kind: v1.StateKind.ValueType) -> None:
+        """Go on in the successor once the summary is written; stay if it was cancelled."""
+        if kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+            self.enter("/continue")
+        if kind != v1.STATE_KIND_AWAITING_CONTINUATION:
+            self._compacting = False
+            self.transcript.goes_on = kind == v1.STATE_KIND_CONTEXT_EXHAUSTED
+
+    async def _count_jobs(self) -> None:
+        """Ask, for ever, how many background jobs each run has left: no event tells it."""
+        while await self._run_ended.wait():
+            self._run_ended.clear()
+            with suppress(BedrockError):
+                self.view.jobs = len((await self.conversation.get()).background_jobs)
+                self.refresh()
+
+    async def work(self) -> None:
+        """Do what is entered, one after the other, for ever."""
+        while True:
+            await self._do(*await self._entered.get())
+
+    async def learn_models(self) -> None:
+        """Ask which models there are, to complete their names; without an answer there are none to complete."""
+        try:
+            self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
+        except BedrockError:
+            self.models = []
+
+    def enter(self, text: str, asked: Asked | None = None) -> None:
+        """Take what a person typed.
+
+        Args:
+            text: The message, command or reply.
+            asked: The question that the person saw when typing; another one may be open when the reply is processed.
+        """
+        if text.strip():
+            self._armed = False
+            self._entered.put_nowait((text, asked))
+
+    def offer(self, offer: Offer) -> None:
+        """Ask a person something of our own; it comes before what the agent asks."""
+        self._offer = offer
+        self.say(self.paint.careful(f"? {offer.text}"))
+        self.refresh()
+
+    async def compact(self) -> None:
+        """Have the conversation summed up, and go on in its successor when that is done."""
+        self._compacting = self.transcript.goes_on = True
+        if await self.attempt(self.conversation.trigger_continuation()) is None:
+            self._compacting = self.transcript.goes_on = False
+
+    async def create_alike(self) -> v1.Conversation:
+        """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""
+        now = await self.conversation.get()
+        policy = enum_name(v1.ApprovalPolicy, now.approval_policy) if now.approval_policy else None
+        model = now.model.removeprefix("models/") or None
+        made = await self._client.create(
+            now.working_directory, model=model, approval_policy=cast("ApprovalPolicy | None", policy)
+        )
+        return await made.get()
+
+    def show_output(self, number: int = 1) -> None:
+        """Print all that the latest tool printed, or an earlier one: 2 is the one before."""
+        lines = self.transcript.output(number)
+        for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
+            self.say(line)
+
+    def interrupt(self) -> bool:
+        """Ctrl-C: the first one cancels, the second one leaves; True if it leaves."""
+        if self._armed:
+            self.over.set()
+            return True
+        self._armed = True
+        if not self.view.busy:
+            self.say(self.paint.dim("(Ctrl-C again to leave)"))
+        return False
+
+    async def cancel(self, *, kill_jobs: bool = False) -> None:
+        """Stop what is under way, and drop what is queued; with `kill_jobs`, end background jobs too."""
+        call = self.conversation.cancel(discard_queued=True, kill_jobs=kill_jobs, reason="chat")
+        receipt = await self.attempt(call)
+        if receipt is None:
+            return
+        if receipt.no_op:
+            self.say(self.paint.dim("· there is nothing to cancel"))
+        if receipt.unrecorded:
+            self.say(self.paint.careful(f"· {UNRECORDED}"))
+        self.view.jobs = len(receipt.surviving_jobs)
+        if receipt.ended_jobs:
+            self.say(self.paint.dim(f"· background jobs ended: {', '.join(receipt.ended_jobs)}"))
+        self.still_running(receipt.surviving_jobs, "in the background")
+
+    def still_running(self, jobs: Sequence[str], how: str) -> None:
+        """Say which background jobs go on, if any do."""
+        if jobs:
+            self.say(self.paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
+
+    async def send(self, text: str, delivery: Delivery) -> None:
+        """Send a message, with the images that wait for one."""
+        try:
+            await self.conversation.send(text, delivery=delivery, images=self.pictures)
+            self.pictures = []
+        except BedrockError as error:
+            self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+            self.complain(error)
+
+    async def attempt(self, call: Awaitable[T]) -> T | None:
+        """Return what a call returns; if it is refused, say why and return None."""
+        try:
+            return await call
+        except BedrockError as error:
+            self.complain(error)
+            return None
+
+    def complain(self, error: BedrockError) -> None:
+        """Say what went wrong, and what to do."""
+        self.say(self.paint.bad(f"✗ {what_happened(error)}"))
+        if hint := what_to_do(error, in_chat=True):
+            self.say(self.paint.dim(f"  {hint}"))
+
+    def _changed(self) -> None:
+        """Something has happened, here or in a sub-agent."""
+        self.outage.end()
+        if self.view.busy and not self._was_busy:
+            self._armed = False
+        self._was_busy = self.view.busy
+        self.refresh()
+
+    def _tell_outage(self, text: str) -> None:
+        self.say(self.paint.careful(f"· {text}"))
+        self.refresh()
+
+    def _print(self, line: SafeText) -> None:
+        self.write(line)
+
+    async def _do(self, text: str, asked: Asked | None) -> None:
+        if text.startswith("/"):
+            await run_command(self, text)
+        elif isinstance(asked, Offer) and is_answer(text) and not _ALWAYS.fullmatch(text.strip()):
+            await self._answer_offer(asked, text.strip())
+        elif isinstance(asked, Approval) and is_answer(text):
+            await self._answer(asked, text.strip())
+        else:
+            await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
+            if asked is not None and (asked is self._offer or asked in self.view.approvals):
+                self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
+
+    async def _answer(self, asked: Approval, text: str) -> None:
+        """Answer the question that a person saw."""
+        if asked not in self.view.approvals:
+            self.say(self.paint.careful(f"· “{one_line(text, 20)}” comes too late: the question is not open any more"))
+        elif found := _NO.fullmatch(text):
+            await self.attempt(self.conversation.deny(asked, found["note"] or ""))
+        else:
+            await self.attempt(self.conversation.approve(asked, always=_ALWAYS.fullmatch(text) is not None))
+
+    async def _answer_offer(self, asked: Offer, text: str) -> None:
+        """Do what was offered if the answer is yes."""
+        if asked is self._offer:
+            self._offer = None
+            self.refresh()
+            if not _NO.fullmatch(text):
+                await asked.accept()
+
+
+def is_answer(text: str) -> bool:
+    """Whether a text is a reply to a question, and not a message."""
+    return any(pattern.fullmatch(text.strip()) for pattern in (_YES, _ALWAYS, _NO))

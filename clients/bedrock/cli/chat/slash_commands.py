@@ -1,0 +1,199 @@
+"""What can be typed in a chat beside messages: /help, /mode, /continue, …"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from bedrock import v1
+from bedrock._shared.enum_names import enum_name
+from bedrock._shared.requests import image
+from bedrock.cli.display.approval_prompt import Offer
+from bedrock.cli.display.queue_rows import queue_lines
+from bedrock.cli.text.safe_text import for_terminal
+from bedrock.cli.text.style import one_line
+from bedrock.types import Mode
+
+if TYPE_CHECKING:
+    from bedrock.cli.chat.session import ChatSession
+
+MODES = ("restricted", "unrestricted")
+
+_KEYS = (
+    ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
+    ("Ctrl-J, Alt-Enter", "a new line; also a backslash at the end, then Enter"),
+    ("Tab", "complete a command or a path; while the agent works, queue the message for a run of its own (follow-up)"),
+    ("Esc, Ctrl-C", "cancel the run, and drop what is queued"),
+    ("Ctrl-C again, Ctrl-D", "leave"),
+    ("Ctrl-O", "show all that the latest tool printed"),
+    ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
+    ("y, n, a", "answer a question: yes, no, always; “no, because …” and Enter tells the agent why"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that can be done with a slash."""
+
+    name: str
+    argument: str
+    """What is typed behind it; in brackets if it may be left out."""
+    about: str
+    run: Callable[[ChatSession, str], Awaitable[None]]
+
+    def takes(self, argument: str) -> bool:
+        """Whether it makes sense with this argument, as far as that is known before."""
+        if not self.argument:
+            return not argument
+        return bool(argument) or self.argument.startswith("[")
+
+
+async def run_command(session: ChatSession, text: str) -> None:
+    """Do what a line that begins with a slash says."""
+    name, _, argument = text.strip().removeprefix("/").partition(" ")
+    argument = argument.strip()
+    command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
+    if command is None:
+        session.say(session.paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
+    elif not command.takes(argument):
+        session.say(session.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
+    else:
+        await command.run(session, argument)
+
+
+async def _help(session: ChatSession, _: str) -> None:
+    rows = (*_KEYS, *((f"/{command.name} {command.argument}", command.about) for command in COMMANDS))
+    column = max(len(what) for what, _ in rows) + 1
+    for what, about in rows:
+        session.say(session.paint.text(what.ljust(column), about), indent=column)
+
+
+async def _quit(session: ChatSession, _: str) -> None:
+    session.over.set()
+
+
+async def _cancel(session: ChatSession, _: str) -> None:
+    await session.cancel()
+
+
+async def _kill(session: ChatSession, _: str) -> None:
+    await session.cancel(kill_jobs=True)
+
+
+async def _output(session: ChatSession, number: str) -> None:
+    if number and not (number.isascii() and number.isdecimal()):
+        session.say(session.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
+    else:
+        session.show_output(int(number or 1))
+
+
+async def _queue(session: ChatSession, text: str) -> None:
+    """Send it as a follow-up; without a text, show what waits."""
+    if text:
+        await session.send(text, "follow_up")
+        return
+    for line in await session.attempt(queue_lines(session.conversation)) or ():
+        session.say(session.paint.dim(line))
+
+
+async def _withdraw(session: ChatSession, message: str) -> None:
+    """The event of it tells the rest."""
+    if message:
+        await session.attempt(session.conversation.withdraw(f"{session.conversation.name}/messages/{message}"))
+    elif session.view.queue:
+        await session.attempt(session.conversation.withdraw(session.view.queue[-1]))
+    else:
+        session.say(session.paint.dim("· nothing waits"))
+
+
+async def _mode(session: ChatSession, mode: str) -> None:
+    """The change itself is told by its event."""
+    if mode not in MODES:
+        session.say(session.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
+        return
+    answer = await session.attempt(session.conversation.set_mode(cast("Mode", mode)))
+    if answer is None:
+        return
+    left = [*map(session.transcript.call_title, answer.surviving_tool_use_ids)]
+    left += [for_terminal(f"the background job {job}") for job in answer.surviving_jobs]
+    if left:
+
+        async def stop() -> None:
+            stopped = await session.attempt(session.conversation.set_mode(cast("Mode", mode), stop_running=True))
+            if stopped is not None:
+                count = len(stopped.stopped_tool_use_ids) + len(stopped.ended_jobs)
+                session.say(session.paint.dim(f"· stopped: {count}" if count else "· it has ended by itself"))
+
+        session.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
+
+
+async def _model(session: ChatSession, model: str) -> None:
+    await session.attempt(session.conversation.update(model=model))
+
+
+async def _image(session: ChatSession, path: str) -> None:
+    try:
+        session.pictures.append(await asyncio.to_thread(image, Path(path).expanduser()))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        session.say(session.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
+    else:
+        count = len(session.pictures)
+        what = "an image" if count == 1 else f"{count} images"
+        session.say(session.paint.dim(f"· {what} to go with what you say next"))
+
+
+async def _compact(session: ChatSession, _: str) -> None:
+    """Have the conversation summed up; the session goes on in the successor when that is done."""
+    if session.view.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        await _continue(session, "")
+    else:
+        await session.compact()
+
+
+async def _new(session: ChatSession, _: str) -> None:
+    """Begin another conversation, in this chat."""
+    before, busy = session.view.slug, session.view.busy
+    made = await session.attempt(session.create_alike())
+    if made is not None:
+        its_run = "; its run goes on" if busy else ""
+        back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
+        session.say(session.paint.good(f"· a new conversation: {made.slug}, {enum_name(v1.Mode, made.mode)} ({back})"))
+        session.move_to(made.name)
+
+
+async def _clear(session: ChatSession, _: str) -> None:
+    session.clear_screen()
+    await _new(session, "")
+
+
+async def _continue(session: ChatSession, _: str) -> None:
+    """Go on in the successor, in this chat."""
+    successor = await session.attempt(session.conversation.continue_())
+    now = None if successor is None else await session.attempt(successor.get())
+    if now is not None:
+        session.say(session.paint.good(f"· this chat goes on in {now.slug}"))
+        session.move_to(now.name)
+
+
+COMMANDS = (
+    Command("help", "", "show this", _help),
+    Command("queue", "[TEXT]", "the same as Tab; without a text, show what waits", _queue),
+    Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
+    Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
+    Command("image", "PATH", "show an image file with what you say next", _image),
+    Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
+    Command("model", "MODEL", "go on with another model", _model),
+    Command("cancel", "", "the same as Esc", _cancel),
+    Command("kill", "", "the same, and end the background jobs too", _kill),
+    Command("compact", "", "sum up the conversation, and go on in a new one that begins with the summary", _compact),
+    Command("new", "", "begin a new conversation with the same directory, model and approval policy", _new),
+    Command("clear", "", "the same, on an empty screen", _clear),
+    Command("continue", "", "go on in a new conversation when the context is used up", _continue),
+    Command("quit", "", "leave; a run goes on, unless the server was started for this chat", _quit),
+)
+
+ALIASES = {"?": "help", "exit": "quit", "q": "quit"}

@@ -1,0 +1,81 @@
+"""A chat at a terminal: what ends it, and what becomes of the signals that a terminal sends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from prompt_toolkit.history import History
+
+from bedrock.cli import stdio as streams
+from bedrock.cli.chat.attention import Attention
+from bedrock.cli.chat.key_bindings import key_bindings
+from bedrock.cli.chat.prompt import ChatPrompt
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.text.style import Paint
+
+
+async def chat_at_terminal(session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
+    """Chat until the person leaves, the terminal is gone, or the conversation is gone."""
+    prompt = ChatPrompt(session, paint, history, attention)
+    prompt.use(key_bindings(prompt))
+    handlers = {
+        signal.SIGINT: prompt.interrupt,  # Ctrl-C is a key; this is somebody else's `kill -INT`
+        signal.SIGHUP: session.over.set,
+        signal.SIGTERM: session.over.set,
+        signal.SIGCONT: prompt.redraw,
+    }
+    try:
+        with _handling(handlers):
+            await _converse(session, prompt)
+    finally:
+        attention.release()
+
+
+async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
+    """Let keys and events have their effects until the chat is over, whoever ends it.
+
+    Raises:
+        Exception: Something has failed that must not: without it the chat would only look alive.
+    """
+    does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_gone(session))
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            session.over.set()
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        await session.over.wait()
+    finally:
+        failed = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for error in filter(None, failed):
+        raise error
+
+
+async def _until_gone(session: ChatSession) -> None:
+    """End the chat when its terminal is gone."""
+    await streams.until_gone(sys.stdout)
+    session.over.set()
+
+
+@contextmanager
+def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Have signals do something else meanwhile."""
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)

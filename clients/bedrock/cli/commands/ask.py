@@ -1,0 +1,201 @@
+"""`bedrock ask`: one question, one answer; for scripts as well as for people."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from google.protobuf import json_format
+
+from bedrock import Client, Conversation, Run, v1
+from bedrock._shared.requests import image
+from bedrock.answers import ANSWERED
+from bedrock.cli import exit_codes as exits
+from bedrock.cli import stdio as streams
+from bedrock.cli.choose_conversation import open_conversation, opening_options
+from bedrock.cli.connect import connect
+from bedrock.cli.display.labels import interruption
+from bedrock.cli.display.progress import Progress
+from bedrock.cli.text.line_wrap import flow_of
+from bedrock.cli.text.output import print_json, print_line, print_text
+from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.errors import RunEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went."""
+
+    exit_code: int
+    text: str = ""
+    error: str = ""
+    needs_approval: str = ""
+    """The tool call that waits for a person."""
+
+
+@click.command()
+@click.argument("prompt", nargs=-1)
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "stream-json"]),
+    default="text",
+    help="The answer as text, as one JSON object, or every event as a line of JSON.",
+)
+@click.option(
+    "--approve",
+    type=click.Choice(["all", "none"]),
+    default="none",
+    help="Approve every tool call that asks, or end with exit code 3 at the first one (the default).",
+)
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="An image file for the model to see; several times for several.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
+@PLAIN_OPTION
+@opening_options
+def ask(
+    prompt: tuple[str, ...],
+    *,
+    output: str,
+    approve: str,
+    images: tuple[str, ...],
+    quiet: bool,
+    plain: bool,
+    **opening: Any,
+) -> None:
+    """Ask and print the answer. The prompt is taken from the arguments and from standard input.
+
+    The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
+    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 nobody reads standard output
+    any more (that cancels the run too).
+    """
+    ctx = click.get_current_context()
+    streams.ensure_read(sys.stdout)
+    text = _prompt(prompt)
+    pictures = [_picture(path) for path in images]
+    client = connect(ctx)
+    conversation = open_conversation(client, **opening)
+    run: Run | None = None
+    try:
+        with conversation.question(text, images=pictures, wait_for_others=True) as run:
+            stream = output == "stream-json"
+            outcome = _follow(
+                client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
+            )
+    except KeyboardInterrupt:
+        outcome = Outcome(exits.CANCELLED, error="cancelled")
+    _report(conversation, run, outcome, output, plain=plain)
+    ctx.exit(outcome.exit_code)
+
+
+def _prompt(arguments: tuple[str, ...]) -> str:
+    given = " ".join(arguments)
+    piped = _input() if _is_piped() or not (given or sys.stdin.isatty()) else ""
+    text = "\n\n".join(part for part in (given, piped) if part)
+    if not text:
+        raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
+    text.encode()  # what cannot be sent is told before anything is
+    return text
+
+
+def _input() -> str:
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
+
+
+def _picture(path: str) -> v1.Image:
+    try:
+        return image(path)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--image") from None
+
+
+def _is_piped() -> bool:
+    """Whether standard input is something that ends: waiting for a service's idle input would be for ever."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISREG(kind)
+
+
+def _follow(
+    client: Client, conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool
+) -> Outcome:
+    """Watch the run to its end, or to the approval that nobody is there to give."""
+    with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
+        client.on_disconnect = progress.disconnected
+        progress.begin(conversation.get)
+        for event in run:
+            streams.ensure_read(sys.stdout)
+            progress.show(event)
+            if stream:
+                print_json(event.to_dict())
+            if event.approval is not None:
+                if not approve:
+                    return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
+                with suppress(*ANSWERED):
+                    conversation.approve(event.approval)
+    return _outcome(run)
+
+
+def _outcome(run: Run) -> Outcome:
+    try:
+        return Outcome(exits.OK, text=run.answer())
+    except RunEnded as error:
+        if run.stop is None or run.stop.reason != "interrupted":
+            return Outcome(exits.FAILED, error=error.message)
+        return Outcome(exits.FAILED if run.stop.detail else exits.CANCELLED, error=interruption(run.stop.detail))
+
+
+def _report(conversation: Conversation, run: Run | None, outcome: Outcome, output: str, *, plain: bool) -> None:
+    if output == "text":
+        if outcome.exit_code == exits.OK:
+            _answer(outcome.text, Paint.for_stream(sys.stdout, plain=plain))
+    else:
+        result = _result(conversation, run, outcome)
+        print_json(result if output == "json" else {"kind": "result", "result": result})
+    if outcome.error:
+        exits.tell(f"error: {outcome.error}")
+    if outcome.needs_approval:
+        slug = conversation.get().slug
+        exits.tell(
+            f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`,"
+            f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all"
+        )
+
+
+def _answer(text: str, paint: Paint) -> None:
+    """Print the answer: without control characters for programs; for people safe, and as Markdown looks."""
+    if not sys.stdout.isatty():
+        print_text(text)
+        return
+    for line in flow_of(paint, columns(sys.stdout)).finish(text):
+        print_line(line)
+
+
+def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> dict[str, Any]:
+    latest, stop = conversation.get(), run.stop if run else None
+    return {
+        "conversation": latest.name,
+        "slug": latest.slug,
+        "run": run.name if run else None,
+        "stop_reason": stop.reason if stop else None,
+        "stop_detail": stop.detail if stop else None,
+        "text": outcome.text,
+        "error": outcome.error or None,
+        "needs_approval": outcome.needs_approval or None,
+        "exit_code": outcome.exit_code,
+        "usage": json_format.MessageToDict(latest.total_usage, preserving_proto_field_name=True),
+    }

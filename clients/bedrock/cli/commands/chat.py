@@ -1,0 +1,138 @@
+"""`bedrock chat`: talk with an agent at a terminal; without one, play a conversation through."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import click
+
+from bedrock import AsyncClient, Client, v1
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.chat import demo
+from bedrock.cli.chat.attention import NOTIFY_OPTION, Attention
+from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.chat.typeahead import typing_ahead
+from bedrock.cli.choose_conversation import open_conversation, opening_options
+from bedrock.cli.display.labels import AGAIN_SPAWNED, counted
+from bedrock.cli.spawned_server import SpawnedServer, server_answers
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.output import print_line
+from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.errors import Unavailable
+from bedrock.local_server import data_directory
+
+#: Where what is typed is kept, beside the files of a local server.
+HISTORY = "chat_history"
+#: How many of the latest conversations are looked at, to name those whose runs end with the server.
+OTHERS = 50
+
+
+@click.command()
+@click.argument("prompt", nargs=-1)
+@click.option("--again", metavar="COMMAND", hidden=True, help="What brings the chat back, with {} for its slug.")
+@click.option("--spawn", is_flag=True, help="Start a server for this chat if none answers; it ends with the chat.")
+@NOTIFY_OPTION
+@PLAIN_OPTION
+@opening_options
+def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
+    """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
+
+    Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
+    Ctrl-C cancels, Ctrl-C again leaves. A run goes on when you leave, but not if --spawn started the server. Ctrl-J
+    begins a new line. /help lists all keys and commands. Without a terminal one conversation is played through,
+    printed, and answered by itself.
+    """
+    ctx = click.get_current_context()
+    address: str | None = ctx.find_root().obj
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    paint = Paint.for_stream(sys.stdout, plain=plain)
+    if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
+        raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
+    if prompt and not at_terminal:
+        raise click.UsageError("without a terminal nobody could go on; `bedrock ask` answers a single prompt")
+    with ExitStack() as stack:
+        if at_terminal:
+            stack.enter_context(typing_ahead(sys.stdin))
+        spawned = spawn and not server_answers(address)
+        if spawned:
+            print_line(Paint.for_stream(sys.stderr).dim("starting a server…"), err=True)
+            address = stack.enter_context(SpawnedServer()).address
+        client = stack.enter_context(Client(address))
+        if not at_terminal:
+            again = again or (AGAIN_SPAWNED if spawned else "bedrock show {}")
+            exit_code = demo.play(client, paint, print_line, opening["directory"], opening["model"], again=again)
+        else:
+            exit_code = exits.OK
+            conversation = open_conversation(client, **opening)
+            scripted = demo.is_scripted(client, conversation.get())
+            last, slug = asyncio.run(
+                _chat(address, conversation.name, paint, scripted=scripted, notify=notify, first=" ".join(prompt))
+            )
+            again = again or (AGAIN_SPAWNED if spawned else "bedrock chat -r {}")
+            try:
+                left = client.conversation(last).get()
+                others = _other_runs(client, last) if spawned else []
+            except Unavailable as error:
+                back = (AGAIN_SPAWNED if spawn else again).replace("{}", slug)
+                raise exits.Failure(
+                    f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
+                ) from error
+            say = folding(print_line, columns(sys.stdout))
+            for line in _farewell(left, again, spawned=spawned, others=others):
+                say(paint.dim(line))
+    ctx.exit(exit_code)
+
+
+def _other_runs(client: Client, left: str) -> list[str]:
+    """The slugs of other conversations that are at work."""
+    latest = islice(client.conversations(), OTHERS)
+    return [found.slug for found in latest if found.state.busy and found.name != left]
+
+
+def _farewell(left: v1.Conversation, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
+    """What was left, what goes on or ends because the server does, and how to come back; `others` end with it."""
+    told = _own_farewell(left, again, spawned=spawned)
+    if not others:
+        return told
+    back = again.replace("{}", others[0])
+    return [*told, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
+
+
+def _own_farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
+    work = ["its run"] if left.state.busy else []
+    count = len(left.background_jobs)
+    work += [counted(count, "background job")] if count else []
+    back = again.replace("{}", left.slug)
+    if not work:
+        return [f"Left {left.slug}. To come back: {back}"]
+    if spawned:
+        stopped = " and ".join(work)
+        return [f"Left {left.slug} and stopped {stopped}, since the server ends with this chat.", f"To go on: {back}"]
+    stop = f"bedrock cancel {'--kill-jobs ' if count else ''}{left.slug}"
+    return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
+
+
+async def _chat(
+    address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
+) -> tuple[str, str]:
+    """Chat, and begin with a message unless it is empty; returns name and slug of where it ended."""
+    from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
+    from bedrock.cli.chat.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
+
+    async with AsyncClient(address) as client:
+        conversation = client.conversation(name)
+        session = ChatSession(client, name, paint, print_line, width=columns(sys.stdout))
+        client.on_disconnect = session.disconnected
+        now = await conversation.get()
+        where = paint.dim(f"in {paint.flat(now.working_directory)} · /help says what can be done")
+        session.say(paint.text(paint.bold(now.slug), " ", where))
+        if scripted:
+            session.say(paint.dim("The demo model answers, by its script: type help to see what it can show."))
+        session.enter(first)
+        await chat_at_terminal(session, paint, ChatHistory(data_directory() / HISTORY), Attention(enabled=notify))
+        return session.conversation.name, session.view.slug or now.slug

@@ -1,0 +1,116 @@
+"""The command `cycles`: request cycles of a conversation, or of a file of events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import entry_points
+from itertools import islice
+from typing import Any
+
+import click
+
+from bedrock import v1
+from bedrock._interrupts import ending_at_once
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import CONVERSATION
+from bedrock.cli.connect import connect
+from bedrock.cli.display.labels import ending
+from bedrock.cli.display.timeline import timeline_of
+from bedrock.cli.text.output import print_json_line, print_line, print_text
+from bedrock.cli.text.style import Paint, columns
+from bedrock.cli.text.tables import JSON_OPTION, print_messages, print_table
+from bedrock.types import CycleView
+
+#: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
+GROUP = "bedrock.offline"
+
+#: How many cycles are shown if nobody says.
+LIMIT = 20
+
+
+@click.command()
+@click.argument("source", metavar="NAME|FILE.jsonl", type=CONVERSATION)
+@click.option("-n", "--limit", type=click.IntRange(1), help=f"How many of the latest. [{LIMIT}; of events: all]")
+@click.option("--timeline", is_flag=True, help="With requests and tools, as they followed each other.")
+@click.option("--events", is_flag=True, help="Print the events that they are made of, as lines of JSON.")
+@click.option("--strict/--lenient", help="Of a file: refuse events that cannot come where they are. [skip them]")
+@JSON_OPTION
+@click.pass_context
+def cycles(
+    ctx: click.Context, source: str, *, limit: int | None, timeline: bool, events: bool, strict: bool, output: str
+) -> None:
+    """List what was asked in a conversation, and how each run ended.
+
+    A path that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints them, and no
+    server is asked.
+    """
+    view: CycleView = "events" if events else "full"
+    if source == "-" or source.endswith(".jsonl"):
+        found = _of_file(source, strict=strict)
+    else:
+        newest_first = connect(ctx).conversation(source).cycles(view=view, newest_first=True)
+        found = list(islice(newest_first, limit or (None if events else LIMIT)))[::-1]
+    found = found[-limit:] if limit else found
+    if events:
+        for line in event_list(found):
+            print_json_line(line)
+    elif output == "json":
+        print_messages(found)
+    elif timeline:
+        for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
+            print_line(line)
+    else:
+        print_table(("run", "asked", "requests", "ended"), map(_row, found))
+
+
+def event_list(cycles: Iterable[v1.RequestCycle]) -> Iterator[str]:
+    """Put the events of cycles into one list: a follow-up was accepted before the run ended that it waited for."""
+    stop: str | None = None
+    for cycle in cycles:
+        if not cycle.events:
+            continue
+        root, *following = cycle.events
+        if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP or stop is None:
+            yield root
+            if stop is not None:
+                yield stop
+        else:
+            yield stop
+            yield root
+        stop = following.pop() if cycle.stop_reason and following else None
+        yield from following
+    if stop is not None:
+        yield stop
+
+
+def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
+    try:
+        with click.open_file(source, "rb") as file:
+            found, skipped = _fold()(file, strict=strict)
+    except (OSError, ValueError) as error:
+        name = "standard input" if source == "-" else source
+        raise exits.Failure(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if skipped:
+        what = "event was" if skipped == 1 else "events were"
+        print_text(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
+    cycles: list[v1.RequestCycle] = found
+    return cycles
+
+
+def _fold() -> Any:
+    """What makes cycles of lines; it is the server's, and works without a server running."""
+    for plugged in entry_points(group=GROUP, name="cycles"):
+        with ending_at_once():
+            return plugged.load()
+    raise exits.Failure(
+        "cycles of a file are made by the server's program, which is not installed here",
+        "Install it from a checkout with `pip install ./clients .`; no server has to run.",
+        exits.USAGE,
+    )
+
+
+def _row(cycle: v1.RequestCycle) -> tuple[str, str, str, str]:
+    root = cycle.steps[0].root if cycle.steps else v1.Message()
+    asked = " ".join(block.text for block in root.content if block.HasField("text"))
+    return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ending(cycle)

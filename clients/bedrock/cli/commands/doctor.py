@@ -1,0 +1,166 @@
+"""`bedrock doctor`: what works, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from bedrock import Client, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock._shared.settings import resolve
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.display.labels import counted
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.output import print_json, print_line
+from bedrock.cli.text.style import Paint, columns
+from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
+from bedrock.local_server import TOKEN_FILE, data_directory
+
+#: The environment variables that make a model available to a server; their values are never shown.
+MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+_PROGRAMS = {
+    "git": "agents use it to look at changes: install git",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: str
+    """"ok", "warn" or "fail"."""
+    subject: str
+    text: str
+    advice: str = ""
+    """What to do about it; empty if it is ok."""
+
+
+@click.command()
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
+@click.pass_context
+def doctor(ctx: click.Context, output: str) -> None:
+    """Check the server, the way to it, and this machine. Exit code 0 if nothing fails."""
+    findings = list(_examine(ctx.find_root().obj))
+    if output == "json":
+        print_json([asdict(finding) for finding in findings], indent=2)
+    else:
+        paint = Paint.for_stream(sys.stdout)
+        marks = {"ok": paint.good("ok  "), "warn": paint.careful("warn"), "fail": paint.bad("fail")}
+        say = folding(print_line, columns(sys.stdout))
+        for finding in findings:
+            say(paint.text(marks[finding.level], f"  {finding.subject}: {finding.text}"), indent=6)
+            if finding.advice:
+                say(paint.text(f"      → {finding.advice}"), indent=8)
+    failed = [finding.subject for finding in findings if finding.level == "fail"]
+    ctx.exit(exits.UNREACHABLE if "server" in failed else exits.FAILED if failed else exits.OK)
+
+
+def _examine(address: str | None) -> Iterator[Finding]:
+    yield _versions()
+    try:
+        with Client(address) as client:
+            yield _token(address)
+            yield from _server(client)
+    except BedrockError as error:
+        yield Finding("fail", "connection", error.message, error.hint)
+    yield _keys()
+    for program, advice in _PROGRAMS.items():
+        found = shutil.which(program)
+        yield Finding("ok", program, found) if found else Finding("warn", program, "not found on PATH", advice)
+
+
+def _versions() -> Finding:
+    parts = [f"Python {sys.version.split()[0]}"]
+    parts += [f"{name} {importlib.metadata.version(name)}" for name in ("grpcio", "protobuf")]
+    return Finding("ok", "this program", ", ".join(parts))
+
+
+def _token(address: str | None) -> Finding:
+    """Where the token comes from. One in the data directory stays on this machine."""
+    if os.environ.get("BEDROCK_TOKEN"):
+        return Finding("ok", "token", "from BEDROCK_TOKEN")
+    if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
+        return Finding("warn", "token", "none: an address was given, BEDROCK_TOKEN is not set", Unauthenticated.hint)
+    path = data_directory() / TOKEN_FILE
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return Finding("warn", "token", f"none: {path} does not exist", "It is made by the first `bedrock serve`.")
+    if mode & 0o077:
+        return Finding("warn", "token", f"others may read {path}", f"chmod 600 {path}")
+    return Finding("ok", "token", f"from {path}")
+
+
+def _server(client: Client) -> Iterator[Finding]:
+    try:
+        info = client.server_info()
+    except Unavailable as error:
+        advice = error.hint if error.reason else exits.way_to_a_server(error.message)
+        yield Finding("fail", "server", error.message, advice)
+        advice = "A server tries at its start what this machine can keep. Run this again when one is running."
+        yield Finding("warn", "sandbox", "shown only with a running server", advice)
+        return
+    except (Unauthenticated, PermissionDenied) as error:
+        yield Finding("ok", "server", f"answers at {client.address}")
+        yield Finding("fail", "auth", error.message, error.hint)
+        return
+    yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
+    yield Finding("ok", "auth", "the server accepts this token")
+    yield _sandbox(info.sandbox)
+    yield _tool_limits(info.sandbox)
+    if not info.sandbox.hides_server_files:
+        advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
+        yield Finding("warn", "sandbox", "unrestricted tools can read the server's token, keys and data", advice)
+    yield _models(client.models())
+
+
+def _sandbox(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+    """What was chosen is no fault; the reason names the setting."""
+    tier = enum_name(v1.GetServerInfoResponse.Sandbox.Tier, sandbox.tier).upper()
+    kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
+    text = kept if sandbox.restricted_available else "the restricted mode is not available"
+    if sandbox.by_setting:
+        return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
+    if sandbox.tier == v1.GetServerInfoResponse.Sandbox.TIER_A:
+        return Finding("ok", "sandbox", text)
+    return Finding("warn", "sandbox", text, sandbox.reason)
+
+
+def _tool_limits(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+    """Who bounds what a tool's processes have together; what is counted may be passed for a moment."""
+    keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
+    bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
+    by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}
+    text = "; ".join(f"{' and '.join(names)} {keeper}" for keeper, names in by.items() if names)
+    return Finding("ok", "tool limits", text)
+
+
+def _models(models: list[v1.Model]) -> Finding:
+    advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
+    if not models:
+        return Finding("fail", "models", "the server has none", advice)
+    names = [model.name.removeprefix("models/") for model in models]
+    default = next((model.name.removeprefix("models/") for model in models if model.default), "none")
+    if all(model.protocol == v1.Model.PROTOCOL_DEMO for model in models):
+        return Finding("warn", "models", "only the scripted demo model", advice)
+    return Finding("ok", "models", f"{counted(len(names), 'model')}; a new conversation uses {default}")
+
+
+def _keys() -> Finding:
+    present = [name for name in MODEL_KEYS if os.environ.get(name)]
+    if present:
+        return Finding("ok", "keys in this shell", ", ".join(f"{name} is set" for name in present))
+    return Finding(
+        "warn",
+        "keys in this shell",
+        f"none of {', '.join(MODEL_KEYS)} is set",
+        "A server started here has no real model.",
+    )

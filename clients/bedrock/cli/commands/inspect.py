@@ -1,0 +1,223 @@
+"""Commands that look and change nothing: list, show, models, tools."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from itertools import islice
+
+import click
+
+from bedrock import Conversation, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.arguments import CONVERSATION, NAME
+from bedrock.cli.connect import connect
+from bedrock.cli.display import sub_agent_list as sub_agents
+from bedrock.cli.display.timeline import timeline_of
+from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.display.undelivered import fates_since
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.output import print_json, print_line, print_text
+from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
+from bedrock.cli.text.tables import JSON_OPTION, ago, as_plain, print_messages, print_table
+from bedrock.messages import Approval, moment
+
+#: Columns of what a fact is called.
+_LABEL = 10
+
+
+@click.command("list")
+@click.option("--archived", is_flag=True, help="Those that are archived.")
+@click.option("--here", is_flag=True, help="Only those of the current directory.")
+@click.option("--parent", metavar="SLUG", type=CONVERSATION, help="The sub-agents of this conversation.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
+@JSON_OPTION
+@click.pass_context
+def list_(ctx: click.Context, *, archived: bool, here: bool, parent: str | None, limit: int, output: str) -> None:
+    """List conversations, the latest first: of all directories, or with --here of the current one."""
+    listed = connect(ctx).conversations(archived=archived, parent=parent or "", working_directory="." if here else None)
+    found = list(islice(listed, limit))
+    if output == "json":
+        print_messages(found)
+        return
+    if not found and sys.stdout.isatty():
+        print_text(_nothing_found(here=here, archived=archived, parent=parent))
+        return
+    if parent:
+        print_table(sub_agents.COLUMNS, sub_agents.rows(found))
+        return
+    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    print_table(
+        ("slug", "state", "mode", "model", "changed", "directory", "title"),
+        (
+            (
+                conversation.slug,
+                _state(conversation.state),
+                enum_name(v1.Mode, conversation.mode),
+                conversation.model.removeprefix("models/"),
+                ago(moment(conversation.update_time), now),
+                conversation.working_directory,
+                conversation.title,
+            )
+            for conversation in found
+        ),
+        paths="directory",
+    )
+
+
+def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
+    if parent:
+        return "It has no sub-agents."
+    which = "archived conversations" if archived else "conversations"
+    if here:
+        return f"No {which} of this directory. `bedrock list{' --archived' if archived else ''}` shows all."
+    return f"No {which}." if archived else f"No {which}. Start one: `bedrock chat`."
+
+
+@click.command()
+@NAME
+@click.option(
+    "-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages, or runs."
+)
+@click.option("--timeline", is_flag=True, help="Its runs with their requests and tools, instead of the messages.")
+@PLAIN_OPTION
+@JSON_OPTION
+@click.pass_context
+def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bool, output: str) -> None:
+    """Show a conversation: how it stands, and its latest messages."""
+    conversation = connect(ctx).conversation(name)
+    now = conversation.get()
+    if timeline:
+        _timeline(conversation, now, limit, output)
+        return
+    messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
+    agents = list(conversation.sub_agents())
+    if output == "json":
+        told = as_plain(now)
+        told["sub_agents"] = as_plain(sub_agents.in_order(agents))
+        told["messages"] = [as_plain(message.proto) for message in messages]
+        print_json(told, indent=2)
+        return
+    paint = Paint.for_stream(sys.stdout, plain=plain)
+    _print_facts(now, paint)
+    if agents:
+        say = folding(print_line, columns(sys.stdout))
+        say(paint.dim("sub-agents"))
+        for line in sub_agents.lines(agents, paint):
+            say(line, indent=len("  ✓ "))
+    transcript = Transcript(paint, print_line, width=columns(sys.stdout))
+    transcript.history(messages, fates_since(conversation, messages))
+    for pending in now.state.awaiting_approval.pending:
+        transcript.ask(Approval.from_proto(pending), now.working_directory)
+    if now.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL:
+        print_text(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
+
+
+def _timeline(conversation: Conversation, now: v1.Conversation, limit: int, output: str) -> None:
+    cycles = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
+    if output == "json":
+        print_json({**as_plain(now), "request_cycles": as_plain(cycles)}, indent=2)
+        return
+    paint = Paint.for_stream(sys.stdout)
+    _print_facts(now, paint)
+    for line in timeline_of(cycles, paint, columns(sys.stdout)):
+        print_line(line)
+
+
+@click.command()
+@JSON_OPTION
+@click.pass_context
+def models(ctx: click.Context, output: str) -> None:
+    """List the models that conversations can use."""
+    found = connect(ctx).models()
+    if output == "json":
+        print_messages(found)
+        return
+    print_table(
+        ("model", "provider", "usable window", "images", ""),
+        (
+            (
+                model.name.removeprefix("models/"),
+                model.provider,
+                f"{model.usable_window_tokens:,}{' (assumed)' if model.limits_assumed else ''}",
+                "yes" if model.images else "no",
+                "default" if model.default else "",
+            )
+            for model in found
+        ),
+    )
+
+
+@click.command()
+@JSON_OPTION
+@click.pass_context
+def tools(ctx: click.Context, output: str) -> None:
+    """List the tools that agents can call."""
+    found = connect(ctx).tools()
+    if output == "json":
+        print_messages(found)
+        return
+    print_table(
+        ("tool", "modes", "writes", "what it does"),
+        (
+            (
+                tool.name.removeprefix("tools/"),
+                ", ".join(enum_name(v1.Mode, mode) for mode in tool.modes),
+                "yes" if tool.writes else "no",
+                tool.description.strip().split("\n")[0],
+            )
+            for tool in found
+        ),
+    )
+
+
+def _state(state: v1.ConversationState) -> str:
+    return enum_name(v1.StateKind, state.kind).replace("_", " ")
+
+
+def _print_facts(conversation: v1.Conversation, paint: Paint) -> None:
+    say = folding(print_line, columns(sys.stdout))
+    for label, value in _facts(conversation):
+        say(paint.text(paint.dim(label.ljust(_LABEL)), " ", value), indent=_LABEL + 1)
+
+
+def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
+    usage = conversation.context_usage
+    share = f" ({100 * usage.used_tokens / usage.usable_window_tokens:.0f} %)" if usage.usable_window_tokens else ""
+    facts = [
+        ("slug", conversation.slug),
+        ("id", conversation.name.removeprefix("conversations/")),
+        ("title", one_line(conversation.title, 100)),
+        ("state", _state(conversation.state)),
+        ("parent", conversation.parent.removeprefix("conversations/")),
+        ("error", one_line(conversation.state.error.message or conversation.state.failed.error.message, 200)),
+        ("result", one_line(conversation.state.completed.result, 200)),
+        ("directory", conversation.working_directory),
+        ("model", conversation.model.removeprefix("models/")),
+        ("mode", enum_name(v1.Mode, conversation.mode)),
+        ("jobs", _jobs(conversation)),
+        ("approval", enum_name(v1.ApprovalPolicy, conversation.approval_policy)),
+        ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
+        ("used", _used(conversation.total_usage)),
+        ("aside", _used(conversation.aside_usage)),
+        ("goes on in", conversation.continued_by.removeprefix("conversations/")),
+        ("comes from", conversation.continued_from.removeprefix("conversations/")),
+    ]
+    return [(label, value) for label, value in facts if value]
+
+
+def _jobs(conversation: v1.Conversation) -> str:
+    """The background jobs, and how to end them."""
+    name = conversation.slug or conversation.name.removeprefix("conversations/")
+    jobs = ", ".join(conversation.background_jobs)
+    return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"
+
+
+def _used(usage: v1.Usage) -> str:
+    """Tokens of all requests together, and what they cost where that is known; "" before the first answer."""
+    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+    if not (read or usage.output_tokens):
+        return ""
+    cached = f" ({usage.cache_read_tokens:,} from cache)" if usage.cache_read_tokens else ""
+    cost = f", ${usage.cost_micros / 1_000_000:,.4f}" if usage.cost_micros else ""
+    return f"{read:,} tokens in{cached}, {usage.output_tokens:,} out{cost}"

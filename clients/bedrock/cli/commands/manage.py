@@ -1,0 +1,236 @@
+"""Commands that change a conversation: approve, deny, cancel, mode, continue, rename, archive, rm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from bedrock import Conversation, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import NAME
+from bedrock.cli.connect import connect
+from bedrock.cli.display.labels import UNRECORDED, counted
+from bedrock.cli.text.output import print_text
+from bedrock.cli.text.style import one_line
+from bedrock.errors import AgentBusy
+from bedrock.messages import Approval, Message
+from bedrock.types import Mode
+
+
+@click.command()
+@NAME
+@click.argument("call", required=False)
+@click.option("--always", is_flag=True, help="Ask no more for this tool in this conversation.")
+@click.option("--all", "everything", is_flag=True, help="Approve all that is open.")
+@click.pass_context
+def approve(ctx: click.Context, name: str, call: str | None, always: bool, everything: bool) -> None:
+    """Let a tool call run that waits for it. CALL is needed if several wait."""
+    conversation = connect(ctx).conversation(name)
+    for approval in _waiting(conversation, call, everything):
+        conversation.approve(approval, always=always)
+        print_text(f"approved {approval.tool} ({approval.id})")
+
+
+@click.command()
+@NAME
+@click.argument("call", required=False)
+@click.option("--note", default="", help="Why; the agent reads it.")
+@click.pass_context
+def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
+    """Refuse a tool call that waits. None of the calls asked for with it will run; the agent is told."""
+    conversation = connect(ctx).conversation(name)
+    (approval,) = _waiting(conversation, call, everything=False)
+    conversation.deny(approval, note)
+    print_text(f"denied {approval.tool} ({approval.id})")
+
+
+@click.command()
+@NAME
+@click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups as well.")
+@click.option("--kill-jobs", is_flag=True, help="End the background jobs of earlier calls as well.")
+@click.pass_context
+def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool) -> None:
+    """Stop what is under way in a conversation.
+
+    A request to the model is hung up, and the call of a tool ends with all that it started. Commands that earlier calls
+    of bash left running as background jobs go on, and are listed; --kill-jobs ends them, also if nothing is under way.
+    """
+    conversation = connect(ctx).conversation(name)
+    receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
+    if receipt.no_op:
+        print_text("there is nothing to cancel")
+        _still_running(receipt.surviving_jobs, conversation)
+        return
+    stopped = [
+        *(["a request to the model"] if receipt.llm_request_id else []),
+        *([counted(len(receipt.tool_use_ids), "tool call")] if receipt.tool_use_ids else []),
+        *([counted(len(receipt.sub_agents), "sub-agent")] if receipt.sub_agents else []),
+        *([counted(len(receipt.ended_jobs), "background job")] if receipt.ended_jobs else []),
+    ]
+    print_text("cancelled" + (": " + ", ".join(stopped) if stopped else ""))
+    if receipt.unrecorded:
+        print_text(UNRECORDED)
+    for steer in receipt.returned_steers:
+        print_text(f"not delivered: {one_line(Message(steer).text, 100)}")
+    _still_running(receipt.surviving_jobs, conversation)
+
+
+@click.command()
+@NAME
+@click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
+@click.option("--stop-running", is_flag=True, help="End what runs with wider rights than the mode.")
+@click.pass_context
+def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
+    """Set what the tools of a conversation may do, from now on.
+
+    \b
+    restricted     they can read, but change nothing, and have no network
+    unrestricted   they can do whatever the user of the server can
+
+    It counts from the next call of a tool on, also within a run. A call under way and background jobs keep what they
+    were started with and are named; --stop-running ends them, then or later, and the run goes on without the call.
+    The agent is told. If the server cannot keep the restricted mode it refuses it; `bedrock doctor` says why.
+    """
+    conversation = connect(ctx).conversation(name)
+    answer = conversation.set_mode(mode, stop_running=stop_running)
+    slug = answer.conversation.slug
+    print_text(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    left = _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs)
+    if left and sys.stdin.isatty():
+        print_text(f"still running with wider rights: {left}")
+        if click.confirm("Stop that?"):
+            answer, left = conversation.set_mode(mode, stop_running=True), ""
+    if ended := _calls_and_jobs(answer.stopped_tool_use_ids, answer.ended_jobs):
+        print_text(f"ended: {ended}")
+    if left:
+        print_text(f"still running with wider rights: {left} (`bedrock mode --stop-running {slug} {mode}` ends that)")
+
+
+@click.command()
+@NAME
+@click.option("--summary-only", is_flag=True, help="Begin no new conversation; `bedrock continue` does that later.")
+@click.pass_context
+def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
+    """Sum up a conversation now, and go on in a new one that begins with the summary.
+
+    The conversation that was summed up can still be read, but takes no more messages. Ctrl-C stops waiting only;
+    `bedrock cancel` stops the summary.
+    """
+    conversation = connect(ctx).conversation(name)
+    conversation.trigger_continuation()
+    for _ in conversation.events(until_settled=True, omit_deltas=True, recent_messages=0):
+        pass
+    now = conversation.get()
+    if now.state.kind != v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        raise exits.Failure(f"{now.slug} was not summed up: somebody cancelled that", "It goes on as it was.")
+    if summary_only:
+        print_text(f"{now.slug} is summed up: `bedrock show {now.slug}`")
+    else:
+        _tell_successor(conversation.continue_().get())
+
+
+@click.command("continue")
+@NAME
+@click.option("--without-summary", is_flag=True, help="Begin empty.")
+@click.pass_context
+def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
+    """Go on in a new conversation when one is full. By default it begins with the summary of the full one."""
+    successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
+    _tell_successor(successor)
+
+
+@click.command()
+@NAME
+@click.option("--slug", help="The new slug.")
+@click.option("--title", help="The new title.")
+@click.pass_context
+def rename(ctx: click.Context, name: str, slug: str | None, title: str | None) -> None:
+    """Give a conversation another slug or title."""
+    if slug is None and title is None:
+        raise click.UsageError("name what to change: --slug, --title or both")
+    now = connect(ctx).conversation(name).update(slug=slug, title=title)
+    print_text(f"{now.slug}  {now.title}".rstrip())
+
+
+@click.command()
+@NAME
+@click.option("--undo", is_flag=True, help="Put it back on the list.")
+@click.pass_context
+def archive(ctx: click.Context, name: str, undo: bool) -> None:
+    """Take a conversation off the list; it can still be read. Its background jobs end; a busy one is refused."""
+    conversation = connect(ctx).conversation(name)
+    try:
+        now = conversation.unarchive() if undo else conversation.archive()
+    except AgentBusy as error:
+        raise exits.Failure(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
+    print_text(f"{now.slug} is {'active' if undo else 'archived'}")
+
+
+@click.command()
+@NAME
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
+@click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
+@click.pass_context
+def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
+    """Delete a conversation and all that belongs to it.
+
+    Its background jobs end; files in its directory stay. While a run is under way, or a question is open, it is
+    refused, unless --force is given. At a terminal it asks first; without one, --yes or --force has to be given.
+    """
+    if not (yes or force or sys.stdin.isatty()):
+        hint = "--yes deletes without asking; --force also cancels what is under way."
+        raise exits.Failure("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
+    conversation = connect(ctx).conversation(name)
+    slug = conversation.get().slug
+    if not (yes or force):
+        click.confirm(f"Delete {slug} for good?", abort=True)
+    try:
+        warnings = conversation.delete(force=force)
+    except AgentBusy as error:
+        hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
+        raise exits.Failure(f"{slug} is busy", hint) from error
+    for warning in warnings:
+        print_text(f"warning: {warning}", err=True)
+    print_text(f"deleted {slug}")
+
+
+def _tell_successor(successor: v1.Conversation) -> None:
+    print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
+
+
+def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
+    return ", ".join((*(f"the tool call {call}" for call in calls), *(f"the job {job}" for job in jobs)))
+
+
+def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
+    """Say which jobs go on, and how to end them."""
+    if jobs:
+        ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
+        print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
+
+
+def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:
+    """The questions that the command line means.
+
+    Raises:
+        Failure: None waits, or several do and none is named.
+    """
+    now = conversation.get()
+    open_ = [Approval.from_proto(pending) for pending in now.state.awaiting_approval.pending]
+    if not open_:
+        raise exits.Failure(f"{now.slug} waits for no approval")
+    if call is not None:
+        named = [approval for approval in open_ if approval.id == call]
+        if not named:
+            raise exits.Failure(f"no approval is open for {call}", f"Open are: {', '.join(a.id for a in open_)}.")
+        return named
+    if len(open_) > 1 and not everything:
+        raise exits.Failure(
+            f"{len(open_)} approvals are open in {now.slug}",
+            f"Name one: {', '.join(f'{approval.id} ({approval.tool})' for approval in open_)}.",
+            exits.USAGE,
+        )
+    return open_

@@ -1,0 +1,59 @@
+"""Commands about messages that wait: queue, withdraw."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from itertools import islice
+
+import click
+
+from bedrock.cli.arguments import NAME
+from bedrock.cli.connect import connect
+from bedrock.cli.display.queue_rows import queue_row
+from bedrock.cli.text.output import print_text
+from bedrock.cli.text.style import one_line
+from bedrock.cli.text.tables import JSON_OPTION, print_messages, print_table
+
+
+@click.command()
+@NAME
+@click.option("--all", "everything", is_flag=True, help="Also those that wait no more, with what became of them.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many of the latest.")
+@JSON_OPTION
+@click.pass_context
+def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
+    """List the messages that wait for their turn."""
+    entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
+    found = list(islice(entries, limit))[::-1]
+    if output == "json":
+        print_messages(found)
+        return
+    if not found and sys.stdout.isatty():
+        print_text("Nothing has waited yet." if everything else "Nothing waits.")
+        return
+    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    print_table(("message", "delivery", "sent", "fate", "text"), (queue_row(entry, now) for entry in found))
+
+
+@click.command()
+@NAME
+@click.argument("messages", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that wait.")
+@click.pass_context
+def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everything: bool) -> None:
+    """Take back messages that still wait.
+
+    Those named, or the one that was sent last. `bedrock queue` shows what they are called. Their texts are printed.
+    """
+    if messages and everything:
+        raise click.UsageError("name messages, or use --all")
+    conversation = connect(ctx).conversation(name)
+    chosen = [message if "/" in message else f"{conversation.name}/messages/{message}" for message in messages]
+    if not chosen:
+        waiting = [entry.message.name for entry in conversation.queue(newest_first=True)]
+        chosen = waiting if everything else waiting[:1]
+    if not chosen:
+        print_text("nothing waits", err=True)
+    for each in chosen:
+        print_text(f"withdrawn: {one_line(conversation.withdraw(each).text, 200)}")

@@ -1,0 +1,57 @@
+"""What a person is asked to allow, as lines in which nothing can hide."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bedrock.cli.display.tool_calls import headline, telling
+from bedrock.cli.text.diff import changed_line
+from bedrock.cli.text.safe_text import SafeText, literal
+from bedrock.cli.text.style import Paint, one_line
+from bedrock.messages import Approval, ToolCall
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Something that a person may agree to, beside the questions of the agent."""
+
+    text: str
+    accept: Callable[[], Awaitable[None]]
+
+
+Asked: TypeAlias = Approval | Offer
+"""What a person is asked."""
+
+#: What precedes each line of what is to be done.
+INDENT = SafeText("    ")
+#: Columns of a question in a few words.
+TITLE_COLUMNS = 60
+
+
+def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
+    """Say what is to be allowed, in full; every control character of it is shown."""
+    if approval.tool == "request_mode_upgrade":
+        wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network, until"
+        wants += " the mode is changed back"
+        return [paint.careful(f"? {wants}"), *_indented(str(approval.input.get("reason", "")))]
+    lines = _indented(telling(ToolCall(approval.id, approval.tool, approval.input), literal))
+    if "patches" in approval.input:
+        lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
+    asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
+    return [paint.careful(asked), *lines]
+
+
+def question_title(approval: Approval) -> SafeText:
+    """A question in a few words: the tool, and what it is to do."""
+    return call_title(ToolCall(approval.id, approval.tool, approval.input))
+
+
+def call_title(call: ToolCall) -> SafeText:
+    """A call in a few words."""
+    return one_line(literal(call.tool) + " " + literal(headline(call, literal)), TITLE_COLUMNS)
+
+
+def _indented(text: str) -> list[SafeText]:
+    return [INDENT + line for line in literal(text).lines()]

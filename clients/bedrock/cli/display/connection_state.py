@@ -1,0 +1,75 @@
+"""A connection that is lost and comes back, told once each way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+from bedrock import AsyncConversation
+from bedrock.cli.text.style import one_line
+from bedrock.errors import BedrockError
+
+TRYING_AGAIN = "connection lost, trying again…"
+CONNECTED_AGAIN = "connected again"
+#: How long after a failed attempt to connect the next one is made, in seconds.
+RETRY_SECONDS = 1.0
+
+
+def lost(error: BedrockError) -> str:
+    """Say in a line that the connection is lost, and why."""
+    return f"{TRYING_AGAIN} ({one_line(error.message, 100)})"
+
+
+class Outage:
+    """Notices the loss of a stream of events, and its return even if there is nothing new. Lives on one event loop."""
+
+    def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
+        """Begin connected.
+
+        Args:
+            conversation: Gives the conversation that is followed.
+            say: Tells a person; it is called again after each change.
+        """
+        self._conversation = conversation
+        self._say = say
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the connection is lost now."""
+        return self._looking is not None
+
+    def begin(self, error: BedrockError, delay: float) -> None:
+        """Take note that the stream was cut; the client's `on_disconnect`."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+            self._say(lost(error))
+
+    def end(self) -> None:
+        """Take note that something has arrived."""
+        if self._looking is not None:
+            self.close()
+            self._say(CONNECTED_AGAIN)
+
+    def close(self) -> None:
+        """Look no longer, and say nothing."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        """Open a stream of our own until one begins: the one that comes back shows nothing unless there is news."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            if await self._begins():
+                self.end()
+                return
+
+    async def _begins(self) -> bool:
+        """Whether a stream of events begins now."""
+        try:
+            async with aclosing(self._conversation().events(recent_messages=0, omit_deltas=True)) as events:
+                return await anext(events, None) is not None
+        except BedrockError:
+            return False

@@ -1,0 +1,165 @@
+"""How a conversation stands, folded from its events, and the one line that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bedrock import Event, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.display.labels import counted
+from bedrock.cli.text.safe_text import SafeText, for_terminal
+from bedrock.cli.text.style import cells, one_line
+from bedrock.messages import Approval, Message, moment
+
+_WORDS = {
+    "": "…",
+    "idle": "idle",
+    "llm_requesting": "thinking",
+    "awaiting_tool_approval": "waits for you",
+    "awaiting_continuation": "summing up",
+    "context_exhausted": "context used up",
+}
+
+
+@dataclass(slots=True)
+class ConversationView:
+    """The latest that is known. Fed with every event, in order."""
+
+    slug: str = ""
+    working_directory: str = ""
+    model: str = ""
+    mode: str = ""
+    used: int = 0
+    """Tokens in the context."""
+    window: int = 0
+    """Tokens that fit; zero if unknown."""
+    tokens: int = 0
+    """Tokens of all requests so far."""
+    state: v1.ConversationState = field(default_factory=v1.ConversationState)
+    approvals: list[Approval] = field(default_factory=list)
+    queue: list[Message] = field(default_factory=list)
+    jobs: int = 0
+    """Background jobs, as far as somebody has asked: no event tells of them."""
+    deleted: bool = False
+    _since: float = 0.0
+    _tool: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that can be cancelled."""
+        return self.state.busy
+
+    def observe(self, event: Event, now: float) -> None:
+        """Take note of an event.
+
+        Args:
+            event: The event.
+            now: Seconds of a clock of this machine, for how long the present tool has been running.
+        """
+        if event.conversation is not None:
+            self.know(event.conversation)
+        if event.state is not None:
+            self._state(event.state, now)
+        match event.kind:
+            case "snapshot":
+                self.queue = [Message(message) for message in event.proto.snapshot.queue]
+                self.jobs = len(event.proto.snapshot.conversation.background_jobs)
+            case "approval_changed":
+                self._question(event.proto.approval_changed.approval.name, event.approval)
+            case "queue_changed" if event.message is not None:
+                self.queue = [message for message in self.queue if message.name != event.message.name]
+                if event.fate == "queued":
+                    self.queue.append(event.message)
+            case "deleted":
+                self.deleted = True
+            case _:
+                pass
+
+    def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
+        """The status line: state, what it waits for, queue, background jobs, context, mode, model.
+
+        Args:
+            now: Of the same clock as in `observe`.
+            wall: The time of day, to count down to the next attempt.
+            width: How many columns it may have; what comes last is left out first.
+            keys: What a key would do while something is under way.
+        """
+        parts = [self.activity(now, wall)]
+        if self.queue:
+            parts.append(f"{len(self.queue)} waiting")
+        if self.jobs:
+            parts.append(counted(self.jobs, "background job"))
+        if self.window:
+            parts.append(f"context {100 * self.used / self.window:.0f} %")
+        parts += [for_terminal(part) for part in (self.mode, self.model, keys if self.busy else "") if part]
+        while width is not None and len(parts) > 1 and cells(" · ".join(parts)) > width:
+            parts.pop()
+        line = " · ".join(parts)
+        return one_line(line, width) if width is not None else for_terminal(line)
+
+    def activity(self, now: float, wall: datetime) -> str:
+        """What is going on, in a few words; the arguments are those of `status`."""
+        state = self.state
+        kind = enum_name(v1.StateKind, state.kind)
+        match state.WhichOneof("detail"):
+            case "llm_requesting":
+                return self._requesting(state.llm_requesting, _WORDS.get(kind, "thinking"), wall)
+            case "tool_executing":
+                tools = state.tool_executing
+                count = tools.completed_count + 1 + tools.remaining_count
+                seconds = max(0.0, now - self._since)
+                return f"{tools.current.tool} {tools.completed_count + 1}/{count} {seconds:.0f} s"
+            case "awaiting_sub_agents":
+                return _agents(state.awaiting_sub_agents)
+            case _:
+                return _WORDS.get(kind, kind.replace("_", " "))
+
+    def _requesting(self, request: v1.ConversationState.LlmRequesting, word: str, wall: datetime) -> str:
+        attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""
+        match request.phase:
+            case v1.ConversationState.LlmRequesting.PHASE_STREAMING:
+                return f"answering{attempt}"
+            case v1.ConversationState.LlmRequesting.PHASE_BACKOFF:
+                seconds = max(0.0, (moment(request.retry_time) - wall).total_seconds())
+                return f"next{attempt} in {seconds:.0f} s"
+            case _:
+                return f"{word}{attempt}"
+
+    def know(self, conversation: v1.Conversation) -> None:
+        """Take note of how the conversation stands, but for its state."""
+        self.slug = conversation.slug
+        self.working_directory = conversation.working_directory
+        self.model = conversation.model.removeprefix("models/")
+        self.mode = enum_name(v1.Mode, conversation.mode)
+        self.used = conversation.context_usage.used_tokens
+        self.window = conversation.context_usage.usable_window_tokens
+        self.tokens = tokens_of(conversation.total_usage)
+
+    def _question(self, name: str, asked: Approval | None) -> None:
+        """Take note of a question, or of its answer. One that is known already keeps its place among the others."""
+        known = [approval.name for approval in self.approvals]
+        if asked is None:
+            self.approvals = [approval for approval in self.approvals if approval.name != name]
+        elif name in known:
+            self.approvals[known.index(name)] = asked
+        else:
+            self.approvals.append(asked)
+
+    def _state(self, state: v1.ConversationState, now: float) -> None:
+        self.state = state
+        running = state.tool_executing.current.tool_use_id
+        if running != self._tool:
+            self._tool, self._since = running, now
+        self.approvals = [Approval.from_proto(approval) for approval in state.awaiting_approval.pending]
+
+
+def _agents(waiting: v1.ConversationState.AwaitingSubAgents) -> str:
+    count = waiting.completed_count + len(waiting.pending)
+    done = f", {waiting.completed_count} done" if waiting.completed_count else ""
+    return f"{count} sub-agent{'' if count == 1 else 's'}{done}"
+
+
+def tokens_of(usage: v1.Usage) -> int:
+    """All tokens, in and out."""
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens

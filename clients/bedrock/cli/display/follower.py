@@ -1,0 +1,151 @@
+"""Looking at a conversation while it happens: what is said, what is asked, and what its sub-agents do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from bedrock import AsyncConversation, Event, v1
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.display.transcript import Transcript
+from bedrock.cli.display.undelivered import Fate, fates_of_snapshot
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width
+from bedrock.errors import BedrockError, NotFound
+
+RESULTS = v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS
+
+#: How long the ends of sub-agents are waited for once their parent goes on, in seconds.
+SETTLE_SECONDS = 1.0
+#: How long a sub-agent that is named but not there yet is given before it is looked for again, in seconds.
+BIRTH_SECONDS = 0.05
+
+
+class Onlooker:
+    """Shows one conversation and follows its sub-agents. Lives on one event loop."""
+
+    def __init__(
+        self,
+        agent: Callable[[str], AsyncConversation],
+        paint: Paint,
+        write: Write,
+        *,
+        live: bool = True,
+        width: Width | None = None,
+        refresh: Callable[[], None] = lambda: None,
+        hint: str = "",
+    ) -> None:
+        """Prepare; nothing is called yet.
+
+        Args:
+            agent: Gives the conversation of a sub-agent by its name.
+            paint: How to colour lines.
+            write: Prints a line.
+            live: Whether somebody sees text as it is written, and the tree of sub-agents.
+            width: Where to break lines as they stream in.
+            refresh: Called when something that is not printed may have changed.
+            hint: How a person sees what is left out of a long output.
+        """
+        self.view = ConversationView()
+        self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
+        self.refresh = refresh
+        self._agent = agent
+        self._paint = paint
+        self._width: Width = width or (lambda: 100)
+        self._asked: set[str] = set()
+        self._followed: list[asyncio.Task[None]] = []
+
+    async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        """Show events, and yield each after it was shown."""
+        try:
+            async for event in events:
+                if self._followed and _goes_on(event):
+                    await self._settled()
+                self._show(event, await self._fates(event))
+                self._follow_agents()
+                yield event
+        finally:
+            await self._leave()
+
+    def status(self) -> SafeText:
+        """The status line."""
+        return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
+
+    def agent_lines(self) -> list[SafeText]:
+        """The tree of sub-agents; empty unless they are waited for."""
+        return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
+
+    async def _fates(self, event: Event) -> list[Fate]:
+        """What a snapshot does not say: which of its messages were never delivered, and which runs cut short."""
+        if event.kind != "snapshot":
+            return []
+        snapshot = event.proto.snapshot
+        try:
+            return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
+        except BedrockError:  # the messages are worth more
+            return []
+
+    def _show(self, event: Event, fates: list[Fate]) -> None:
+        self.view.observe(event, time.monotonic())
+        self.transcript.show(event, fates)
+        for approval in self.view.approvals:  # also those that were open before somebody looked
+            if approval.name not in self._asked:
+                self._asked.add(approval.name)
+                self.transcript.ask(approval, self.view.working_directory)
+        self.refresh()
+
+    def _follow_agents(self) -> None:
+        for name in self.transcript.agents.follow():
+            self._followed.append(asyncio.create_task(self._follow_agent(name)))
+
+    async def _follow_agent(self, name: str) -> None:
+        """Follow one sub-agent to its end. It begins a moment after its parent tells of it."""
+        tree = self.transcript.agents
+        try:
+            while not tree.seen_to_the_end(name):
+                try:
+                    await self._read(name)
+                except NotFound:
+                    if name not in tree.at_work:  # it never began
+                        return
+                await asyncio.sleep(BIRTH_SECONDS)
+        except BedrockError:  # what its parent tells of it must do
+            pass
+        finally:
+            tree.unfollow(name)
+            self.transcript.tell_agents()
+
+    async def _read(self, name: str) -> None:
+        """Read what there is of a sub-agent, to its end if it has begun."""
+        events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
+        async with aclosing(events):
+            async for event in events:
+                self.transcript.agents.observe_agent(name, event, time.monotonic())
+                self.transcript.tell_agents()
+                self.refresh()
+
+    async def _settled(self) -> None:
+        """Let the ends of all sub-agents arrive, so that they are told before what follows from them."""
+        await asyncio.wait(self._followed, timeout=SETTLE_SECONDS)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        tasks, self._followed = self._followed, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _goes_on(event: Event) -> bool:
+    """Whether a parent that waited for sub-agents waits no more: what it goes on with is told first."""
+    message = event.message if event.kind == "message_added" else None
+    results = message is not None and (message.role == "tool" or message.proto.system_kind == RESULTS)
+    return results or event.kind in ("run_stopped", "deleted")
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock

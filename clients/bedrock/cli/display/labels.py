@@ -1,0 +1,68 @@
+"""What people are told instead of the words of the contract."""
+
+from __future__ import annotations
+
+from bedrock import ToolResult, v1
+from bedrock._shared.enum_names import enum_name
+
+#: What brings a conversation back, with {} for its slug, when its server has ended.
+AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
+
+#: Of a follow-up that was dropped.
+NOT_RUN = "discarded before it began"
+
+#: Of a cancel that the server could not store.
+UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
+
+#: Of a change of the mode, by what the server calls its notice.
+MODES = {
+    v1.SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: (
+        "The mode is now restricted: tools can read but not change anything, and have no network."
+    ),
+    v1.SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: (
+        "The mode is now unrestricted: tools may change files and run any command."
+    ),
+}
+
+
+def for_people(result: ToolResult) -> str:
+    """The output of a tool, without what it says is for the agent alone."""
+    addressed = str(result.display.get("for_agent", ""))
+    before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
+    return before.rstrip(" ") + after if found else result.output
+
+
+def interruption(detail: str) -> str:
+    """Why a run was interrupted."""
+    return {
+        "": "cancelled",
+        "restart": "interrupted by a restart of the server",
+        "not_run": NOT_RUN,
+        "round_cap": "stopped: as many requests to the model as one run may make",
+        "budget": "stopped: the budget is spent",
+        "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
+        "cancel_timeout": "cancelled; some sub-agents did not end in time",
+    }.get(detail, f"interrupted: {detail}")
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def ending(cycle: v1.RequestCycle) -> str:
+    """How a run ended, or that it is under way."""
+    if cycle.stop_reason == v1.STOP_REASON_INTERRUPTED:
+        return interruption(cycle.stop_detail)
+    reason = enum_name(v1.StopReason, cycle.stop_reason)
+    return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"
+
+
+def fate(name: str) -> str:
+    """What became of a message that had to wait."""
+    return {
+        "queued": "waits",
+        "returned": "not delivered",
+        "discarded": NOT_RUN,
+        "withdrawn": "taken back",
+    }.get(name, name)

@@ -1,0 +1,115 @@
+"""`bedrock watch` without a name: the active conversations as a table that follows them, or a line each time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from datetime import datetime
+
+from bedrock import Client, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli import stdio as streams
+from bedrock.cli.text.live_block import LiveBlock
+from bedrock.cli.text.output import print_json, print_line
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, cells, cut, cut_start
+from bedrock.cli.text.tables import as_plain, with_tilde
+from bedrock.messages import moment
+
+#: Lines of a terminal that are not the table's.
+MARGIN = 3
+#: Columns that a directory has at most.
+DIRECTORY_COLUMNS = 30
+
+
+def watch_list(client: Client, output: str) -> None:
+    """Follow the list until the stream ends."""
+    with closing(client.watch_conversations()) as entries:
+        if output == "stream-json":
+            for entry in entries:
+                print_json(as_plain(entry))
+        elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            _draw(entries)
+        else:
+            paint = Paint.for_stream(sys.stdout)
+            for entry in entries:
+                if line := _line(entry, paint):
+                    print_line(line)
+
+
+def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
+    """Keep a table up to date at the place where it stands. What existed already is shown at once, as a whole."""
+    table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
+    caught_up = False
+    for entry in entries:
+        streams.ensure_read(sys.stdout)
+        table.take(entry)
+        caught_up = caught_up or entry.HasField("caught_up")
+        if caught_up and not entry.HasField("heartbeat"):
+            size = shutil.get_terminal_size()
+            block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
+
+
+def _line(entry: v1.WatchConversationsResponse, paint: Paint) -> SafeText:
+    if entry.HasField("conversation_deleted"):
+        return paint.flat(entry.conversation_deleted) + "  deleted"
+    if not entry.HasField("conversation_changed"):
+        return SafeText()
+    changed = entry.conversation_changed
+    state = "archived" if changed.HasField("archive_time") else _state(changed)
+    titled = ("  ", paint.flat(changed.title)) if changed.title else ()
+    return paint.text(paint.flat(changed.slug), "  ", state, *titled)
+
+
+def _state(conversation: v1.Conversation) -> str:
+    return enum_name(v1.StateKind, conversation.state.kind).replace("_", " ")
+
+
+class Listing:
+    """The active conversations, the latest changed first."""
+
+    def __init__(self) -> None:
+        self._active: dict[str, v1.Conversation] = {}
+
+    def take(self, entry: v1.WatchConversationsResponse) -> None:
+        """Follow one entry of the stream."""
+        if entry.HasField("conversation_deleted"):
+            self._active.pop(entry.conversation_deleted, None)
+        elif entry.HasField("conversation_changed"):
+            changed = entry.conversation_changed
+            self._active.pop(changed.name, None)
+            if not changed.HasField("archive_time"):
+                self._active[changed.name] = changed
+
+    def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
+        """The table in so many columns and lines at most; the rest is counted."""
+        latest = sorted(self._active.values(), key=_changed, reverse=True)
+        if not latest:
+            return [paint.dim("No conversations. Start one: `bedrock chat`.")]
+        shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
+        rows = [("slug", "state", "mode", "context", "directory", "title"), *(_cells(each, paint) for each in shown)]
+        widths = [max(cells(row[column]) for row in rows) for column in range(5)]
+        lines = [paint.clean(cut(_row(row, widths), width)) for row in rows]
+        lines[0] = paint.dim(lines[0])
+        if len(shown) < len(latest):
+            lines.append(paint.dim(f"and {len(latest) - len(shown)} more"))
+        return lines
+
+
+def _changed(conversation: v1.Conversation) -> datetime:
+    return moment(conversation.update_time)
+
+
+def _cells(conversation: v1.Conversation, paint: Paint) -> tuple[str, ...]:
+    usage = conversation.context_usage
+    share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
+    directory = cut_start(paint.flat(with_tilde(conversation.working_directory)), DIRECTORY_COLUMNS)
+    mode = enum_name(v1.Mode, conversation.mode)
+    return paint.flat(conversation.slug), _state(conversation), mode, share, directory, paint.flat(conversation.title)
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join((*(cell + " " * (width - cells(cell)) for cell, width in zip(row, widths, strict=False)), row[-1]))

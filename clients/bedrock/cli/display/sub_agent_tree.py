@@ -1,0 +1,175 @@
+"""Sub-agents that were started together: what each is doing, and how it ended, as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal, cast
+
+from bedrock import Event, SubAgentStatus, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.display.conversation_view import ConversationView
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, cells, cut, one_line
+from bedrock.messages import moment
+from bedrock.types import ErrorKind, StateKind
+
+#: Columns of a task that are always shown, however narrow the terminal.
+LEAST_TASK = 12
+
+
+@dataclass(slots=True)
+class AgentView:
+    """The latest that is known of one sub-agent."""
+
+    status: SubAgentStatus
+    view: ConversationView = field(default_factory=ConversationView)
+    began: datetime | None = None
+    ended: datetime | None = None
+    followed: bool = False
+    """Whether somebody reads its own conversation, which tells more of its end than its parent does."""
+    seen_to_the_end: bool = False
+    told: bool = False
+    """Whether its end was told."""
+
+    def observe(self, event: Event, now: float) -> None:
+        """Take note of an event of its own conversation; `now` as in ConversationView."""
+        self.view.observe(event, now)
+        if event.conversation is not None:
+            self.began = moment(event.conversation.create_time)
+        outcome = cast("StateKind", "" if event.state is None else enum_name(v1.StateKind, event.state.kind))
+        if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows
+            self.seen_to_the_end = True
+            self.ended = moment(event.state.enter_time)
+            self._end(outcome, event.state)
+
+    def _end(self, outcome: Literal["completed", "failed"], state: v1.ConversationState) -> None:
+        """Take note of how it ended, unless its parent has told that."""
+        if not self.status.outcome:
+            self.status = replace(
+                self.status,
+                outcome=outcome,
+                result=state.completed.result or state.failed.partial_result,
+                error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, state.failed.error.kind)),
+                error_message=state.failed.error.message,
+            )
+
+    def reported(self, status: SubAgentStatus, at: datetime) -> None:
+        """Take note of how its parent says it ended."""
+        if not self.status.outcome:
+            self.status, self.ended = status, self.ended or at
+
+    @property
+    def to_tell(self) -> bool:
+        """Whether its end is known, as far as it is going to be, and was not told."""
+        return bool(self.status.outcome) and not self.told and (self.seen_to_the_end or not self.followed)
+
+    def figures(self, until: datetime) -> list[str]:
+        """How long it has been at work, and what it has used."""
+        seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
+        tokens = [self.view.tokens] if self.view.tokens else []
+        return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
+
+
+class AgentTree:
+    """Folded from the events of the parent and, where somebody follows them, of the sub-agents themselves."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        """Whether the parent waits for them."""
+        self._agents: dict[int, AgentView] = {}
+
+    def observe(self, event: Event) -> None:
+        """Take note of an event of the parent."""
+        if event.state is not None and event.kind != "conversation_updated":
+            waiting = self._waits(event, event.state)
+            if waiting and not self.waiting:
+                self._agents.clear()
+            self.waiting = waiting
+        for status in event.sub_agents:
+            agent = self._agents.setdefault(status.index, AgentView(replace(status, outcome="")))
+            if status.outcome:
+                agent.reported(status, event.time)
+
+    def _waits(self, event: Event, state: v1.ConversationState) -> bool:
+        """Whether the parent waits for sub-agents in a state: also while it cancels them, but not whatever else."""
+        if state.kind == v1.STATE_KIND_CANCELLING:
+            return self.waiting or bool(event.sub_agents)
+        return state.kind == v1.STATE_KIND_AWAITING_SUB_AGENTS
+
+    def observe_agent(self, name: str, event: Event, now: float) -> None:
+        """Take note of an event of one sub-agent's own conversation; `now` as in ConversationView."""
+        for agent in self._agents.values():
+            if agent.status.name == name:
+                agent.observe(event, now)
+
+    @property
+    def at_work(self) -> list[str]:
+        """The names of those whose end nobody has told of."""
+        return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
+
+    def follow(self) -> list[str]:
+        """Return the names of those at work whom nobody has followed yet; from now on somebody does."""
+        found = [
+            agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
+        ]
+        for agent in found:
+            agent.followed = True
+        return [agent.status.name for agent in found]
+
+    def unfollow(self, name: str) -> None:
+        """Nobody follows it any more: what its parent tells must do."""
+        for agent in self._agents.values():
+            if agent.status.name == name:
+                agent.followed = False
+
+    def seen_to_the_end(self, name: str) -> bool:
+        """Whether its own conversation has told its end."""
+        return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
+
+    def endings(self, paint: Paint) -> Iterator[SafeText]:
+        """Yield a line for each that ended and was not told of yet."""
+        for agent in self._in_order():
+            if agent.to_tell:
+                agent.told = True
+                yield _ending(agent, paint)
+
+    def roll(self, paint: Paint) -> Iterator[SafeText]:
+        """Yield a line for each that is at work, for somebody who comes later."""
+        for agent in self._in_order() if self.waiting else ():
+            if not agent.status.outcome:
+                task = one_line(agent.status.task, 100)
+                yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
+
+    def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[SafeText]:
+        """The tree while the parent waits: a line of at most `width` columns for each."""
+        if not self.waiting:
+            return []
+        agents = list(self._in_order())
+        return [
+            _painter(agent, paint)(_line(agent, "└" if agent is agents[-1] else "├", now, wall, width))
+            for agent in agents
+        ]
+
+    def _in_order(self) -> Iterator[AgentView]:
+        return (self._agents[index] for index in sorted(self._agents))
+
+
+def _line(agent: AgentView, branch: str, now: float, wall: datetime, width: int) -> str:
+    outcome = {"": agent.view.activity(now, wall), "completed": "done"}.get(agent.status.outcome, "failed")
+    details = " · ".join([outcome, *agent.figures(agent.ended or wall)])
+    mark = {"": "◦", "completed": "✓"}.get(agent.status.outcome, "✗")
+    room = max(LEAST_TASK, width - cells(f"{branch} {mark}  · {details}"))
+    return cut(f"{branch} {mark} {one_line(agent.status.task, room)} · {details}", width)
+
+
+def _ending(agent: AgentView, paint: Paint) -> SafeText:
+    done = agent.status.outcome == "completed"
+    figures = agent.figures(agent.ended) if agent.ended else []
+    line = " · ".join([f"  {'✓' if done else '✗'} {one_line(agent.status.task, 50)}", *figures])
+    return _painter(agent, paint)(line if done else f"{line}: {one_line(agent.status.error_message, 120)}")
+
+
+def _painter(agent: AgentView, paint: Paint) -> Callable[[str], SafeText]:
+    return {"": paint.dim, "completed": paint.good}.get(agent.status.outcome, paint.bad)

@@ -1,0 +1,132 @@
+"""What a tool did, as lines: its output as it is written, and how it ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from bedrock.cli.display.labels import counted, for_people
+from bedrock.cli.display.tool_calls import telling
+from bedrock.cli.text.diff import diff_lines, extent
+from bedrock.cli.text.line_wrap import LineFlow
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width
+from bedrock.messages import ToolCall, ToolResult
+
+#: Lines of a tool's output that are shown, the last ones: how it ended stands there.
+OUTPUT_LINES = 12
+#: How many outputs are kept whole, to be shown on request.
+KEPT = 20
+
+HOW_TO_SEE = "Ctrl-O or /output shows all"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A call and all that it printed."""
+
+    call: ToolCall | None
+    text: SafeText
+
+
+class ToolOutput:
+    """Shows what the tools of one conversation print, one tool after the other."""
+
+    def __init__(self, paint: Paint, write: Write, width: Width | None, hint: str = "") -> None:
+        """Prepare.
+
+        Args:
+            paint: How to colour lines.
+            write: Prints a line.
+            width: How long lines may be while they are being written; None: as long as they are.
+            hint: How somebody sees what is not shown.
+        """
+        self._paint = paint
+        self._write = write
+        self._width = None if width is None else lambda: max(width() - len("  │ "), 1)
+        self._hint = f" ({hint})" if hint else ""
+        self._kept: deque[Output] = deque(maxlen=KEPT)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._flow = LineFlow(self._width, self._paint.clean)
+        self._latest: deque[SafeText] = deque(maxlen=OUTPUT_LINES)
+        self._count = 0
+
+    def unfinished(self, room: int) -> list[SafeText]:
+        """The end of what the present tool has printed so far, in `room` lines at most."""
+        lines = [*self._latest, *self._flow.tail]
+        total = self._count + len(self._flow.tail)
+        return self._end(lines, total, room if total <= room else room - 1)
+
+    def feed(self, piece: str) -> None:
+        """Take what a tool has just written."""
+        lines = self._flow.feed(piece)
+        self._latest.extend(lines)
+        self._count += len(lines)
+
+    def result(self, result: ToolResult, call: ToolCall | None) -> None:
+        """Print how a call ended, and the end of its output."""
+        diff = result.display.get("diff")
+        text = self._with_streamed(self._paint.clean(for_people(result)))
+        self._kept.append(Output(call, text))
+        if isinstance(diff, str) and diff:
+            for line in diff_lines(diff, self._paint):
+                self._write(self._paint.text(self._paint.dim("  │"), " ", line))
+        elif self._flow.text or result.outcome != "denied":  # which was told, with the reason
+            self._whole(text)
+        self._begin()
+        tool = call.tool if call else "tool"
+        if result.outcome == "ok":
+            changed = f", {extent(diff)}" if isinstance(diff, str) and diff else ""
+            took = f", {result.seconds:.1f} s" if result.seconds else ""
+            self._write(self._paint.dim(f"  └ {tool}{changed}{took}"))
+        else:
+            self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
+
+    def beginning(self, text: str) -> None:
+        """Print the beginning of a text, which says most about it."""
+        lines = _lines(self._paint.clean(text))
+        for line in lines[:OUTPUT_LINES]:
+            self._write(self._paint.dim(f"  │ {line}"))
+        if len(lines) > OUTPUT_LINES:
+            self._write(self._paint.dim(f"  │ … {counted(len(lines) - OUTPUT_LINES, 'more line')}"))
+
+    def all(self, number: int, running: ToolCall | None) -> list[SafeText]:
+        """Return all that a call printed, as lines: 1 is the latest, which may still run. Empty if there is none."""
+        kept = [*self._kept, *([Output(running, self._paint.clean(self._flow.text))] if self._flow.text else [])]
+        if not 1 <= number <= len(kept):
+            return []
+        found = kept[-number]
+        paint, call = self._paint, found.call
+        first, *rest = paint.clean(telling(call, paint.clean)).lines() if call else [SafeText()]
+        return [
+            paint.text(paint.name(f"● {call.tool if call else 'tool'}"), " ", first),
+            *(paint.text("    ", line) for line in rest),
+            *(paint.dim(f"  │ {line}") for line in _lines(found.text)),
+        ]
+
+    def _whole(self, text: SafeText) -> None:
+        lines = _lines(text)
+        for line in self._end(lines, len(lines), OUTPUT_LINES):
+            self._write(line)
+
+    def _with_streamed(self, text: SafeText) -> SafeText:
+        """The output of a call that has ended, with what it had printed before where that was left out: of one that was
+        cancelled it is.
+        """
+        streamed = _lines(self._paint.clean(self._flow.text))
+        told = not streamed or streamed[-1] in _lines(text)
+        return text if told else self._paint.text(*(f"{line}\n" for line in streamed), text)
+
+    def _end(self, lines: list[SafeText], total: int, room: int) -> list[SafeText]:
+        """The last lines of `total`, below how many are not shown."""
+        shown = lines[-room:] if room > 0 else []
+        hidden = total - len(shown)
+        above = [f"  │ … {counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []
+        return [self._paint.dim(line) for line in (*above, *(f"  │ {line}" for line in shown))]
+
+
+def _lines(text: SafeText) -> list[SafeText]:
+    return SafeText(text.rstrip("\n")).lines() if text else []

@@ -1,0 +1,268 @@
+"""A conversation as lines for people: what was said, what ran, what was asked, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bedrock import Event, Message, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
+from bedrock.cli.display.images import described
+from bedrock.cli.display.labels import MODES, counted, interruption
+from bedrock.cli.display.sub_agent_tree import AgentTree
+from bedrock.cli.display.tool_calls import headline, telling
+from bedrock.cli.display.tool_output import OUTPUT_LINES, ToolOutput
+from bedrock.cli.display.undelivered import Fate, fate_line, with_fates
+from bedrock.cli.text.line_wrap import LineFlow, flow_of, folding
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width, one_line
+from bedrock.messages import Approval, ToolCall
+
+#: What a message of a person begins with.
+USER_MARK = "> "
+
+SUMMED_UP = "the conversation, summed up"
+GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
+
+_SUMMARIES = (v1.SYSTEM_MESSAGE_KIND_SUMMARY, v1.SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK)
+
+
+class Transcript:
+    """Prints events. With `live`, text appears as it is being written, else when it is complete.
+
+    What the agent says is rendered as Markdown if there are colours and a `width`; else it is printed as it is.
+    """
+
+    def __init__(
+        self,
+        paint: Paint,
+        write: Write,
+        *,
+        live: bool = False,
+        width: Width | None = None,
+        hint: str = "",
+    ) -> None:
+        """Prepare; `hint` says how a person sees what is left out of a long output."""
+        self._paint = paint
+        self._say = write
+        self._write = folding(write, width)
+        self._live = live
+        self._said = flow_of(paint, width)
+        self._thought = LineFlow(width, paint.clean)
+        self._output = ToolOutput(paint, self._write, width, hint)
+        self._hint = hint
+        self._calls: dict[str, ToolCall] = {}
+        self._approvals: dict[str, Approval] = {}
+        self._summing = False
+        """Whether a summary is being written, under a heading that is printed already."""
+        self.goes_on = False
+        """Whether the chat goes on by itself once the conversation is summed up."""
+        self.agents = AgentTree()
+
+    def unfinished(self, room: int) -> list[SafeText]:
+        """The end of what is still being written, in `room` lines at most."""
+        said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
+        return said[-room:] if said else self._output.unfinished(room)
+
+    def call_title(self, call: str) -> SafeText:
+        """A call that has not ended, by its id, in a few words."""
+        known = self._calls.get(call)
+        return call_title(known) if known else self._paint.clean(f"the tool call {call}")
+
+    def output(self, number: int) -> list[SafeText]:
+        """All that a tool printed, as lines: 1 is the latest one. Empty if there is none."""
+        running = next(iter(self._calls.values()), None)
+        return self._output.all(number, running)
+
+    def tell_agents(self) -> None:
+        """Print which sub-agents have ended, as far as that was not printed before."""
+        for line in self.agents.endings(self._paint):
+            self._write(line)
+
+    def history(self, messages: Iterable[Message], fates: Iterable[Fate]) -> None:
+        """Print stored messages, what became of those that waited, and which runs were cut short, each in its place."""
+        for entry in with_fates(messages, fates):
+            if isinstance(entry, Message):
+                self.message(entry)
+            else:
+                self._write(fate_line(entry, self._paint))
+
+    def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
+        """Print what an event is to a person; many are nothing. With a snapshot come the `fates` of its time."""
+        self.agents.observe(event)
+        if event.kind == "snapshot":
+            self._snapshot(event, fates)
+            return
+        self.tell_agents()
+        show = getattr(self, f"_show_{event.kind}", None)
+        if show is not None:
+            show(event)
+
+    def message(self, message: Message) -> None:
+        """Print a stored message."""
+        match message.role:
+            case "user":
+                self._write(SafeText())
+                said = "\n".join((*filter(None, [message.text]), *map(described, message.images)))
+                self._block(self._paint.bold(USER_MARK), said, self._paint.bold)
+            case "agent":
+                self._agent(message)
+            case "tool":
+                for result in message.tool_results:
+                    self._output.result(result, self._calls.pop(result.id, None))
+                for image in message.images:
+                    self._write(self._paint.dim(f"    {described(image)}"))
+            case "system" if not message.proto.meta:
+                self._system(message)
+            case "error":
+                self._block(self._paint.bad("✗ "), message.text, self._paint.bad)
+            case _:
+                pass
+
+    def ask(self, approval: Approval, working_directory: str) -> None:
+        """Print what is to be allowed."""
+        for line in question_lines(approval, working_directory, self._paint):
+            self._write(line)
+
+    def _agent(self, message: Message) -> None:
+        for line in self._thought.finish(message.reasoning if self._live else ""):
+            self._write(self._paint.dim(line))
+        for line in self._said.finish(message.text):
+            self._say(line)
+        for call in message.tool_calls:
+            self._calls[call.id] = call
+            clean = self._paint.clean
+            about = headline(call, clean) if "patches" in call.input else telling(call, clean)
+            first, *rest = clean(about).lines()
+            self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
+            for line in rest[: OUTPUT_LINES - 1]:
+                self._write(self._paint.text("    ", line))
+            if (hidden := len(rest) - OUTPUT_LINES + 1) > 0:
+                hint = f" ({self._hint})" if self._hint else ""
+                self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
+
+    def _system(self, message: Message) -> None:
+        """What the server told the agent."""
+        text, kind = message.text, message.proto.system_kind
+        if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
+            self._write(self._paint.dim("· what the sub-agents report"))
+            self._output.beginning(text)
+        elif kind in _SUMMARIES:
+            self._summary(text, of_another=message.sequence == 1)
+        else:
+            self._block(self._paint.dim("· "), MODES.get(kind, text), self._paint.dim)
+
+    def _summary(self, text: str, *, of_another: bool) -> None:
+        """The summary of a conversation that is full, in it or as the first message of the one that goes on."""
+        if not self._summing:
+            self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
+        for line in self._said.finish(text):
+            self._say(line)
+        if not (of_another or self.goes_on):
+            self._write(self._paint.careful(f"■ {GO_ON}"))
+
+    def _heading(self, text: str) -> None:
+        self._write(SafeText())
+        self._write(self._paint.bold(f"── {text} ──"))
+
+    def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
+        self.history(event.messages, fates)
+        self.tell_agents()
+        if not self._live:
+            for line in self.agents.roll(self._paint):
+                self._write(line)
+
+    def _show_message_added(self, event: Event) -> None:
+        if event.message is not None:
+            self.message(event.message)
+
+    def _show_state_changed(self, event: Event) -> None:
+        """A summary has its heading before it is written."""
+        summing = event.state is not None and event.state.kind == v1.STATE_KIND_AWAITING_CONTINUATION
+        if summing and not self._summing and self._live:
+            self._heading(SUMMED_UP)
+        self._summing = summing and self._live
+
+    def _show_text_delta(self, event: Event) -> None:
+        if self._live:
+            for line in self._thought.flush():
+                self._write(self._paint.dim(line))
+            for line in self._said.feed(event.text):
+                self._say(line)
+
+    def _show_reasoning_delta(self, event: Event) -> None:
+        if self._live:
+            for line in self._thought.feed(event.text):
+                self._write(self._paint.dim(line))
+
+    def _show_tool_output_delta(self, event: Event) -> None:
+        if self._live:
+            self._output.feed(event.text)
+
+    def _show_stream_discarded(self, event: Event) -> None:
+        shown = self._said.text or self._thought.text
+        for line in (*self._thought.finish(), *self._said.drop()):
+            self._write(self._paint.dim(line))
+        if shown:
+            self._write(self._paint.dim("· the unfinished text above was discarded"))
+
+    def _show_approval_changed(self, event: Event) -> None:
+        changed = event.proto.approval_changed
+        if event.approval is not None:
+            self._approvals[event.approval.name] = event.approval
+            return
+        several = len(self._approvals) > 1
+        asked = self._approvals.pop(changed.approval.name, None)
+        decision = {"approve": "approved", "deny": "denied"}.get(
+            enum_name(v1.ApprovalDecision, changed.decision), "withdrawn"
+        )
+        paint = self._paint.good if decision == "approved" else self._paint.careful
+        note = f": {changed.note}" if changed.note else ""
+        about = "" if asked is None else question_title(asked) if several else asked.tool
+        self._write(paint(f"  {decision} {about}".rstrip() + note))
+
+    def _show_queue_changed(self, event: Event) -> None:
+        if event.fate not in ("delivered", "discarded"):  # its message, and the end of its run, tell the rest
+            self._write(fate_line(event.proto.queue_changed, self._paint))
+
+    def _show_retrying(self, event: Event) -> None:
+        retrying = event.proto.retrying
+        seconds = max(0.0, (retrying.retry_time.ToNanoseconds() - event.proto.time.ToNanoseconds()) / 1e9)
+        why = one_line(retrying.error.message, 120)
+        self._write(
+            self._paint.careful(f"↻ attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s: {why}")
+        )
+
+    def _show_run_stopped(self, event: Event) -> None:
+        stop = event.stop
+        if stop is not None and stop.reason == "interrupted":
+            self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
+
+    def _show_context_warning(self, event: Event) -> None:
+        usage = event.proto.context_warning
+        if usage.usable_window_tokens:
+            share = 100 * usage.used_tokens / usage.usable_window_tokens
+            self._write(
+                self._paint.careful(
+                    f"· {share:.0f} % of the context is used; near its end the conversation is summed up"
+                )
+            )
+
+    def _show_tool_tree_reaped(self, event: Event) -> None:
+        reaped = event.proto.tool_tree_reaped
+        milliseconds = reaped.duration.ToMilliseconds()
+        if reaped.leaked:
+            self._write(self._paint.bad("· some processes could not be confirmed gone; see the log of the server"))
+        else:
+            count = len(reaped.pids)
+            self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {milliseconds} ms"))
+
+    def _show_deleted(self, event: Event) -> None:
+        self._write(self._paint.careful("■ the conversation was deleted"))
+
+    def _block(self, mark: SafeText, text: str, paint: Callable[[str], SafeText]) -> None:
+        first, *rest = self._paint.clean(text).lines()
+        self._write(mark + paint(first))
+        for line in rest:
+            self._write(self._paint.text("  ", paint(line)))

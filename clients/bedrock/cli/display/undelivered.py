@@ -1,0 +1,131 @@
+"""What stored messages do not tell: what became of those that had to wait, and which runs were cut short.
+
+Both are put among the messages, and told in a line for people.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from math import inf
+from typing import TypeAlias
+
+from bedrock import AsyncConversation, Conversation, Message, v1
+from bedrock._shared.enum_names import enum_name
+from bedrock.cli.display.labels import NOT_RUN, fate, interruption
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, one_line
+
+Fate: TypeAlias = v1.QueuedMessage | v1.RequestCycle
+"""Of a message that waits or waited, or of a run that was cut short."""
+
+_WAITS = v1.QueuedMessage.FATE_QUEUED
+_DELIVERED = v1.QueuedMessage.FATE_DELIVERED
+_DISCARDED = v1.QueuedMessage.FATE_DISCARDED
+
+
+def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
+    """Read what waits, what became of others since the first of some messages, and which runs were cut short."""
+    if not messages:
+        return []
+    entries = conversation.queue(include_settled=True, newest_first=True)
+    since = list(takewhile(lambda entry: _is_since(entry, messages[0]), entries))
+    fates: list[Fate] = [*reversed(since)]
+    runs = _runs(messages)
+    for cycle in conversation.cycles(view="rounds", newest_first=True):
+        if not runs:
+            break
+        fates += _cut_short(cycle, runs)
+    return fates
+
+
+async def fates_of_snapshot(conversation: AsyncConversation, snapshot: v1.Event.Snapshot) -> list[Fate]:
+    """What waited when a snapshot was taken, what had become of others since the first of its messages, and which of
+    their runs had been cut short.
+
+    What has happened since then is left out: the events that follow tell it.
+    """
+    if not snapshot.messages:
+        return []
+    first, until = Message(snapshot.messages[0]), snapshot.conversation.update_time.ToNanoseconds()
+    settled: list[Fate] = []
+    async for entry in conversation.queue(include_settled=True, newest_first=True):
+        if not _is_since(entry, first):
+            break
+        if entry.fate != _WAITS and entry.settle_time.ToNanoseconds() <= until:
+            settled.append(entry)
+    cut_short: list[Fate] = []
+    runs = _runs(map(Message, snapshot.messages))
+    async for cycle in conversation.cycles(view="rounds", newest_first=True):
+        if not runs:
+            break
+        cut_short += [run for run in _cut_short(cycle, runs) if run.end_time.ToNanoseconds() <= until]
+    return settled[::-1] + cut_short + [v1.QueuedMessage(message=message, fate=_WAITS) for message in snapshot.queue]
+
+
+def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
+    """Yield messages in their order, and between them the fates of those that were never delivered, and of runs.
+
+    A fate stands where it was decided: of a message that is in the history behind it; of what waits at the end.
+    """
+    dropped: dict[str, Fate] = {}
+    others: deque[Fate] = deque()
+    for entry in sorted(fates, key=_decided):
+        if isinstance(entry, v1.RequestCycle) or entry.fate not in (_DELIVERED, _DISCARDED):
+            others.append(entry)
+        elif entry.fate == _DISCARDED:
+            dropped[entry.message.name] = entry
+    for message in messages:
+        while others and _is_before(others[0], message):
+            yield others.popleft()
+        yield message
+        if message.name in dropped:
+            yield dropped[message.name]
+    yield from others
+
+
+def fate_line(entry: Fate, paint: Paint) -> SafeText:
+    """Say what became of a message that was not delivered, or that it waits, or how a run was cut short."""
+    if isinstance(entry, v1.RequestCycle):
+        return paint.careful(f"■ {interruption(entry.stop_detail)}")
+    match enum_name(v1.QueuedMessage.Fate, entry.fate):
+        case "discarded":
+            return paint.careful(f"■ {NOT_RUN}")
+        case "queued":
+            text = f"waits ({enum_name(v1.Delivery, entry.message.delivery).replace('_', '-')})"
+        case "returned":
+            text = f"was {fate('returned')}; send it again if it still matters"
+        case other:
+            text = f"was {fate(other)}"
+    return paint.dim(f"⋯ “{one_line(Message(entry.message).text, 60)}” {text}")
+
+
+def _is_since(entry: v1.QueuedMessage, first: Message) -> bool:
+    return entry.fate == _WAITS or entry.settle_time.ToNanoseconds() >= first.proto.create_time.ToNanoseconds()
+
+
+def _runs(messages: Iterable[Message]) -> set[str]:
+    return {message.proto.request_cycle for message in messages} - {""}
+
+
+def _cut_short(cycle: v1.RequestCycle, runs: set[str]) -> list[v1.RequestCycle]:
+    """The run, if it is one of `runs` and nothing else tells its end; from now on it is not looked for."""
+    told = cycle.stop_reason != v1.STOP_REASON_INTERRUPTED or cycle.stop_detail == "not_run"
+    wanted = cycle.name in runs
+    runs.discard(cycle.name)
+    return [cycle] if wanted and not told else []
+
+
+def _decided(entry: Fate) -> float:
+    """When it was decided, in nanoseconds; what waits comes last."""
+    if isinstance(entry, v1.RequestCycle):
+        return entry.end_time.ToNanoseconds()
+    return inf if entry.fate == _WAITS else entry.settle_time.ToNanoseconds()
+
+
+def _is_before(entry: Fate, message: Message) -> bool:
+    """Whether it was decided before a message was stored. The end of a run and the next run can be one moment."""
+    decided, stored = _decided(entry), message.proto.create_time.ToNanoseconds()
+    run = entry.name if isinstance(entry, v1.RequestCycle) else entry.message.request_cycle
+    return decided < stored or (decided == stored and run != message.proto.request_cycle)

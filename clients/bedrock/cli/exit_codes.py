@@ -1,0 +1,114 @@
+"""The exit codes of the program, and the errors that lead to them."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import click
+
+from bedrock.cli import stdio as streams
+from bedrock.cli.error_hints import what_happened, what_to_do
+from bedrock.cli.text.line_wrap import folding
+from bedrock.cli.text.output import print_line
+from bedrock.cli.text.style import Paint, columns
+from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
+
+OK = 0
+#: The run ended in an error, or the command failed.
+FAILED = 1
+#: The command line, or something that the server says about an argument, is wrong.
+USAGE = 2
+#: The run waits for a person.
+NEEDS_APPROVAL = 3
+#: No server can be reached.
+UNREACHABLE = 4
+#: Cancelled, by Ctrl-C or by somebody else.
+CANCELLED = 130
+#: Whoever read the output has gone; the same as of a program that SIGPIPE ends.
+CLOSED_PIPE = 141
+
+START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`."
+SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https://."
+TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
+
+
+def way_to_a_server(message: str) -> str:
+    """What to do where none could be reached; how that failed is known from the error's message only."""
+    if "TLS handshake" in message:
+        return TRUST
+    return SPEAK_TLS if message.endswith("Socket closed") else START_A_SERVER
+
+
+class Failure(Exception):
+    """An error that ends the program with a text, what to do next, and an exit code."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+    @classmethod
+    def of(cls, error: BedrockError) -> Failure:
+        """Make the failure that a client's error means for somebody at a terminal."""
+        message, hint = what_happened(error), what_to_do(error)
+        for field, description in error.fields.items():
+            if description not in message:
+                message += f"\n  {field}: {description}"
+        if isinstance(error, Unavailable):
+            return cls(message, hint if error.reason else way_to_a_server(message), UNREACHABLE)
+        if isinstance(error, ApprovalNeeded):
+            return cls(message, hint, NEEDS_APPROVAL)
+        return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
+
+    def show(self) -> None:
+        """Print the error and what to do next to standard error."""
+        tell(f"error: {self.message}")
+        if self.hint:
+            tell(self.hint)
+
+
+def tell(text: str) -> None:
+    """Print something to standard error that is no answer: safe to print, and broken at words at a terminal."""
+    say = folding(partial(print_line, err=True), columns(sys.stderr))
+    for line in Paint.for_stream(sys.stderr).clean(text).lines():
+        say(line)
+
+
+@contextmanager
+def told() -> Generator[None]:
+    """Turn the errors of the block into a text on standard error and the exit code of the program."""
+    try:
+        yield
+    except BrokenPipeError:
+        exit_code = CLOSED_PIPE
+    except KeyboardInterrupt:
+        exit_code = CANCELLED
+    except (Failure, BedrockError, OSError, UnicodeEncodeError) as error:
+        ended = _failure(error)
+        with suppress(OSError):
+            ended.show()
+        exit_code = ended.exit_code
+    else:
+        return
+    streams.give_up()
+    raise click.exceptions.Exit(exit_code)
+
+
+def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError) -> Failure:
+    """What an error means for somebody at a terminal."""
+    match error:
+        case Failure():
+            return error
+        case BedrockError():
+            return Failure.of(error)
+        case OSError(errno=errno.EBADF):
+            return Failure("standard output is closed")
+        case OSError():
+            return Failure(": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error))
+        case _:
+            return Failure("what is to be sent is no UTF-8 text", "Look at the command line.", USAGE)

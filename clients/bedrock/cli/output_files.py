@@ -1,0 +1,57 @@
+"""Files that a command writes: whole or not at all, and never over another one unless that is wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from bedrock.cli import exit_codes as exits
+
+
+def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
+    """Write a file beside its place and put it there once it is complete.
+
+    What is a device or a pipe has nothing to lose and is written to. The first piece is asked for before anything is
+    touched.
+
+    Args:
+        path: Where to.
+        pieces: What it is to hold.
+        force: Whether to replace a file that is there already.
+        follow_link: Whether to write where a link leads to; else the link counts as what is there.
+
+    Raises:
+        Failure: A file is there already, or it cannot be written. Nothing has changed then.
+    """
+    pieces = iter(pieces)
+    first = next(pieces, b"")
+    place = Path(os.path.realpath(path)) if follow_link else path
+    exists = place.exists if follow_link else lambda: os.path.lexists(place)
+    try:
+        if path.exists() and not path.is_file() and (follow_link or not path.is_symlink()):
+            _write(path, "wb", first, pieces)
+            return
+        beside = place.with_name(f".bedrock-{os.getpid()}.part")
+        try:
+            _refuse(path, exists() and not force)
+            _write(beside, "xb", first, pieces)
+            _refuse(path, exists() and not force)  # writing took a while
+            beside.replace(place)
+        finally:
+            with suppress(OSError):
+                beside.unlink()
+    except OSError as error:
+        raise exits.Failure(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
+
+
+def _write(path: Path, mode: str, first: bytes, pieces: Iterable[bytes]) -> None:
+    with path.open(mode) as file:
+        file.write(first)
+        file.writelines(pieces)
+
+
+def _refuse(path: Path, exists: bool) -> None:
+    if exists:
+        raise exits.Failure(f"{path} exists already", "--force overwrites it.", exits.USAGE)

@@ -1,0 +1,152 @@
+"""A server of one's own: started when none answers, and gone when its owner is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import IO, Self
+
+from bedrock import Client
+from bedrock._shared.settings import nobody_listens, resolve
+from bedrock.cli import exit_codes as exits
+from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
+
+#: Seconds in which a server must be ready.
+START_SECONDS = 60.0
+#: Seconds in which it must end when it is told to; then it is killed.
+STOP_SECONDS = 20.0
+#: How long its runs may go on then, in seconds.
+DRAIN_SECONDS = 1
+
+_READY = re.compile(rb"\bready on (\S+)")
+
+
+def server_answers(address: str | None) -> bool:
+    """Tell whether a Bedrock server answers there, even if only to say that the token is wrong.
+
+    Raises:
+        Misconfigured: The address, or what is in the data directory, cannot be used.
+        ServerUnreachable: One has the data directory, so that another one could not start on it.
+    """
+    try:
+        target = resolve(address).target
+        if not _accepts_connections(target):
+            if not address and isinstance(nobody := nobody_listens(target), ServerUnreachable):
+                raise nobody
+            return False
+        with Client(address, timeout=3.0) as client:
+            client.server_info()
+    except (Unauthenticated, PermissionDenied):
+        return True
+    except (Misconfigured, ServerUnreachable):
+        raise
+    except BedrockError:
+        return False
+    return True
+
+
+class SpawnedServer:
+    """A server as a child process. It ends with the context, and by itself if this process dies: its standard input
+    is a pipe from here, and its end tells it to stop.
+    """
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Where it listens, once it is ready."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while it runs."""
+        return None if self._child is None else self._child.pid
+
+    def stop(self) -> None:
+        """Tell the server to stop and wait until it is gone. Safe to call again."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _start(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by stop
+        command = [sys.executable, "-P", "-m", "server", "--until-eof"]  # -P: not a `server` that lies around here
+        command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
+        if not os.environ.get("BEDROCK_LISTEN"):
+            command += ["--listen", "none"]  # but for the socket of its data directory
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for the chat
+        )
+        self.address = self._wait_until_ready(self._child)
+
+    def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> str:
+        assert child.stdout is not None  # noqa: S101 -- it was asked for
+        said, deadline = b"", time.monotonic() + START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while (left := deadline - time.monotonic()) > 0:
+                if not selector.select(left):
+                    break
+                piece = os.read(child.stdout.fileno(), 4096)
+                said += piece
+                if found := _READY.search(said):
+                    return found.group(1).decode()
+                if not piece:
+                    child.wait(STOP_SECONDS)
+                    break
+        raise exits.Failure(f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE)
+
+    def _last_words(self) -> str:
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        if any("No module named server" in line for line in lines):
+            return "it is not installed here; from a checkout: `pip install ./clients .`"
+        return lines[-1] if lines else "it said nothing"
+
+
+def _accepts_connections(target: str) -> bool:
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as unix:
+                unix.connect(target.removeprefix("unix:").removeprefix("//"))
+            return True
+        host, _, port = target.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=3):
+            return True
+    except (OSError, ValueError):
+        return False

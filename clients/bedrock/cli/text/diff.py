@@ -1,0 +1,36 @@
+"""A change of a file as a diff with colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint
+
+#: Lines of a diff that are shown.
+DIFF_LINES = 40
+
+_HEAD = ("--- ", "+++ ")
+
+
+def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
+    """Yield the lines of a unified diff but for its head, which says only what is known; a long one is cut."""
+    lines = diff.rstrip("\n").split("\n")
+    body = lines[2:] if len(lines) > 1 and lines[0].startswith(_HEAD[0]) and lines[1].startswith(_HEAD[1]) else lines
+    for line in body[:DIFF_LINES]:
+        yield changed_line(paint.clean(line).replace("\n", " "), paint)
+    if len(body) > DIFF_LINES:
+        yield paint.dim(f"… {len(body) - DIFF_LINES} more lines")
+
+
+def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | None = None) -> SafeText:
+    """Colour one line by what its first character says of it; one that is as it was by `unmarked`, or dim."""
+    painters: dict[str, Callable[[str], SafeText]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
+    return painters.get(line[:1], unmarked or paint.dim)(line.expandtabs(4))
+
+
+def extent(diff: str) -> str:
+    """How many lines a diff adds and takes away."""
+    body = [line for line in diff.split("\n") if not line.startswith(_HEAD)]
+    added, gone = (sum(line.startswith(sign) for line in body) for sign in "+-")
+    return f"+{added} -{gone}"

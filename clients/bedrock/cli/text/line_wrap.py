@@ -1,0 +1,130 @@
+"""Text that arrives in pieces, as lines that are safe to print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bedrock.cli.text.output import Write
+from bedrock.cli.text.safe_text import SafeText, for_terminal
+from bedrock.cli.text.style import Paint, Width, cells, fitting
+
+
+class Flow(Protocol):
+    """What becomes of a text while it is being written."""
+
+    text: str
+    """All that has arrived."""
+
+    @property
+    def tail(self) -> list[SafeText]:
+        """What is not complete yet, as lines."""
+        ...
+
+    def feed(self, piece: str) -> list[SafeText]:
+        """Take a piece of text and return the lines that it completes."""
+        ...
+
+    def finish(self, text: str | None = None) -> list[SafeText]:
+        """Return the rest and begin anew.
+
+        Args:
+            text: What the whole text turned out to be. If the pieces were not its beginning, all of it is returned.
+        """
+        ...
+
+    def drop(self) -> list[SafeText]:
+        """Return the rest as it was written, since it does not count, and begin anew."""
+        ...
+
+
+class LineFlow:
+    """A Flow that leaves text as it is and breaks it into lines."""
+
+    def __init__(self, width: Width | None = None, clean: Callable[[str], SafeText] = for_terminal) -> None:
+        """Break lines at blanks to keep them within `width`; only at line ends if None. `clean` makes them safe."""
+        self._width = width
+        self._clean = clean
+        self._tail = ""
+        self.text = ""
+
+    @property
+    def tail(self) -> list[SafeText]:
+        """The beginning of a line that is not complete."""
+        return self._cleaned([self._tail]) if self._tail else []
+
+    def feed(self, piece: str) -> list[SafeText]:
+        """Take a piece of text and return the lines that it completes."""
+        self.text += piece
+        *complete, self._tail = (self._tail + piece).split("\n")
+        lines: list[str] = []
+        for line in complete:
+            lines.extend(self._wrap(line))
+        *full, self._tail = self._wrap(self._tail)
+        return self._cleaned([*lines, *full])
+
+    def flush(self) -> list[SafeText]:
+        """Return the tail as a line, because something else is going to be printed. The text goes on."""
+        tail, self._tail = self.tail, ""
+        return tail
+
+    def finish(self, text: str | None = None) -> list[SafeText]:
+        """Return the rest and begin anew; see Flow."""
+        lines: list[SafeText] = []
+        if text is not None and text != self.text:
+            if text.startswith(self.text):
+                lines = self.feed(text[len(self.text) :])
+            else:
+                self._tail = ""
+                lines = self.feed(text)
+        lines += self.flush()
+        self.text = ""
+        return lines
+
+    def drop(self) -> list[SafeText]:
+        """Return the rest, since it does not count, and begin anew."""
+        return self.finish()
+
+    def _wrap(self, line: str) -> list[str]:
+        if self._width is None:
+            return [line]
+        lines, width = [], self._width()
+        while cells(line) > width:
+            full = max(1, fitting(line, width))
+            at = line.rfind(" ", 1, full + 1)
+            lines.append(line[:at] if at > 0 else line[:full])
+            line = line[at + 1 :] if at > 0 else line[full:]
+        return [*lines, line]
+
+    def _cleaned(self, lines: list[str]) -> list[SafeText]:
+        return [part for line in lines for part in self._clean(line.removesuffix("\r")).lines()]
+
+
+def flow_of(paint: Paint, width: Width | None) -> Flow:
+    """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
+    if not paint.enabled or width is None:
+        return LineFlow(width, paint.clean)
+    from bedrock.cli.text.markdown_stream import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
+
+    return MarkdownFlow(paint, width)
+
+
+class Say(Protocol):
+    """Prints a line. Where it is too long and goes on, it is set in by `indent`, or like its text."""
+
+    def __call__(self, line: SafeText, *, indent: int | None = None) -> None: ...
+
+
+def folding(write: Write, width: Width | None) -> Say:
+    """Return what prints a line so that it goes on, set in, where it is too long; as it is if `width` is None."""
+
+    def fold(line: SafeText, *, indent: int | None = None) -> None:
+        if width is None or cells(line.expandtabs()) <= (room := width()):
+            write(line)
+            return
+        from bedrock.cli.text.markdown_blocks import folded  # noqa: PLC0415 -- loads nearly all of rich
+
+        for piece in folded(line, room, indent):
+            write(piece)
+
+    return fold

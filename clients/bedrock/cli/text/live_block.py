@@ -1,0 +1,44 @@
+"""A block of lines at the bottom of a terminal that is drawn again and again while others are printed above it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+from bedrock.cli.text.resize import reflows, rows_taken
+from bedrock.cli.text.safe_text import SafeText, without_colours
+from bedrock.cli.text.style import cells
+
+
+class LiveBlock:
+    """Draws with the two oldest tricks: cursor up, clear to the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._reflow = reflows()
+        self._lines: Sequence[SafeText] = ()
+        self._columns = 0
+        """Of the terminal when the block was drawn."""
+
+    def write(self, line: SafeText) -> None:
+        """Print a line above the block."""
+        self._draw(self._lines, above=line + "\n")
+
+    def show(self, lines: Sequence[SafeText]) -> None:
+        """Have the block show these lines."""
+        if list(lines) != list(self._lines):
+            self._draw(lines)
+
+    def _draw(self, lines: Sequence[SafeText], above: SafeText | None = None) -> None:
+        rows = self._rows()
+        erase = f"\x1b[{rows}A\r\x1b[J" if rows else ""
+        self._stream.write(SafeText("".join([erase, above or "", *(f"{line}\n" for line in lines)])))
+        self._stream.flush()
+        self._lines = tuple(lines)
+        self._columns = shutil.get_terminal_size().columns
+
+    def _rows(self) -> int:
+        """How many rows the block takes now: a terminal that has become narrower may have made more of them."""
+        columns = shutil.get_terminal_size().columns if self._reflow else self._columns
+        return rows_taken((cells(without_colours(line)) for line in self._lines), columns)

@@ -1,0 +1,104 @@
+"""Tables for people, and the same as JSON for programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from bedrock.cli.text import output
+from bedrock.cli.text.output import print_line
+from bedrock.cli.text.safe_text import SafeText, for_terminal
+from bedrock.cli.text.style import Paint, cells, columns, cut, cut_start
+
+JSON_OPTION = click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
+)
+
+#: What is left of a column when a terminal is too narrow for all; never of the first one, which holds names.
+LEAST = 8
+_GAP = "  "
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "") -> None:
+    """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
+
+    The first column is what other commands want to be told, and is never cut. The column with the head `paths` has
+    directories: at a terminal the home directory is shown as ~, and the beginning of what is too long is left out.
+    """
+    room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
+    if room is None:
+        for row in rows:
+            print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
+        return
+    at = head.index(paths) if paths else None
+    first, *rest = fitted([head, *rows], room(), at)
+    print_line(paint.bold(first))
+    for line in rest:
+        print_line(line)
+
+
+def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
+    """Lay out rows in columns, of which the one numbered `paths` has directories. Where they need more than `room`, the
+    widest ones but the first give way, down to LEAST each; if that is not enough, lines are longer than `room`.
+    """
+    flattened = [
+        [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
+        for row in rows
+    ]
+    first, *others = (max(map(cells, column)) for column in zip(*flattened, strict=True))
+    widths = [first, *_narrowed(others, room - first - len(_GAP) * len(others))]
+    cutting = [cut_start if at == paths else cut for at in range(len(widths))]
+    return [for_terminal(_GAP.join(map(_padded, row, widths, cutting)).rstrip()) for row in flattened]
+
+
+def with_tilde(path: str) -> str:
+    """A path, with ~ for the home directory of this machine's user."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
+
+
+def _padded(cell: str, width: int, cutting: Callable[[str, int], str]) -> str:
+    cell = cutting(cell, width)
+    return cell + " " * (width - cells(cell))
+
+
+def _narrowed(widths: list[int], room: int) -> list[int]:
+    while (excess := sum(widths) - room) > 0 and max(widths) > LEAST:
+        widest = max(widths)
+        others = [width for width in widths if width < widest]
+        level = max(widest - -(-excess // widths.count(widest)), LEAST, *others)
+        widths = [min(width, level) for width in widths]
+    return widths
+
+
+def print_messages(value: Message | Sequence[Message]) -> None:
+    """Print messages of the contract as JSON, with the field names of the contract."""
+    output.print_json(as_plain(value), indent=2)
+
+
+def as_plain(value: Message | Sequence[Message]) -> Any:
+    """Turn messages of the contract into lists and dictionaries."""
+    if isinstance(value, Message):
+        return json_format.MessageToDict(value, preserving_proto_field_name=True)
+    return [as_plain(item) for item in value]
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """How long ago something was, in its largest unit."""
+    return lasted(then, now)
+
+
+def lasted(begin: datetime, end: datetime) -> str:
+    """How long something took, in its largest unit."""
+    seconds = max(0, int((end - begin).total_seconds()))
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,265 @@
+"""Exceptions as google.rpc.Status: the code, the reason, and what belongs to it. Nothing from inside gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2 as details
+from google.rpc.status_pb2 import Status
+
+from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
+from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
+from actors.ports import ImagesUnavailable, RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
+from actors.ports.resources import lacking
+
+log = logging.getLogger(__name__)
+
+DOMAIN = "bedrock"
+MAX_MESSAGE_CHARS = 500
+"""A status travels in trailers, of which clients take 8 KiB."""
+MAX_VIOLATIONS = 8
+MAX_VIOLATION_CHARS = 200
+RETRY_SECONDS = 1
+
+_Code = grpc.StatusCode
+
+CODES: dict[Reason, grpc.StatusCode] = {
+    Reason.AGENT_BUSY: _Code.FAILED_PRECONDITION,
+    Reason.CANCELLING: _Code.FAILED_PRECONDITION,
+    Reason.AWAITING_APPROVAL: _Code.FAILED_PRECONDITION,
+    Reason.NOT_AWAITING_APPROVAL: _Code.FAILED_PRECONDITION,
+    Reason.UNKNOWN_OR_DECIDED: _Code.ABORTED,
+    Reason.CONTINUATION_IN_PROGRESS: _Code.FAILED_PRECONDITION,
+    Reason.CONTEXT_EXHAUSTED: _Code.FAILED_PRECONDITION,
+    Reason.TERMINAL: _Code.FAILED_PRECONDITION,
+    Reason.SUB_AGENT: _Code.FAILED_PRECONDITION,
+    Reason.NOT_SUB_AGENT: _Code.FAILED_PRECONDITION,
+    Reason.ALREADY_STARTED: _Code.FAILED_PRECONDITION,
+    Reason.ARCHIVED: _Code.FAILED_PRECONDITION,
+    Reason.RUN_OVER: _Code.ABORTED,
+    Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
+    Reason.REQUEST_ID_REUSED: _Code.ALREADY_EXISTS,
+    Reason.SLUG_TAKEN: _Code.ALREADY_EXISTS,
+    Reason.MODEL_UNAVAILABLE: _Code.INVALID_ARGUMENT,
+    Reason.MODE_UNAVAILABLE: _Code.FAILED_PRECONDITION,
+    Reason.WORKING_DIRECTORY_INVALID: _Code.INVALID_ARGUMENT,
+    Reason.IMAGE_INVALID: _Code.INVALID_ARGUMENT,
+    Reason.REVISION_TOO_OLD: _Code.OUT_OF_RANGE,
+    Reason.TOO_MANY_STREAMS: _Code.RESOURCE_EXHAUSTED,
+    Reason.BUDGET_REACHED: _Code.FAILED_PRECONDITION,
+    Reason.STORE_UNAVAILABLE: _Code.UNAVAILABLE,
+    Reason.SHUTTING_DOWN: _Code.UNAVAILABLE,
+    Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
+    Reason.NOT_EXHAUSTED: _Code.FAILED_PRECONDITION,
+    Reason.SERVER_EXHAUSTED: _Code.RESOURCE_EXHAUSTED,
+}
+
+FIELDS = {
+    Reason.MODEL_UNAVAILABLE: "model",
+    Reason.WORKING_DIRECTORY_INVALID: "working_directory",
+    Reason.IMAGE_INVALID: "images",
+}
+"""The field that is wrong, for the reasons that are INVALID_ARGUMENT."""
+
+
+class Malformed(Exception):
+    """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
+
+    reason = "INVALID_ARGUMENT"
+
+    def __init__(self, *violations: tuple[str, str]) -> None:
+        super().__init__("; ".join(f"{field}: {text}" if field else text for field, text in violations))
+        self.violations = violations
+
+
+class Missing(Exception):
+    """There is nothing of this name, or it belongs to somebody else."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} does not exist")
+        self.name = name
+
+
+class Within(Exception):
+    """A refusal of something inside a field of the request."""
+
+    def __init__(self, field: str, refusal: Rejected | Invalid) -> None:
+        super().__init__(str(refusal))
+        self.field = field
+        self.refusal = refusal
+
+
+class ImageRefused(Malformed):
+    """An image of a message cannot be used; `text` goes on where "the image" begins."""
+
+    reason = Reason.IMAGE_INVALID.value
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__((f"images[{index}]", f"the image {text}"))
+
+
+class Unauthenticated(Exception):
+    """The call brought no token, or an unknown one."""
+
+    def __init__(self) -> None:
+        super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
+
+
+class Unanswered(Exception):
+    """The actor did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
+
+
+class Stalled(Exception):
+    """A reader took nothing for too long."""
+
+    def __init__(
+        self, text: str = "this watcher read nothing for too long; resume after the last revision seen"
+    ) -> None:
+        super().__init__(text)
+
+
+class Lost(Exception):
+    """A response could not be sent: as a rule nobody is there any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection was lost; resume after the last revision seen")
+
+
+def status_of(error: BaseException) -> Status:
+    """What a client is told about `error`. Logs what it is not told."""
+    match error:
+        case Rejected(reason=reason):
+            return _refusal(reason, str(error))
+        case Within(field=field, refusal=Rejected(reason=reason)):
+            return _refusal(reason, str(error), f"{field}.")
+        case Within(field=field, refusal=Invalid(field=inner)):
+            return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
+        case Malformed(violations=violations, reason=reason):
+            return _malformed(violations, str(error), reason)
+        case Invalid(field=field):
+            return _malformed(((field, str(error)),), f"{field}: {error}")
+        case Missing(name=name):
+            return _missing(name, str(error))
+        case NotFound():
+            return _missing("", str(error) or "there is no such conversation")
+        case RevisionTooOld(oldest=oldest):
+            metadata = {"oldest_revision": str(oldest)}
+            return make(
+                CODES[Reason.REVISION_TOO_OLD],
+                REFUSAL_TEXTS[Reason.REVISION_TOO_OLD],
+                Reason.REVISION_TOO_OLD.value,
+                metadata,
+            )
+        case SlugTaken():
+            return _refusal(Reason.SLUG_TAKEN, "")
+        case StoreDamaged() | StoreUnusable():
+            log.error("what is stored is damaged", exc_info=error)
+            text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
+            return make(_Code.DATA_LOSS, text, "DATA_LOSS")
+        case StoreError():
+            return _store_failed(error)
+        case _:
+            return _plain(error)
+
+
+_PLAIN: dict[type[BaseException], grpc.StatusCode] = {
+    Unauthenticated: _Code.UNAUTHENTICATED,
+    Stalled: _Code.ABORTED,
+    Lost: _Code.UNAVAILABLE,
+    EtagMismatch: _Code.ABORTED,
+    Expired: _Code.DEADLINE_EXCEEDED,
+    Unanswered: _Code.DEADLINE_EXCEEDED,
+    ImagesUnavailable: _Code.UNAVAILABLE,
+    CancelledError: _Code.CANCELLED,
+    asyncio.CancelledError: _Code.CANCELLED,
+}
+
+_TEXTS: dict[type[BaseException], str] = {
+    EtagMismatch: "the conversation has changed since it was read: read it again",
+    Expired: "the deadline passed before the call was carried out; nothing was changed",
+    CancelledError: "cancelled",
+}
+
+
+def _plain(error: BaseException) -> Status:
+    """Errors that are no refusals: their reason is the name of their code."""
+    code = _PLAIN.get(type(error))
+    if code is None and (lacked := lacking(error)):
+        return _exhausted(lacked)
+    if code is None:
+        return _internal(error)
+    text = str(error) or _TEXTS.get(type(error), code.name)
+    return make(code, text, code.name)
+
+
+def _store_failed(error: StoreError) -> Status:
+    if text := lacking(error):
+        return _exhausted(text)
+    log.error("the store failed: %s", type(error).__name__, exc_info=error)
+    return _refusal(Reason.STORE_UNAVAILABLE, "")
+
+
+def _exhausted(text: str) -> Status:
+    """This process has run out of something, as `text` says."""
+    log.warning("a call was refused: %s", text)
+    return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
+
+
+def _internal(error: BaseException) -> Status:
+    """A fault: the client gets a number, the log gets the rest."""
+    number = secrets.token_hex(4)
+    log.error("fault %s", number, exc_info=error)
+    return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
+
+
+def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
+    text = text or str(Rejected(reason))
+    more: list[Message] = []
+    if reason in FIELDS:
+        more.append(_bad_request(((prefix + FIELDS[reason], text),)))
+    if reason in (Reason.STORE_UNAVAILABLE, Reason.SERVER_EXHAUSTED):
+        more.append(details.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
+    return make(CODES[reason], text, reason.value, None, *more)
+
+
+def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = Malformed.reason) -> Status:
+    return make(_Code.INVALID_ARGUMENT, text, reason, None, _bad_request(violations))
+
+
+def _missing(name: str, text: str) -> Status:
+    resource = details.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
+    return make(_Code.NOT_FOUND, text, "NOT_FOUND", None, resource)
+
+
+def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
+    found = violations[:MAX_VIOLATIONS]
+    return details.BadRequest(
+        field_violations=[
+            details.BadRequest.FieldViolation(field=field, description=text[:MAX_VIOLATION_CHARS])
+            for field, text in found
+        ]
+    )
+
+
+def make(
+    code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
+) -> Status:
+    """A status with an ErrorInfo and whatever else belongs to it."""
+    number: int = code.value[0]
+    status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
+    for detail in (details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {}), *more):
+        packed = Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status

@@ -1,0 +1,64 @@
+"""Pages: opaque tokens, and sizes bounded in items and in bytes (AIP-158)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from server.contract.errors import Malformed
+
+Position = TypeVar("Position", bound=msgspec.Struct)
+
+_CHECK = 8
+
+
+def size_of(wanted: int, bounds: tuple[int, int]) -> int:
+    """How many items a page has at most, given what the client wants and (default, greatest)."""
+    default, greatest = bounds
+    return min(wanted or default, greatest)
+
+
+def token_of(position: msgspec.Struct, *listing: object) -> str:
+    """A token for the page that begins at `position` of this very listing."""
+    body = msgspec.json.encode(position)
+    return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
+
+
+def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
+    """The position in a token, None for an empty one. Raises Malformed for one that was not made for this listing."""
+    if not token:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(token.encode("ascii"))
+        seal, body = raw[:_CHECK], raw[_CHECK:]
+        if seal == _seal(body, listing):
+            return msgspec.json.decode(body, type=kind)
+    except (ValueError, msgspec.DecodeError):
+        pass
+    raise Malformed(("page_token", "is not one that this server made for the same request"))
+
+
+def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
+    """Ties a token to its listing; not a secret, since a token opens nothing that its owner may not see."""
+    return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
+
+
+class Page:
+    """Counts what goes into a page."""
+
+    def __init__(self, items: int, limit_bytes: int) -> None:
+        self._items = items
+        self._bytes = limit_bytes
+        self._empty = True
+
+    def take(self, size: int) -> bool:
+        """Count an item of `size` bytes in; False if it does not fit any more. The first one always does."""
+        if self._items <= 0 or (size > self._bytes and not self._empty):
+            return False
+        self._items -= 1
+        self._bytes -= size
+        self._empty = False
+        return True

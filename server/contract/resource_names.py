@@ -1,0 +1,68 @@
+"""Resource names: what the contract calls things, and what the actors do."""
+
+from __future__ import annotations
+
+import re
+
+from server.contract.limits import MAX_NAME_CHARS
+
+_SEGMENT = r"[A-Za-z0-9_.~:@+-]{1,128}"
+_CONVERSATION = re.compile(rf"conversations/({_SEGMENT})")
+_CHILD = {
+    kind: re.compile(rf"conversations/({_SEGMENT})/{kind}/([^\x00-\x1f\x7f]{{1,256}})")
+    for kind in ("messages", "approvals", "requestCycles", "attachments")
+}
+_MODEL = re.compile(r"models/([!-~]{1,200})")
+_TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
+
+
+def conversation(conversation_id: str) -> str:
+    """`conversations/{conversation}`, or "" for none."""
+    return f"conversations/{conversation_id}" if conversation_id else ""
+
+
+def message(conversation_id: str, message_id: str) -> str:
+    return f"conversations/{conversation_id}/messages/{message_id}"
+
+
+def approval(conversation_id: str, tool_use_id: str) -> str:
+    return f"conversations/{conversation_id}/approvals/{tool_use_id}"
+
+
+def attachment(conversation_id: str, attachment_id: str) -> str:
+    return f"conversations/{conversation_id}/attachments/{attachment_id}"
+
+
+def cycle(conversation_id: str, run: str) -> str:
+    """The name of a run, or "" for none."""
+    return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
+
+
+def model(model_id: str) -> str:
+    return f"models/{model_id}"
+
+
+def tool(name: str) -> str:
+    return f"tools/{name}"
+
+
+def parse_conversation(name: str) -> str | None:
+    """The id or slug in the name of a conversation; None if it is no such name."""
+    found = _CONVERSATION.fullmatch(name)
+    return found.group(1) if found else None
+
+
+def parse_child(name: str, kind: str) -> tuple[str, str] | None:
+    """(id or slug of the conversation, id of the child); None if it is no name of that kind."""
+    found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
+    return (found.group(1), found.group(2)) if found else None
+
+
+def parse_model(name: str) -> str | None:
+    found = _MODEL.fullmatch(name)
+    return found.group(1) if found else None
+
+
+def parse_tool(name: str) -> str | None:
+    found = _TOOL.fullmatch(name)
+    return found.group(1) if found else None

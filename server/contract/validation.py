@@ -1,0 +1,321 @@
+"""What each request must be in itself, as a table: request, field, rule. What depends on the server is judged later.
+
+A rule takes the field's value and says what is wrong with it, or None. All violations of a request are told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from actors.runtime.system_clock import has_form_of_id
+from server.contract import limits
+from server.contract import resource_names as names
+from server.contract.errors import Malformed
+
+Rule: TypeAlias = Callable[[Any], str | None]
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check(request: Message) -> None:
+    """Raise Malformed if the request is wrong in itself."""
+    violations = [
+        (field, text) for field, rule in RULES.get(type(request), ()) if (text := rule(_value(request, field)))
+    ]
+    if isinstance(request, v1.UpdateConversationRequest):
+        violations.extend(_update(request))
+    if isinstance(request, v1.SpawnSubAgentsRequest) and not violations:
+        violations.extend(_tasks(request))
+    if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
+        violations.append(("text", "must not be empty, unless there is an image"))
+    if violations:
+        raise Malformed(*violations)
+
+
+def _value(request: Message, field: str) -> Any:
+    value: Any = request
+    for part in field.split("."):
+        value = getattr(value, part)
+    return value
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def conversation_name(value: str) -> str | None:
+    if not value:
+        return "is required: conversations/{conversation}"
+    if names.parse_conversation(value) is None:
+        return "must be conversations/{conversation}, with the id or the slug"
+    return None
+
+
+def child_name(kind: str) -> Rule:
+    def rule(value: str) -> str | None:
+        if not value:
+            return f"is required: conversations/{{conversation}}/{kind}/…"
+        return None if names.parse_child(value, kind) else f"must be conversations/{{conversation}}/{kind}/…"
+
+    return rule
+
+
+def model_name(value: str) -> str | None:
+    return None if names.parse_model(value) else "must be models/{model}; ListModels names them"
+
+
+def optional(rule: Rule) -> Rule:
+    return lambda value: rule(value) if value else None
+
+
+def known(enum: Any, *refused: int, required: bool = False) -> Rule:
+    """A value that the contract names, `enum` being one of its enums; proto3 lets any number through."""
+    allowed = [number for number in enum.values() if number not in refused and (number or not required)]
+    offered = ", ".join(enum.Name(number) for number in allowed if number)
+    return lambda value: None if value in allowed else f"must be one of {offered}"
+
+
+def text_up_to(characters: int) -> Rule:
+    """Text of one line or more for people, without NUL."""
+
+    def rule(value: str) -> str | None:
+        if len(value) > characters:
+            return f"must have at most {characters} characters"
+        return "must not contain a NUL character" if "\0" in value else None
+
+    return rule
+
+
+def title(value: str) -> str | None:
+    if _CONTROL.search(value):
+        return "must not contain control characters"
+    return text_up_to(limits.MAX_TITLE_CHARS)(value)
+
+
+def slug(value: str) -> str | None:
+    if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
+        return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
+    if has_form_of_id(value):
+        return "must not have the form of a conversation's id; another length or another hyphen will do"
+    return None
+
+
+def message_text(value: str) -> str | None:
+    if len(value) > limits.MAX_TEXT_BYTES or len(value.encode()) > limits.MAX_TEXT_BYTES:
+        return f"must have at most {limits.MAX_TEXT_BYTES} bytes in UTF-8"
+    return None
+
+
+def images(value: Any) -> str | None:
+    """How many; each of them is looked at later."""
+    most = limits.MAX_IMAGES_PER_MESSAGE
+    return f"must be at most {most}" if len(value) > most else None
+
+
+def uuid(value: str) -> str | None:
+    return None if _UUID.fullmatch(value) else "must be a UUID, like 123e4567-e89b-12d3-a456-426614174000"
+
+
+def path(value: str) -> str | None:
+    if not value:
+        return "is required: an absolute path on the server"
+    if "\0" in value:
+        return "must not contain a NUL character"
+    if len(value.encode()) > limits.MAX_PATH_BYTES:
+        return f"must have at most {limits.MAX_PATH_BYTES} bytes"
+    return None
+
+
+def absolute_path(value: str) -> str | None:
+    return path(value) or (None if value.startswith("/") else "must be an absolute path on the server")
+
+
+def labels(value: Mapping[str, str]) -> str | None:
+    if len(value) > limits.MAX_LABELS:
+        return f"must have at most {limits.MAX_LABELS} entries"
+    for key, text in value.items():
+        if not key or len(key) > limits.MAX_LABEL_KEY_CHARS or _CONTROL.search(key):
+            return f"keys must have 1 to {limits.MAX_LABEL_KEY_CHARS} characters, none of them a control character"
+        if len(text) > limits.MAX_LABEL_VALUE_CHARS or "\0" in text:
+            return f"values must have at most {limits.MAX_LABEL_VALUE_CHARS} characters and no NUL"
+    return None
+
+
+def tasks(value: Any) -> str | None:
+    """How many; each of them is looked at later."""
+    most = limits.SUB_AGENTS.per_call
+    return None if 1 <= len(value) <= most else f"must be 1 to {most}"
+
+
+def task_text(value: str) -> str | None:
+    most = limits.SUB_AGENTS.task_bytes
+    if not value.strip():
+        return "is required: what to do"
+    if len(value.encode()) > most:
+        return f"must have at most {most} bytes in UTF-8; put what is long into files, and name them in read_first"
+    return "must not contain a NUL character" if "\0" in value else None
+
+
+def turns(value: int) -> str | None:
+    most = limits.SUB_AGENTS.max_turns
+    return None if 0 <= value <= most else f"must be 1 to {most}"
+
+
+def sub_agent_time(value: Duration) -> str | None:
+    """Zero counts as unset."""
+    least, most = limits.SUB_AGENTS.min_timeout_ms, limits.SUB_AGENTS.max_timeout_ms
+    nanos = value.seconds * 10**9 + value.nanos
+    if nanos == 0 or least * 10**6 <= nanos <= most * 10**6:
+        return None
+    return f"must be {least // 1000} to {most // 1000} seconds"
+
+
+def files(value: Any) -> str | None:
+    """Paths of files, absolute or relative."""
+    most = limits.SUB_AGENTS.files
+    if len(value) > most:
+        return f"must be at most {most}"
+    return next((f"must be paths on the server; one {text}" for each in value if (text := path(each))), None)
+
+
+def tools(value: Any) -> str | None:
+    if len(value) > limits.MAX_TOOL_NAMES or any(names.parse_tool(each) is None for each in value):
+        return "must be names of tools, tools/{tool}"
+    return None
+
+
+def budget(value: v1.Budget) -> str | None:
+    amounts = (value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
+    return "must not be negative" if min(amounts) < 0 else None
+
+
+def not_negative(value: int) -> str | None:
+    return "must not be negative" if value < 0 else None
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_UPDATABLE: dict[str, Rule] = {
+    "slug": slug,
+    "title": title,
+    "model": model_name,
+    "labels": labels,
+    "approval_policy": known(v1.ApprovalPolicy),
+    "always_approved_tools": tools,
+    "follow_up_policy": known(v1.FollowUpPolicy),
+    "budget": budget,
+}
+"""Fields of a conversation that UpdateConversation may set."""
+
+_TASK: tuple[tuple[str, Rule], ...] = (
+    ("task", task_text),
+    ("model", optional(model_name)),
+    ("max_turns", turns),
+    ("timeout", sub_agent_time),
+    ("read_first", files),
+    ("working_directory", optional(path)),
+)
+"""Fields of a task that SpawnSubAgents takes."""
+
+_PAGE: tuple[tuple[str, Rule], ...] = (
+    ("page_size", not_negative),
+    ("page_token", text_up_to(limits.MAX_PAGE_TOKEN_CHARS)),
+)
+
+RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
+    v1.CreateConversationRequest: (
+        ("working_directory", path),
+        ("model", optional(model_name)),
+        ("slug", optional(slug)),
+        ("title", title),
+        ("mode", known(v1.Mode)),
+        ("labels", labels),
+        ("request_id", optional(uuid)),
+        ("approval_policy", known(v1.ApprovalPolicy)),
+        ("follow_up_policy", known(v1.FollowUpPolicy)),
+        ("budget", budget),
+    ),
+    v1.GetConversationRequest: (("name", conversation_name),),
+    v1.ListConversationsRequest: (
+        *_PAGE,
+        ("parent", optional(conversation_name)),
+        ("working_directory", optional(absolute_path)),
+    ),
+    v1.UpdateConversationRequest: (("conversation.name", conversation_name),),
+    v1.ArchiveConversationRequest: (("name", conversation_name),),
+    v1.UnarchiveConversationRequest: (("name", conversation_name),),
+    v1.DeleteConversationRequest: (("name", conversation_name),),
+    v1.SendMessageRequest: (
+        ("name", conversation_name),
+        ("images", images),
+        ("text", message_text),
+        ("delivery", known(v1.Delivery)),
+        ("request_id", optional(uuid)),
+        ("expected_run", optional(child_name("requestCycles"))),
+    ),
+    v1.CancelConversationRequest: (
+        ("name", conversation_name),
+        ("run", optional(child_name("requestCycles"))),
+        ("reason", text_up_to(limits.MAX_REASON_CHARS)),
+    ),
+    v1.ResolveApprovalRequest: (
+        ("name", child_name("approvals")),
+        ("decision", known(v1.ApprovalDecision, v1.APPROVAL_DECISION_WITHDRAWN, required=True)),
+        ("note", text_up_to(limits.MAX_NOTE_CHARS)),
+    ),
+    v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
+    v1.TriggerContinuationRequest: (("name", conversation_name),),
+    v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),
+    v1.SpawnSubAgentsRequest: (("name", conversation_name), ("tasks", tasks), ("request_id", optional(uuid))),
+    v1.DownloadAttachmentRequest: (("name", child_name("attachments")),),
+    v1.ListMessagesRequest: (("parent", conversation_name), *_PAGE, ("after_sequence", not_negative)),
+    v1.ListQueueRequest: (("parent", conversation_name), *_PAGE),
+    v1.WithdrawMessageRequest: (("name", child_name("messages")),),
+    v1.ListRequestCyclesRequest: (
+        ("parent", conversation_name),
+        *_PAGE,
+        ("view", known(v1.ListRequestCyclesRequest.View)),
+    ),
+    v1.VerifyConversationRequest: (("name", conversation_name),),
+    v1.ReplayConversationRequest: (("name", conversation_name), ("until_revision", not_negative)),
+    v1.ExportConversationRequest: (("name", conversation_name),),
+    v1.SubscribeRequest: (
+        ("name", conversation_name),
+        ("after_revision", not_negative),
+        ("recent_messages", not_negative),
+    ),
+    v1.WatchConversationsRequest: (),
+    v1.BrowseDirectoryRequest: (("path", optional(path)),),
+    v1.ListModelsRequest: (),
+    v1.ListToolsRequest: (),
+    v1.GetServerInfoRequest: (),
+}
+"""Every request that this version of the server takes."""
+
+
+def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
+    """Only the fields in the mask count: a client may send back a whole conversation."""
+    paths = request.update_mask.paths
+    if not paths:
+        yield "update_mask", f"is required: one or more of {', '.join(_UPDATABLE)}"
+    for field in paths:
+        rule = _UPDATABLE.get(field)
+        if rule is None:
+            yield "update_mask", f"{field!r} cannot be updated; these can: {', '.join(_UPDATABLE)}"
+        elif text := rule(getattr(request.conversation, field)):
+            yield f"conversation.{field}", text
+
+
+def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:
+    """Every task by its position, as in `tasks[2].model`."""
+    for index, task in enumerate(request.tasks):
+        for field, rule in _TASK:
+            if text := rule(getattr(task, field)):
+                yield f"tasks[{index}].{field}", text

@@ -1,0 +1,144 @@
+"""Where clients of this machine find the running server: its socket and the address file, which are kept there.
+
+Nobody can connect to a socket whose path is gone, and gRPC cannot bind another one while it serves. So a second hard
+link to the socket is kept in a private directory, and linked back when the first one is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
+
+from actors.ports.resources import lacking
+from server.contract.auth import TokenUnusable, write_private
+from server.local_access import claim_directory
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+SPARE = "bedrock.sock.spare"
+"""The second link to the socket, in the data directory."""
+
+
+@contextmanager
+def published(data_dir: Path, socket: Path) -> Iterator[None]:
+    """Let clients of this machine find the server that listens on `socket`, as long as the block runs.
+
+    Raises TokenUnusable.
+    """
+    kept = PublishedSocket(data_dir, socket)
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            kept.look()
+
+    thread = threading.Thread(target=run, name="bedrock-published-socket", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        kept.withdraw()
+
+
+class PublishedSocket:
+    """The socket of a server that runs, and the file that names it. One thread at a time."""
+
+    def __init__(self, data_dir: Path, socket: Path) -> None:
+        """Write the address down, and keep a second link to the socket, which is listened on. Raises TokenUnusable."""
+        self._data_dir, self._socket = data_dir, socket
+        self._address = data_dir / ADDRESS_FILE
+        self._directory = _inode(data_dir)
+        self._inode = _inode(socket)
+        self._spare = self._keep()
+        self._told = {self._socket: False, self._address: False}
+        write_private(self._address, self._line)
+
+    @property
+    def _line(self) -> str:
+        return f"unix:{self._socket}\n"
+
+    def look(self) -> None:
+        """Put back what is missing, and say so; say once what cannot be put back."""
+        if _inode(self._data_dir) != self._directory:
+            return  # the store says that; what is at its path now is somebody else's
+        self._look_at(self._socket, _inode(self._socket) == self._inode)
+        self._look_at(self._address, _holds(self._address, self._line))
+
+    def withdraw(self) -> None:
+        """Remove what was made here; what another one has put in its place stays."""
+        if self._spare is not None:
+            with suppress(OSError):
+                self._spare.unlink(missing_ok=True)
+        if _inode(self._data_dir) == self._directory and os.path.lexists(self._address):
+            try:
+                self._address.unlink()
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", self._address, error.strerror)
+
+    def _keep(self) -> Path | None:
+        """Link the socket a second time; None where the file system cannot."""
+        beside = self._socket.with_name(f"{self._socket.name}.spare")  # where another file system has the socket
+        for spare in (self._data_dir / SPARE, beside):
+            with suppress(OSError):
+                spare.unlink(missing_ok=True)  # of a server that was killed
+                os.link(self._socket, spare, follow_symlinks=False)
+                return spare
+        return None
+
+    def _look_at(self, path: Path, is_there: bool) -> None:
+        if is_there:
+            self._told[path] = False
+            return
+        try:
+            if path == self._socket:
+                self._link_back()
+            else:
+                write_private(path, self._line)
+        except (OSError, NotPrivate, TokenUnusable) as error:
+            if not self._told[path]:
+                cause = error.strerror if isinstance(error, OSError) else error
+                log.critical(
+                    "%s was removed or replaced while the server uses it, and cannot be made again (%s): no new client "
+                    "of this machine reaches the server; restart it",
+                    path,
+                    cause,
+                )
+            self._told[path] = True
+        else:
+            self._told[path] = False
+            log.warning("%s was removed or replaced while the server uses it: it was made again", path)
+
+    def _link_back(self) -> None:
+        """Raises NotPrivate or OSError."""
+        if self._spare is None or _inode(self._spare) != self._inode:
+            raise FileNotFoundError(0, "no second link to the socket is left")
+        if self._socket.parent != self._data_dir:
+            claim_directory(self._socket.parent)
+        os.link(self._spare, self._socket, follow_symlinks=False)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Device and number of what is at a path; of a link itself unless it leads to a directory. None if nothing is."""
+    try:
+        found = path.stat() if path.is_dir() else path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(4096) == text.encode()
+    except OSError as error:
+        # A server without a free descriptor cannot look: that is no sign that the file was removed.
+        return bool(lacking(error))

@@ -1,0 +1,51 @@
+"""DownloadAttachment: the bytes of an image, in pieces, to a reader who may be slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from bedrock import v1
+
+from actors.ports import Attachment, Store
+from server.contract import limits
+from server.contract import resource_names as names
+from server.contract.errors import Missing, Stalled
+from server.queries.read_pool import Reads
+
+
+class Downloads:
+    """Event loop only."""
+
+    def __init__(self, store: Store, reads: Reads, stall_seconds: float = limits.STALL_SECONDS) -> None:
+        self._store = store
+        self._reads = reads
+        self._stall_seconds = stall_seconds
+
+    async def serve(
+        self,
+        conversation_id: str,
+        request: v1.DownloadAttachmentRequest,
+        write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
+    ) -> None:
+        """Write all of it. Raises Missing, Stalled or StoreError."""
+        _, attachment_id = names.parse_child(request.name, "attachments") or ("", "")
+        found = None
+        if "." not in attachment_id:  # what has a dot was derived, and is not for clients
+            found = await self._reads(self._store.attachment, conversation_id, attachment_id)
+        if found is None:
+            raise Missing(request.name)
+        for piece in _pieces(found):
+            try:
+                async with asyncio.timeout(self._stall_seconds):
+                    await write(piece)
+            except TimeoutError:
+                raise Stalled("nothing was read for too long; read the attachment again") from None
+
+
+def _pieces(attachment: Attachment) -> list[v1.DownloadAttachmentResponse]:
+    size = limits.ATTACHMENT_PIECE_BYTES
+    starts = range(0, len(attachment.data), size)
+    pieces = [v1.DownloadAttachmentResponse(data=attachment.data[start : start + size]) for start in starts]
+    pieces[0].media_type, pieces[0].size_bytes = attachment.media_type, len(attachment.data)
+    return pieces

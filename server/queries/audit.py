@@ -1,0 +1,125 @@
+"""VerifyConversation and ReplayConversation: what is stored, checked and run again. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from bedrock import v1
+
+from actors.maintenance.replay import Replay, ReplayedStep
+from actors.maintenance.verify import findings
+from actors.ports import ConversationRecord, JournalRow, RevisionTooOld, Store, StoreDamaged
+from server.contract import limits
+from server.contract.errors import Missing
+from server.queries.read_pool import Reads
+from server.queries.slow_reader import send
+
+ROWS = 50
+"""Of the log, read and run at a time."""
+
+
+class Audits:
+    """Event loop only, but for what it has read."""
+
+    def __init__(self, store: Store, reads: Reads, stall_seconds: float = limits.STALL_SECONDS) -> None:
+        self._store = store
+        self._reads = reads
+        self._stall_seconds = stall_seconds
+
+    async def verify(
+        self, conversation_id: str, request: v1.VerifyConversationRequest
+    ) -> v1.VerifyConversationResponse:
+        """Check it. Raises Missing or StoreUnavailable."""
+        return await self._reads(self._verify, conversation_id, request.name)
+
+    def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
+        try:
+            record = self._store.load(conversation_id)
+        except StoreDamaged:
+            found = ("the conversation's row cannot be read", *self._store.verify(conversation_id))
+            return v1.VerifyConversationResponse(violations=found)
+        violations = findings(self._store, record) if record else ()
+        if record is None or (violations and self._store.load(conversation_id) is None):
+            raise Missing(name)  # perhaps it was deleted while it was looked at
+        return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
+
+    async def replay(
+        self,
+        conversation_id: str,
+        request: v1.ReplayConversationRequest,
+        write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
+    ) -> None:
+        """Run it again, up to where it stands now. Raises Missing, RevisionTooOld, Stalled or StoreError."""
+        record = await self._reads(self._store.load, conversation_id)
+        if record is None:
+            raise Missing(request.name)
+        until = request.until_revision or record.last_seq
+        run = _Run(self._store, record, until)
+        while steps := await self._reads(run.next):
+            for step in steps:
+                await send(write, step, self._stall_seconds)
+        if await self._reads(self._store.load, conversation_id) is None:
+            raise Missing(request.name)  # it was deleted meanwhile, and these may not be all steps
+
+
+class _Run:
+    """One replay, in portions (reading threads, one after the other)."""
+
+    def __init__(self, store: Store, record: ConversationRecord, until: int) -> None:
+        self._store = store
+        self._record = record
+        self._until = until
+        self._replay = Replay()
+        self._step = 0
+        self._revision = 0
+
+    def next(self) -> list[v1.ReplayConversationResponse]:
+        """The next steps; none at the end. Raises RevisionTooOld if what comes next was pruned."""
+        try:
+            rows = self._rows(ROWS)
+        except StoreDamaged:
+            rows = self._first_readable()
+            if not rows:
+                return self._broken()
+        if self._step == 0 and rows and rows[0].step != 1:
+            raise RevisionTooOld("its beginning was pruned", oldest=rows[0].first_revision - 1)
+        if rows and rows[0].step != self._step + 1:
+            # Raises the same if the rows between were pruned while those before were run; else the log has a gap.
+            self._store.events(self._record.id, after=self._revision, limit=1)
+        return [self._shown(self._replay.take(row)) for row in rows]
+
+    def _rows(self, limit: int) -> Sequence[JournalRow]:
+        rows = self._store.journal(self._record.id, after_step=self._step, limit=limit)
+        return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
+
+    def _first_readable(self) -> Sequence[JournalRow]:
+        """The next row alone, if it is not the one that is damaged."""
+        try:
+            return self._rows(1)
+        except StoreDamaged:
+            return ()
+
+    def _broken(self) -> list[v1.ReplayConversationResponse]:
+        """Nothing can be said of what comes after a row that cannot be read; said once."""
+        if self._step >= self._record.step:
+            return []
+        broken, self._step = self._step + 1, self._record.step
+        return [v1.ReplayConversationResponse(step=broken, difference="it cannot be read: the replay ends here")]
+
+    def _shown(self, step: ReplayedStep) -> v1.ReplayConversationResponse:
+        self._step, self._revision = step.step, step.revision
+        difference = step.difference
+        if step.step == self._record.step:
+            difference = "; ".join(filter(None, (difference, self._replay.end(self._record))))
+        return v1.ReplayConversationResponse(
+            step=step.step,
+            revision=step.revision,
+            event_json=_fitting(step.event),
+            state_json=_fitting(step.state),
+            difference=difference,
+        )
+
+
+def _fitting(json: bytes) -> str:
+    """JSON as it is, or nothing if it is too long for a response."""
+    return json.decode(errors="replace") if len(json) <= limits.REPLAY_JSON_BYTES else ""

@@ -1,0 +1,118 @@
+"""Lists, read page by page from the store. Everything here blocks and runs on a reading thread."""
+
+from __future__ import annotations
+
+import os
+
+from bedrock import v1
+from msgspec import Struct
+
+from actors.core.content import Message
+from actors.ports import ConversationRecord, Store
+from server.contract import limits
+from server.contract import resource_names as names
+from server.contract.errors import Missing
+from server.contract.pagination import Page, position_of, size_of, token_of
+from server.queries.queue import list_queue
+from server.queries.request_cycles import list_cycles
+from server.wire import conversation_messages as states
+from server.wire import messages
+from server.wire.context import Facts
+
+CHUNK = 100
+"""Rows read at a time; a page that is full in bytes has read no more than this in vain."""
+
+
+class _Conversations(Struct):
+    """Go on after the conversation that was last updated then."""
+
+    updated_at: int
+    id: str
+
+
+class _Messages(Struct):
+    """Go on after this sequence, in the direction of the listing."""
+
+    sequence: int
+
+
+class Listings:
+    """Reads for the list calls."""
+
+    def __init__(self, store: Store, facts: Facts) -> None:
+        self._store = store
+        self._facts = facts
+
+    def conversations(
+        self, request: v1.ListConversationsRequest, principal: str, parent: str | None
+    ) -> v1.ListConversationsResponse:
+        """A page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
+        directory = os.path.realpath(request.working_directory) if request.working_directory else None
+        listing = ("conversations", principal, request.archived and parent is None, parent, directory)
+        start = position_of(request.page_token, _Conversations, *listing)
+        size = size_of(request.page_size, limits.CONVERSATIONS_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListConversationsResponse()
+        last: ConversationRecord | None = None
+        before = (start.updated_at, start.id) if start else None
+        while True:
+            records = self._store.list(
+                principal=principal,
+                archived=request.archived and parent is None,
+                parent=parent,
+                directory=directory,
+                before=before,
+                limit=CHUNK,
+                skipped=lambda conversation_id: answer.unreadable.append(names.conversation(conversation_id)),
+            )
+            for record in records:
+                shown = states.conversation(self._facts, record)
+                if not page.take(shown.ByteSize()):
+                    assert last is not None  # noqa: S101 -- the first one always fits
+                    answer.next_page_token = token_of(_Conversations(last.updated_at, last.id), *listing)
+                    return answer
+                answer.conversations.append(shown)
+                last = record
+            if len(records) < CHUNK:
+                return answer
+            before = (records[-1].updated_at, records[-1].id)
+
+    def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
+        """A page of messages. The revision is read before them, so following it misses none."""
+        record = self._store.load(conversation_id)
+        if record is None:
+            raise Missing(request.parent)
+        listing = ("messages", conversation_id, request.after_sequence, request.descending)
+        start = position_of(request.page_token, _Messages, *listing)
+        size = size_of(request.page_size, limits.MESSAGES_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListMessagesResponse(revision=record.last_seq)
+        place = start.sequence if start else 0
+        while stored := self._messages_from(conversation_id, request, place):
+            for message in stored:
+                shown = messages.message(self._facts, conversation_id, message)
+                if not page.take(shown.ByteSize()):
+                    answer.next_page_token = token_of(_Messages(place), *listing)
+                    return answer
+                answer.messages.append(shown)
+                place = message.sequence
+            if len(stored) < CHUNK:
+                break
+        return answer
+
+    def _messages_from(self, conversation_id: str, request: v1.ListMessagesRequest, place: int) -> tuple[Message, ...]:
+        if request.descending:
+            return self._store.messages(
+                conversation_id,
+                after=request.after_sequence,
+                before=place or None,
+                limit=CHUNK,
+                descending=True,
+            )
+        return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
+
+    def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
+        """A page of steers and follow-ups."""
+        return list_queue(self._store, request, conversation_id)
+
+    def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
+        """A page of request cycles."""
+        return list_cycles(self._store, self._facts, request, conversation_id)

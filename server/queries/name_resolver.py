@@ -1,0 +1,65 @@
+"""Conversations by name, for those whom they belong to."""
+
+from __future__ import annotations
+
+from actors.ports import ConversationRecord, Store
+from actors.runtime.system_clock import has_form_of_id
+from server.contract import resource_names as names
+from server.contract.auth import caller
+from server.contract.errors import Missing
+from server.queries.read_pool import Reads
+
+OWNERS = 10_000
+"""Owners of conversations kept in memory, so that a command on a known id reads nothing."""
+
+
+class Directory:
+    """Event loop only."""
+
+    def __init__(self, store: Store, reads: Reads) -> None:
+        self._store = store
+        self._reads = reads
+        self._owners: dict[str, str] = {}
+
+    async def record(self, name: str) -> ConversationRecord:
+        """The row of a conversation, read now. Raises Missing, also for what belongs to somebody else."""
+        record = await self._reads(self._find, names.parse_conversation(name) or "")
+        if record is None or record.principal != caller.get():
+            raise Missing(name)
+        self._remember(record)
+        return record
+
+    async def identify(self, name: str) -> str:
+        """The id of a conversation. It may have been deleted since its owner was last looked up; its actor knows."""
+        key = names.parse_conversation(name) or ""
+        if self._owners.get(key) == caller.get():
+            return key
+        return (await self.record(name)).id
+
+    async def locate(self, name: str) -> str:
+        """The id of a conversation, even if the rest of its row cannot be read. Raises Missing."""
+        conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get())
+        if conversation_id is None:
+            raise Missing(name)
+        return conversation_id
+
+    def _locate(self, key: str, principal: str) -> str | None:
+        """By id, else by slug, if it belongs to `principal` (reading thread)."""
+        slug = "" if has_form_of_id(key) else key
+        for conversation_id in (key, self._store.find_slug(slug) if slug else None):
+            if conversation_id and self._store.owner(conversation_id) == principal:
+                return conversation_id
+        return None
+
+    def _find(self, key: str) -> ConversationRecord | None:
+        """By id, else by slug (reading thread). What has the form of an id is never a slug."""
+        found = self._store.load(key)
+        if found is None and not has_form_of_id(key) and (conversation_id := self._store.find_slug(key)):
+            found = self._store.load(conversation_id)
+        return found
+
+    def _remember(self, record: ConversationRecord) -> None:
+        """Neither the id nor the owner of a conversation ever changes."""
+        self._owners[record.id] = record.principal
+        if len(self._owners) > OWNERS:
+            del self._owners[next(iter(self._owners))]

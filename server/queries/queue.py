@@ -1,0 +1,123 @@
+"""Steers and follow-ups: those that wait, and what became of the others. Blocks, on a reading thread."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from bedrock import v1
+from msgspec import Struct
+
+from actors.core.notifications import QueueChanged
+from actors.core.states import QueuedInput
+from actors.core.summary import run_id
+from actors.ports import ConversationRecord, SettledInput, Store
+from server.contract import limits
+from server.contract.errors import Missing
+from server.contract.pagination import Page, position_of, size_of, token_of
+from server.wire.enums import FATE
+from server.wire.messages import queued_message
+from server.wire.values import timestamp
+
+CHUNK = 100
+"""Rows read at a time."""
+
+
+class _Place(Struct):
+    """Go on behind this message, in the direction of the listing."""
+
+    revision: int = 0
+    """Of the end of its wait, if that has ended."""
+    at: int = 0
+    message_id: str = ""
+    """When it was accepted, and which it is, if it waits."""
+
+
+def withdrawn(conversation_id: str, change: QueueChanged) -> v1.WithdrawMessageResponse:
+    return v1.WithdrawMessageResponse(message=queued_message(conversation_id, change.input, change.delivery))
+
+
+_Waiting = tuple[QueuedInput, str, str]
+
+
+def waiting(record: ConversationRecord) -> list[_Waiting]:
+    """What waits, in the order in which it was accepted: the input, its delivery, and the run that it is to reach.
+
+    Inputs of one kind are in that order whatever the clock did; of two kinds they are put together by their times.
+    """
+    ledger = record.state.ledger
+    run = run_id(record.id, ledger.run) if ledger.live else ""
+    steers: list[_Waiting] = [(each, "steer", run) for each in ledger.steers]
+    follows: list[_Waiting] = [(each, "follow_up", "") for each in ledger.follows]
+    return list(heapq.merge(steers, follows, key=lambda entry: entry[0].at))
+
+
+def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
+    """Those that follow a place. If what was there waits no more, its time tells where it was."""
+    for index, (queued, _, _) in enumerate(entries):
+        if queued.message_id == last.message_id:
+            return entries[index + 1 :]
+    if descending:
+        return [entry for entry in entries if entry[0].at <= last.at]
+    return [entry for entry in entries if entry[0].at >= last.at]
+
+
+def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
+    """A page of the queue. What ends its wait between two pages may be on both, and is on one. Raises Missing."""
+    record = store.load(conversation_id)
+    if record is None:
+        raise Missing(request.parent)
+    listing = ("queue", conversation_id, request.include_settled, request.descending)
+    last = position_of(request.page_token, _Place, *listing)
+    page, answer = Page(size_of(request.page_size, limits.QUEUE_PAGE), limits.PAGE_BYTES), v1.ListQueueResponse()
+    entries = _backwards if request.descending else _forwards
+    for shown, place in entries(store, record, request, last):
+        if not page.take(shown.ByteSize()):
+            assert last is not None  # noqa: S101 -- the first one always fits
+            answer.next_page_token = token_of(last, *listing)
+            break
+        answer.messages.append(shown)
+        last = place
+    return answer
+
+
+_Entries = Iterator[tuple[v1.QueuedMessage, _Place]]
+
+
+def _forwards(store: Store, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None) -> _Entries:
+    last = last or _Place()
+    while request.include_settled:
+        found = store.settled_inputs(record.id, after=last.revision, before=record.last_seq + 1, limit=CHUNK)
+        for settled in found:
+            last = _Place(settled.revision)
+            yield _settled(record.id, settled), last
+        if len(found) < CHUNK:
+            break
+    for queued, delivery, run in _behind(waiting(record), last):
+        yield _waiting(record.id, queued, delivery, run), _Place(record.last_seq, queued.at, queued.message_id)
+
+
+def _backwards(store: Store, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None) -> _Entries:
+    if last is None or last.message_id:
+        entries = waiting(record)[::-1]
+        for queued, delivery, run in _behind(entries, last, descending=True) if last else entries:
+            yield _waiting(record.id, queued, delivery, run), _Place(0, queued.at, queued.message_id)
+    before = last.revision if last and last.revision else record.last_seq + 1
+    while request.include_settled:
+        found = store.settled_inputs(record.id, before=before, limit=CHUNK, descending=True)
+        for settled in found:
+            before = settled.revision
+            yield _settled(record.id, settled), _Place(before)
+        if len(found) < CHUNK:
+            break
+
+
+def _waiting(conversation_id: str, queued: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
+    message = queued_message(conversation_id, queued, delivery, run)
+    return v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
+
+
+def _settled(conversation_id: str, settled: SettledInput) -> v1.QueuedMessage:
+    told = settled.outcome
+    message = queued_message(conversation_id, told.input, told.delivery, settled.run)
+    return v1.QueuedMessage(message=message, fate=FATE[told.fate], settle_time=timestamp(settled.at))

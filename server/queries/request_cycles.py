@@ -1,0 +1,123 @@
+"""Request cycles, read page by page from what pruning leaves: messages, and the ends of runs. Blocks, on a reading
+thread. A page reads the messages of its own runs and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise, repeat
+
+from bedrock import v1
+from msgspec import Struct
+
+from actors.core.content import Message
+from actors.core.notifications import Durable, MessageAdded
+from actors.core.request_cycles import projector as cycles
+from actors.core.summary import run_id
+from actors.ports import ConversationRecord, StoppedRun, Store
+from server.contract import limits
+from server.contract.errors import Missing
+from server.contract.pagination import Page, position_of, size_of, token_of
+from server.wire.context import Facts
+from server.wire.cycles import Ledger, fit
+
+
+class _Place(Struct):
+    """Go on behind this run, in the direction of the listing."""
+
+    revision: int = 0
+    """Of its end."""
+    sequence: int = 0
+    """Of its last message."""
+
+
+class _Span(Struct):
+    """A run, and where its messages are."""
+
+    run: str
+    after: int
+    through: int
+    ended: StoppedRun | None = None
+    """None: it is under way."""
+
+    @property
+    def place(self) -> _Place:
+        return _Place(self.ended.revision, self.through) if self.ended else _Place()
+
+
+def list_cycles(
+    store: Store, facts: Facts, request: v1.ListRequestCyclesRequest, conversation_id: str
+) -> v1.ListRequestCyclesResponse:
+    """A page of cycles; the run under way is at the newest end. Raises Missing."""
+    record = store.load(conversation_id)
+    if record is None:
+        raise Missing(request.parent)
+    listing = ("cycles", conversation_id, request.view, request.descending)
+    last = position_of(request.page_token, _Place, *listing)
+    size = size_of(request.page_size, limits.CYCLES_PAGE)
+    page, answer = Page(size, limits.PAGE_BYTES), v1.ListRequestCyclesResponse()
+    spans = (
+        _backwards(store, record, last, size + 1) if request.descending else _forwards(store, record, last, size + 1)
+    )
+    for span in spans:
+        found = store.messages(record.id, after=span.after, before=span.through + 1, limit=span.through - span.after)
+        own = [message for message in found if message.run == span.run]
+        cycle = _fold(facts, own, span.ended)
+        if cycle is None:
+            continue
+        shown = fit(Ledger(facts, record.id, cycle, own).show(request.view), limits.PAGE_BYTES)
+        if not page.take(shown.ByteSize()):
+            assert last is not None  # noqa: S101 -- the first one always fits
+            answer.next_page_token = token_of(last, *listing)
+            break
+        answer.request_cycles.append(shown)
+        last = span.place
+    return answer
+
+
+def _fold(facts: Facts, messages: list[Message], ended: StoppedRun | None) -> cycles.RequestCycle | None:
+    """What a run's messages and its end amount to; None if it has no root."""
+    told: list[Durable] = [MessageAdded(message) for message in messages]
+    times: Iterable[int] = repeat(0)
+    if ended:
+        times = chain(repeat(0, len(told)), (ended.at,))
+        told.append(ended.stop)
+    return cycles.cycle_of(cycles.events_of(told, facts.groups, times))
+
+
+def _forwards(store: Store, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
+    place = last or _Place()
+    while True:
+        found = store.stopped_runs(record.id, after=place.revision, limit=chunk)
+        for ended in found:
+            span = _Span(ended.stop.run, place.sequence, ended.last_sequence, ended)
+            place = span.place
+            yield span
+        if len(found) < chunk:
+            break
+    yield from _under_way(record, place.sequence)
+
+
+def _backwards(store: Store, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
+    before = last.revision or None if last else None  # no revision: the run under way was the last one shown
+    stopped = _stopped_backwards(store, record.id, before, chunk)
+    newest = next(stopped, None)
+    if last is None:
+        yield from _under_way(record, newest.last_sequence if newest else 0)
+    if newest is None:
+        return
+    for ended, older in pairwise(chain((newest,), stopped, (None,))):
+        if ended is not None:
+            yield _Span(ended.stop.run, older.last_sequence if older else 0, ended.last_sequence, ended)
+
+
+def _stopped_backwards(store: Store, conversation_id: str, before: int | None, chunk: int) -> Iterator[StoppedRun]:
+    while found := store.stopped_runs(conversation_id, before=before, limit=chunk, descending=True):
+        yield from found
+        before = found[-1].revision
+
+
+def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
+    """The run that the record says is live, unless the ends of runs, which were read later, know of its end."""
+    ledger = record.state.ledger
+    if ledger.live and after < ledger.seq:
+        yield _Span(run_id(record.id, ledger.run), after, ledger.seq)

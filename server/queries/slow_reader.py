@@ -1,0 +1,23 @@
+"""Responses to a reader who may be slow: he holds nobody up, and is not waited for without end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from server.contract import limits
+from server.contract.errors import Stalled
+
+Response = TypeVar("Response")
+
+
+async def send(
+    write: Callable[[Response], Awaitable[None]], response: Response, stall_seconds: float = limits.STALL_SECONDS
+) -> None:
+    """Return once the transport has taken the response. Raises Stalled."""
+    try:
+        async with asyncio.timeout(stall_seconds):
+            await write(response)
+    except TimeoutError:
+        raise Stalled("nothing was read for too long; call again") from None

@@ -1,0 +1,190 @@
+"""The CatalogService: models, tools, limits. Everything but the models was known when the server started."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any, TypeAlias
+
+import grpc.aio
+from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
+
+from actors.core.context import Limits, Mode, ToolGroup
+from actors.ports import (
+    MAX_MODEL_RESPONSE_BYTES,
+    CancelToken,
+    ModelCatalog,
+    ModelInfo,
+    SandboxReport,
+    Toolbox,
+    ToolSpec,
+)
+from server.contract import limits
+from server.contract import resource_names as names
+from server.queries.browse import Browser
+from server.queries.read_pool import Reads
+from server.streams.base import WatchSettings
+from server.wire.enums import MODE, TOOL_GROUP
+from server.wire.values import duration, struct_of
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_PROTOCOLS = {
+    "anthropic": v1.Model.PROTOCOL_ANTHROPIC,
+    "openai-chat": v1.Model.PROTOCOL_OPENAI_CHAT,
+    "openai-responses": v1.Model.PROTOCOL_OPENAI_RESPONSES,
+    "demo": v1.Model.PROTOCOL_DEMO,
+}
+_TIERS = {
+    "A": v1.GetServerInfoResponse.Sandbox.TIER_A,
+    "B": v1.GetServerInfoResponse.Sandbox.TIER_B,
+    "none": v1.GetServerInfoResponse.Sandbox.TIER_NONE,
+}
+
+
+class CatalogService(v1.CatalogServiceServicer):
+    """Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        models: ModelCatalog,
+        toolbox: Toolbox,
+        report: SandboxReport,
+        browser: Browser,
+        reads: Reads,
+        bounds: Limits,
+        watching: WatchSettings,
+        sqlite_version: str,
+    ) -> None:
+        self._models = models
+        self._browser = browser
+        self._reads = reads
+        self._tools = tools(toolbox)
+        self._info = v1.GetServerInfoResponse(
+            sandbox=_sandbox(report),
+            limits=_limits(bounds, watching),
+            default_mode=MODE[Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED],
+            sqlite_version=sqlite_version,
+        )
+
+    async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
+        # Not on a thread for reads, of which there are few: a provider may take seconds.
+        await asyncio.to_thread(self._models.learn, "", CancelToken())
+        infos = await self._reads(self._models.list)
+        default = self._models.default
+        ordered = sorted(infos, key=lambda info: info.name)
+        return v1.ListModelsResponse(models=[model(info, default) for info in ordered])
+
+    async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
+        return v1.ListToolsResponse(tools=self._tools)
+
+    async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
+        return await self._reads(self._browser.browse, request.path)
+
+    async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
+        answer = v1.GetServerInfoResponse()
+        answer.CopyFrom(self._info)
+        answer.version = await self._reads(version)
+        if self._models.undecided(self._models.default):
+            await asyncio.to_thread(self._models.learn, self._models.default, CancelToken())
+        default = self._models.default
+        answer.default_model = names.model(default) if default else ""
+        return answer
+
+
+def model(info: ModelInfo, default: str) -> v1.Model:
+    return v1.Model(
+        name=names.model(info.name),
+        display_name=info.display_name,
+        provider=info.provider,
+        protocol=_PROTOCOLS.get(info.protocol, v1.Model.PROTOCOL_UNSPECIFIED),
+        context_window_tokens=info.context_window,
+        max_output_tokens=info.max_output,
+        usable_window_tokens=info.usable_window,
+        limits_assumed=not info.known,
+        images=info.images,
+        default=info.name == default,
+    )
+
+
+def tools(toolbox: Toolbox) -> list[v1.Tool]:
+    """All tools, ordered by name, each with whom it is offered to."""
+    for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
+    for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
+    both = for_people | for_agents
+    return [_tool(both[name], name in for_people, name in for_agents) for name in sorted(both)]
+
+
+def _tool(spec: ToolSpec, for_people: bool, for_agents: bool) -> v1.Tool:
+    traits = spec.traits
+    modes = [Mode.UNRESTRICTED] if traits.group is ToolGroup.WRITE else [Mode.RESTRICTED, Mode.UNRESTRICTED]
+    audience = v1.Tool.AUDIENCE_TOP_LEVEL if for_people else v1.Tool.AUDIENCE_SUB_AGENT
+    return v1.Tool(
+        name=names.tool(spec.name),
+        description=spec.description,
+        input_schema=struct_of(spec.input_schema),
+        modes=[MODE[mode] for mode in modes],
+        group=TOOL_GROUP[traits.group],
+        retry_safe=traits.retry_safe,
+        requires_approval=traits.always_asks,
+        writes=traits.writes,
+        audience=v1.Tool.AUDIENCE_ALL if for_people and for_agents else audience,
+    )
+
+
+def _sandbox(report: SandboxReport) -> v1.GetServerInfoResponse.Sandbox:
+    return v1.GetServerInfoResponse.Sandbox(
+        tier=_TIERS.get(report.tier, v1.GetServerInfoResponse.Sandbox.TIER_UNSPECIFIED),
+        restricted_available=report.restriction_available,
+        reason=report.reason,
+        landlock_abi=report.landlock_abi,
+        hides_server_files=report.hides_protected,
+        by_setting=report.by_setting,
+        kernel_bounds_processes=report.kernel_bounds_processes,
+        kernel_bounds_memory=report.kernel_bounds_memory,
+    )
+
+
+def _limits(bounds: Limits, watching: WatchSettings) -> v1.GetServerInfoResponse.Limits:
+    return v1.GetServerInfoResponse.Limits(
+        max_request_bytes=limits.MAX_REQUEST_BYTES,
+        max_response_bytes=limits.MAX_RESPONSE_BYTES,
+        max_text_bytes=limits.MAX_TEXT_BYTES,
+        max_image_bytes=limits.MAX_IMAGE_BYTES,
+        max_image_pixels=limits.MAX_IMAGE_PIXELS,
+        max_images_per_message=limits.MAX_IMAGES_PER_MESSAGE,
+        max_queue_length=bounds.max_queue,
+        max_conversations_page_size=limits.CONVERSATIONS_PAGE[1],
+        max_messages_page_size=limits.MESSAGES_PAGE[1],
+        max_request_cycles_page_size=limits.CYCLES_PAGE[1],
+        max_queue_page_size=limits.QUEUE_PAGE[1],
+        max_recent_messages=limits.RECENT_MESSAGES[1],
+        max_model_response_bytes=MAX_MODEL_RESPONSE_BYTES,
+        max_attempts=bounds.max_attempts,
+        max_rounds_per_run=bounds.max_rounds,
+        max_sub_agents=limits.SUB_AGENTS.per_call,
+        default_sub_agent_turns=bounds.max_turns,
+        default_sub_agent_timeout=duration(limits.SUB_AGENTS.timeout_ms),
+        max_sub_agent_turns=limits.SUB_AGENTS.max_turns,
+        max_sub_agent_timeout=duration(limits.SUB_AGENTS.max_timeout_ms),
+        max_streams=watching.max_streams,
+        heartbeat_interval=_seconds(watching.heartbeat_seconds),
+        watcher_stall_timeout=_seconds(watching.stall_seconds),
+    )
+
+
+def _seconds(value: float) -> Duration:
+    return Duration(seconds=int(value), nanos=round(value % 1 * 1e9))
+
+
+@cache
+def version() -> str:
+    """The version of the installed application, "0" if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 -- 20 ms that the start does not need
+
+    try:
+        return metadata.version("phoenix-bedrock")
+    except metadata.PackageNotFoundError:
+        return "0"

@@ -1,0 +1,273 @@
+"""The ConversationService: each call is checked, asked of the conversation's actor or read from the store, answered.
+
+Calls that change something are asked of the actor and never judged against the database first: only the actor knows
+what is true when its turn comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import grpc.aio
+from bedrock import v1
+
+from actors.core.errors import Rejected
+from actors.messages import commands as requests
+from actors.ports import Clock, ConversationRecord
+from server import spawning
+from server.contract import limits
+from server.contract.auth import caller
+from server.contract.errors import Missing, Unanswered, Within
+from server.contract.resource_names import parse_child
+from server.queries import queue
+from server.queries.attachments import Downloads
+from server.queries.audit import Audits
+from server.queries.export import Exports
+from server.queries.listings import Listings
+from server.queries.name_resolver import Directory
+from server.queries.read_pool import Reads
+from server.services.image_upload import Pictures
+from server.streams.subscribe import Watchers
+from server.streams.watch_conversations import WatchList
+from server.wire import commands
+from server.wire.context import Facts
+from server.wire.conversation_messages import conversation, present
+
+T = TypeVar("T")
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class Conversations(Protocol):
+    """Where conversations live; actors.conversation.supervisor.Supervisor is one. Never blocks."""
+
+    def create(self, request: requests.Create, *, deadline: float | None = None) -> Future[ConversationRecord]: ...
+
+    def ask(self, conversation_id: str, request: requests.Request, *, deadline: float | None = None) -> Future[Any]: ...
+
+
+class ConversationService(v1.ConversationServiceServicer):
+    """Event loop only. Errors are raised and become statuses on their way out."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        directory: Directory,
+        listings: Listings,
+        watchers: Watchers,
+        watch_list: WatchList,
+        pictures: Pictures,
+        downloads: Downloads,
+        audits: Audits,
+        exports: Exports,
+        reads: Reads,
+        facts: Facts,
+        clock: Clock,
+    ) -> None:
+        self._conversations = conversations
+        self._directory = directory
+        self._listings = listings
+        self._watchers = watchers
+        self._watch_list = watch_list
+        self._pictures = pictures
+        self._downloads = downloads
+        self._audits = audits
+        self._exports = exports
+        self._reads = reads
+        self._facts = facts
+        self._clock = clock
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    async def CreateConversation(
+        self, request: v1.CreateConversationRequest, context: Context
+    ) -> v1.CreateConversationResponse:
+        seconds = _seconds(context)
+        create = commands.create(request, caller.get())
+        future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
+        record = await _answer(future, seconds)
+        return v1.CreateConversationResponse(conversation=conversation(self._facts, record))
+
+    async def UpdateConversation(
+        self, request: v1.UpdateConversationRequest, context: Context
+    ) -> v1.UpdateConversationResponse:
+        try:
+            record = await self._ask(context, request.conversation.name, commands.update(request))
+        except (Rejected, requests.Invalid) as refusal:
+            raise Within("conversation", refusal) from None
+        return v1.UpdateConversationResponse(conversation=conversation(self._facts, record))
+
+    async def ArchiveConversation(
+        self, request: v1.ArchiveConversationRequest, context: Context
+    ) -> v1.ArchiveConversationResponse:
+        record = await self._ask(context, request.name, requests.Archive(archived=True))
+        return v1.ArchiveConversationResponse(conversation=conversation(self._facts, record))
+
+    async def UnarchiveConversation(
+        self, request: v1.UnarchiveConversationRequest, context: Context
+    ) -> v1.UnarchiveConversationResponse:
+        record = await self._ask(context, request.name, requests.Archive(archived=False))
+        return v1.UnarchiveConversationResponse(conversation=conversation(self._facts, record))
+
+    async def DeleteConversation(
+        self, request: v1.DeleteConversationRequest, context: Context
+    ) -> v1.DeleteConversationResponse:
+        try:
+            warnings = await self._ask(context, request.name, requests.Delete(force=request.force))
+        except Missing:
+            if not request.allow_missing:
+                raise
+            warnings = ()
+        return v1.DeleteConversationResponse(warnings=warnings)
+
+    async def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
+        conversation_id = await self._directory.identify(request.name)
+        images = await self._pictures.taken(conversation_id, request, _seconds(context))
+        answer = await self._ask_id(context, request.name, conversation_id, commands.send(request, images))
+        return commands.sent(self._facts, conversation_id, answer)
+
+    async def CancelConversation(
+        self, request: v1.CancelConversationRequest, context: Context
+    ) -> v1.CancelConversationResponse:
+        conversation_id = await self._directory.identify(request.name)
+        answer = await self._ask_id(context, request.name, conversation_id, commands.cancel(request))
+        return commands.cancelled(self._facts, conversation_id, answer, self._clock.now_ms())
+
+    async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
+        parsed = parse_child(request.name, "approvals")
+        if parsed is None:
+            raise Missing(request.name)
+        name = f"conversations/{parsed[0]}"
+        record = await self._ask(context, name, commands.resolve(request, parsed[1]))
+        return v1.ResolveApprovalResponse(conversation=conversation(self._facts, record))
+
+    async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
+        parsed = parse_child(request.name, "messages")
+        if parsed is None:
+            raise Missing(request.name)
+        name = f"conversations/{parsed[0]}"
+        conversation_id = await self._directory.identify(name)
+        answer = await self._ask_id(context, name, conversation_id, requests.Withdraw(parsed[1]))
+        return queue.withdrawn(conversation_id, answer)
+
+    async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
+        answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
+        return v1.SetModeResponse(
+            conversation=conversation(self._facts, answer.record),
+            surviving_jobs=answer.surviving_jobs,
+            surviving_tool_use_ids=answer.surviving_calls,
+            ended_jobs=answer.ended_jobs,
+            stopped_tool_use_ids=answer.stopped_calls,
+        )
+
+    async def TriggerContinuation(
+        self, request: v1.TriggerContinuationRequest, context: Context
+    ) -> v1.TriggerContinuationResponse:
+        record = await self._ask(context, request.name, requests.Trigger())
+        return v1.TriggerContinuationResponse(conversation=conversation(self._facts, record))
+
+    async def ContinueConversation(
+        self, request: v1.ContinueConversationRequest, context: Context
+    ) -> v1.ContinueConversationResponse:
+        record = await self._ask(context, request.name, commands.continue_(request))
+        return v1.ContinueConversationResponse(conversation=conversation(self._facts, record))
+
+    async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
+        conversation_id = await self._directory.identify(request.name)
+        try:
+            answer = await self._ask_id(context, request.name, conversation_id, spawning.spawn(request))
+        except requests.TaskRefused as refusal:
+            raise Within(f"tasks[{refusal.index}]", refusal) from None
+        return spawning.spawned(self._facts, conversation_id, answer)
+
+    async def _ask(self, context: Context, name: str, request: requests.Request) -> Any:
+        return await self._ask_id(context, name, await self._directory.identify(name), request)
+
+    async def _ask_id(self, context: Context, name: str, conversation_id: str, request: requests.Request) -> Any:
+        """Ask the actor. A cancel has no deadline there: it is carried out even if nobody waits for the answer."""
+        seconds = _seconds(context)
+        deadline = None if isinstance(request, requests.Cancel) else self._clock.monotonic() + seconds
+        try:
+            return await _answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
+        except requests.NotFound:
+            raise Missing(name) from None
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    async def GetConversation(self, request: v1.GetConversationRequest, context: Context) -> v1.GetConversationResponse:
+        record = await self._directory.record(request.name)
+        return v1.GetConversationResponse(conversation=present(self._facts, record))
+
+    async def ListConversations(
+        self, request: v1.ListConversationsRequest, context: Context
+    ) -> v1.ListConversationsResponse:
+        parent = await self._directory.locate(request.parent) if request.parent else None
+        return await self._reads(self._listings.conversations, request, caller.get(), parent)
+
+    async def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:
+        conversation_id = await self._directory.identify(request.parent)
+        return await self._reads(self._listings.messages, request, conversation_id)
+
+    async def ListRequestCycles(
+        self, request: v1.ListRequestCyclesRequest, context: Context
+    ) -> v1.ListRequestCyclesResponse:
+        record = await self._directory.record(request.parent)
+        return await self._reads(self._listings.cycles, request, record.id)
+
+    async def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
+        conversation_id = await self._directory.identify(request.parent)
+        return await self._reads(self._listings.queue, request, conversation_id)
+
+    async def DownloadAttachment(  # type: ignore[override]
+        self, request: v1.DownloadAttachmentRequest, context: Context
+    ) -> None:
+        parsed = parse_child(request.name, "attachments")
+        if parsed is None:
+            raise Missing(request.name)
+        conversation_id = await self._directory.identify(f"conversations/{parsed[0]}")
+        await self._downloads.serve(conversation_id, request, context.write)
+
+    async def VerifyConversation(
+        self, request: v1.VerifyConversationRequest, context: Context
+    ) -> v1.VerifyConversationResponse:
+        conversation_id = await self._directory.locate(request.name)
+        return await self._audits.verify(conversation_id, request)
+
+    async def ReplayConversation(  # type: ignore[override]
+        self, request: v1.ReplayConversationRequest, context: Context
+    ) -> None:
+        conversation_id = await self._directory.identify(request.name)
+        await self._audits.replay(conversation_id, request, context.write)
+
+    async def ExportConversation(  # type: ignore[override]
+        self, request: v1.ExportConversationRequest, context: Context
+    ) -> None:
+        conversation_id = await self._directory.identify(request.name)
+        await self._exports.serve(conversation_id, request, context.write)
+
+    async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
+        """Writes its responses itself: they are bytes already, made once for all watchers."""
+        conversation_id = await self._directory.identify(request.name)
+        await self._watchers.serve(conversation_id, request, context.write)
+
+    async def WatchConversations(  # type: ignore[override]
+        self, request: v1.WatchConversationsRequest, context: Context
+    ) -> None:
+        await self._watch_list.serve(caller.get(), request, context.write)
+
+
+def _seconds(context: Context) -> float:
+    """How long the call may take: until its deadline, or a while if it has none."""
+    remaining: float | None = context.time_remaining()
+    return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)
+
+
+async def _answer(future: Future[T], seconds: float) -> T:
+    """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or Unanswered."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(future)
+    except TimeoutError:
+        raise Unanswered from None

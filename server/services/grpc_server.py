@@ -1,0 +1,216 @@
+"""The gRPC server: its services over the actors, where it listens, and how it ends. Event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from bedrock import v1
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from actors.core.context import ToolGroup
+from actors.runtime.services import Runtime
+from server.config import Listen
+from server.contract import limits
+from server.contract.auth import TokenAuth
+from server.queries.attachments import Downloads
+from server.queries.audit import Audits
+from server.queries.browse import Browser
+from server.queries.export import Exports
+from server.queries.listings import Listings
+from server.queries.name_resolver import Directory
+from server.queries.read_pool import Reads
+from server.services.catalog import CatalogService
+from server.services.conversations import Conversations, ConversationService
+from server.services.image_upload import Pictures
+from server.services.interceptors import Gate
+from server.streams.base import WatchSettings
+from server.streams.encoding import Frames
+from server.streams.subscribe import Sources, Watchers
+from server.streams.wakeups import TEXT_PAUSE_SECONDS, Wakeups
+from server.streams.watch_conversations import WatchList
+from server.wire.context import Facts
+
+SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
+STREAM_END_SECONDS = 2.0
+"""How long streams get to send what is left when the server goes down."""
+GRACE_SECONDS = 0.5
+"""How long calls get that are still being answered then."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # else a second server on the same port would take half of the calls
+    ("grpc.max_receive_message_length", limits.MAX_REQUEST_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # A burst of calls waits its turn; the defaults cancel some of it.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 40_000),
+    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; as long as anybody waits for an answer, and more
+)
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the text says which and why."""
+
+
+class Endpoint:
+    """One gRPC server. Made in a running event loop; `stop` ends everything that it started."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        conversations: Conversations,
+        auth: TokenAuth,
+        *,
+        watching: WatchSettings | None = None,
+        sqlite_version: str = "",
+        reflection: bool = False,
+    ) -> None:
+        watching = watching or WatchSettings()
+        facts = facts_of(runtime)
+        self._reads = Reads()
+        self._pictures = Pictures(runtime.images)
+        wakeups = Wakeups(asyncio.get_running_loop())
+        self.watchers = _watchers(runtime, self._reads, facts, watching, wakeups)
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
+        service = ConversationService(
+            conversations=conversations,
+            directory=Directory(runtime.store, self._reads),
+            listings=Listings(runtime.store, facts),
+            watchers=self.watchers,
+            watch_list=WatchList(
+                self.watchers,
+                feed=runtime.bus.list,
+                store=runtime.store,
+                reads=self._reads,
+                facts=facts,
+                wakeups=wakeups,
+            ),
+            pictures=self._pictures,
+            downloads=Downloads(runtime.store, self._reads),
+            audits=Audits(runtime.store, self._reads),
+            exports=Exports(runtime.store, self._reads, facts),
+            reads=self._reads,
+            facts=facts,
+            clock=runtime.clock,
+        )
+        catalog = CatalogService(
+            models=runtime.models,
+            toolbox=runtime.toolbox,
+            report=runtime.sandbox.report,
+            browser=Browser(runtime.workspace, lambda: runtime.sandbox.protected),
+            reads=self._reads,
+            bounds=runtime.limits,
+            watching=watching,
+            sqlite_version=sqlite_version,
+        )
+        v1.add_ConversationServiceServicer_to_server(service, self._server)
+        v1.add_CatalogServiceServicer_to_server(catalog, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if reflection:
+            _add_reflection(self._server)
+
+    def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
+        """Bind; returns where, with the port that was chosen. A Unix socket takes no `credentials`, since nobody but
+        its owner can connect to it. Raises CannotListen.
+        """
+        _probe(where)
+        if where.path:
+            credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
+        mask = os.umask(0o177)  # not even for a moment may others connect
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(where.target)
+            else:
+                port = self._server.add_secure_port(where.target, credentials)
+        except RuntimeError:
+            raise CannotListen(f"cannot listen on {where.target}") from None
+        finally:
+            os.umask(mask)
+        return where if where.path else Listen(where.host, port)
+
+    async def start(self) -> None:
+        """Take calls, and say so."""
+        for service in ("", *SERVICES):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+
+    async def withdraw(self) -> None:
+        """Tell orchestrators to send nobody here any more; calls are still answered."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        """End streams with UNAVAILABLE, then calls, then threads. Bounded."""
+        self.watchers.shut_down()
+        await self.watchers.ended(STREAM_END_SECONDS)
+        await self._server.stop(GRACE_SECONDS)
+        await asyncio.to_thread(self._pictures.close)
+        await asyncio.to_thread(self._reads.close)
+
+
+def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSettings, wakeups: Wakeups) -> Watchers:
+    sources = Sources(
+        hub=runtime.bus,
+        store=runtime.store,
+        reads=reads,
+        frames=Frames(runtime.store, facts, runtime.clock),
+        facts=facts,
+        wakeups=wakeups,
+        text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
+    )
+    return Watchers(sources, watching)
+
+
+def facts_of(runtime: Runtime) -> Facts:
+    """What conversions must know."""
+    specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
+    groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
+    return Facts(groups, runtime.usable_window, runtime.limits, runtime.toolbox.jobs)
+
+
+def _add_reflection(server: grpc.aio.Server) -> None:
+    from grpc_reflection.v1alpha import reflection  # noqa: PLC0415 -- only where it is wanted
+
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def _probe(where: Listen) -> None:
+    """Find out what is wrong with an address before gRPC does, which does not say it. Raises CannotListen."""
+    if where.path:
+        _probe_path(where)
+        return
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+            tried.listen()
+    except OSError as error:
+        text = error.strerror or "unknown host"
+        raise CannotListen(f"cannot listen on {where.target}: {text.lower()}") from None
+
+
+def _probe_path(where: Listen) -> None:
+    """gRPC would take the path from a server that still listens there."""
+    if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
+        raise CannotListen(f"cannot listen on {where.target}: what is there is no socket; remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        try:
+            tried.connect(where.path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {where.target}: {(error.strerror or '').lower()}") from None
+        else:
+            raise CannotListen(f"cannot listen on {where.target}: another server does")
+    if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
+        raise CannotListen(f"cannot listen on {where.target}: its directory is missing or cannot be written")

@@ -1,0 +1,79 @@
+"""Images that come with a message: taken in before the conversation hears of it, and never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bedrock import v1
+
+from actors.core.content import Image
+from actors.ports import CancelToken, Fenced, ImageInvalid, Images
+from actors.ports.images import IMAGE_TYPES
+from server.contract import limits
+from server.contract import resource_names as names
+from server.contract.errors import ImageRefused, Missing, Unanswered
+from server.queries.read_pool import Reads
+
+THREADS = 2
+"""Messages with images that are looked at at the same time; others wait, within their deadlines."""
+
+
+class Pictures:
+    """Event loop only. Owns the threads that wait for images."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._threads = Reads(THREADS, name="bedrock-image")
+
+    async def taken(self, conversation_id: str, request: v1.SendMessageRequest, seconds: float) -> tuple[Image, ...]:
+        """Take all of them in; returns the references to them. In the request their bytes are replaced by their names,
+        by which it can be told from another one.
+
+        Raises ImageRefused for the first one that is wrong, Missing if the conversation is gone meanwhile, Unanswered
+        after `seconds`, ImagesUnavailable or StoreError.
+        """
+        pictures = list(request.images)
+        for index, picture in enumerate(pictures):
+            _check(index, picture)
+        if not pictures:
+            return ()
+        cancel = CancelToken()
+        try:
+            async with asyncio.timeout(seconds):
+                images = await self._threads(self._ingest, conversation_id, pictures, cancel)
+        except TimeoutError:
+            raise Unanswered from None
+        finally:
+            cancel.cancel()  # nobody waits any more, or nothing is left to stop
+        for picture, image in zip(pictures, images, strict=True):
+            picture.CopyFrom(v1.Image(media_type=image.media_type, attachment=image.attachment))
+        return images
+
+    def _ingest(self, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken) -> tuple[Image, ...]:
+        """One after the other (a thread of ours)."""
+        taken: list[Image] = []
+        for index, picture in enumerate(pictures):
+            try:
+                image = self._images.ingest(conversation_id, picture.data, cancel)
+            except ImageInvalid as invalid:
+                raise ImageRefused(index, str(invalid)) from None
+            except Fenced:
+                raise Missing(names.conversation(conversation_id)) from None
+            if image.media_type != picture.media_type:
+                raise ImageRefused(index, f"is {image.media_type}, not {picture.media_type}")
+            taken.append(image)
+        return tuple(taken)
+
+    def close(self) -> None:
+        """Wait for what is under way and end the threads."""
+        self._threads.close()
+
+
+def _check(index: int, picture: v1.Image) -> None:
+    """What can be said without looking at it. Raises ImageRefused."""
+    if picture.media_type not in IMAGE_TYPES:
+        raise ImageRefused(index, f"must have one of the media types {', '.join(IMAGE_TYPES)}")
+    if not picture.data:
+        raise ImageRefused(index, "has no data")
+    if len(picture.data) > limits.MAX_IMAGE_BYTES:
+        raise ImageRefused(index, f"must have at most {limits.MAX_IMAGE_BYTES} bytes")

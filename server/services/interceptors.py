@@ -1,0 +1,136 @@
+"""What every call goes through: the token, decoding, the checks of its fields, and errors made into statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from actors.ports import StoreDamaged, StoreUnusable
+from server.contract.auth import TokenAuth, caller
+from server.contract.errors import Lost, Malformed, Unauthenticated, status_of
+from server.contract.validation import check
+
+log = logging.getLogger(__name__)
+
+OPEN_PREFIX = "/grpc.health.v1.Health/"
+"""Health is for everybody: orchestrators have no token."""
+OURS = "/bedrock.v1."
+ABORT_SECONDS = 5.0
+"""How long the end of a stream may wait for a reader who takes nothing."""
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Wraps the services' methods once each; runs on the event loop."""
+
+    def __init__(self, auth: TokenAuth) -> None:
+        self._auth = auth
+        self._guarded: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(OPEN_PREFIX):
+            return handler
+        principal = self._auth.principal_of(handler_call_details.invocation_metadata)
+        if principal is None:
+            return _like(handler, _refuse)
+        caller.set(principal)
+        if not method.startswith(OURS):
+            return handler
+        guarded = self._guarded.get(method)
+        if guarded is None:
+            guarded = self._guarded[method] = _guard(method, handler)
+        return guarded
+
+
+async def _refuse(_request: Any, context: Context) -> NoReturn:
+    await abort(context, status_of(Unauthenticated()))
+
+
+async def abort(context: Context, status: Status) -> NoReturn:
+    """End the call with this status."""
+    await context.abort_with_status(rpc_status.to_status(status))
+    raise AssertionError("abort_with_status raises")
+
+
+def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
+    """A handler of the same arity that takes and gives plain bytes."""
+    match (handler.request_streaming, handler.response_streaming):
+        case (False, False):
+            return grpc.unary_unary_rpc_method_handler(behaviour, None, as_bytes)
+        case (False, True):
+            return grpc.unary_stream_rpc_method_handler(behaviour, None, as_bytes)
+        case (True, False):
+            return grpc.stream_unary_rpc_method_handler(behaviour, None, as_bytes)
+        case _:
+            return grpc.stream_stream_rpc_method_handler(behaviour, None, as_bytes)
+
+
+def as_bytes(response: Message | bytes) -> bytes:
+    """A method may answer with bytes that it made itself, once for many."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+def _guard(method: str, handler: Handler) -> Handler:
+    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+    decode: Any = handler.request_deserializer
+    name = method.rsplit("/", 1)[-1]
+
+    async def serve(raw: bytes, context: Context) -> Any:
+        began = time.monotonic()
+        try:
+            response = await _call(behaviour, decode, raw, context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except grpc.aio.InternalError:  # a watcher who leaves while something is written to it is no fault of ours
+            status = status_of(Lost())
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the client gets a status
+            status = status_of(error)
+        else:
+            log.debug("%s OK %.1f ms", name, 1000 * (time.monotonic() - began))
+            return response
+        log.debug("%s refused with code %d %.1f ms", name, status.code, 1000 * (time.monotonic() - began))
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                await abort(context, status)
+        except TimeoutError:
+            return None
+
+    return _like(handler, serve)
+
+
+async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message], raw: bytes, context: Context) -> Any:
+    try:
+        request = decode(raw)
+    except DecodeError:
+        raise Malformed(("", "the request is no message of the contract")) from None
+    check(request)
+    try:
+        answer = behaviour(request, context)
+        return await answer if inspect.isawaitable(answer) else answer
+    except (StoreDamaged, StoreUnusable):
+        log.error("damage was met in serving %s", _subject(request))
+        raise
+
+
+def _subject(request: Any) -> str:
+    """The conversation that a request is about, as the caller named it."""
+    about = getattr(request, "conversation", request)
+    return getattr(about, "name", "") or getattr(about, "parent", "") or "a request about no conversation"

@@ -1,0 +1,149 @@
+"""What all long streams have in common: they are counted, looked after, and ended when the server goes down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from actors.core.errors import Reason, Rejected
+from server.contract.errors import Stalled
+from server.contract.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
+from server.streams.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 1.0
+"""How often, at least, streams are looked after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """Times and counts."""
+
+    max_streams: int = 10_000
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    store_page: int = STORE_PAGE_EVENTS
+
+
+class Stream(ABC):
+    """One stream: it begins, and then goes on whenever it is woken. Event loop only."""
+
+    def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._streams = streams
+        self._out = Outbox(write)
+        self._woken = asyncio.Event()
+        self.wake = self._woken.set
+        """Have a look."""
+        self._task: asyncio.Task[None] | None = None
+        self._stalled = False
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Send what comes first."""
+
+    @abstractmethod
+    async def _go_on(self) -> bool:
+        """Send all that is there now; returns whether the stream goes on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave those who wake it; idempotent."""
+
+    async def run(self) -> None:
+        """Serve the stream to its end. Raises Stalled, or what sending raises."""
+        self._task = asyncio.current_task()
+        try:
+            await self._open()
+            while await self._go_on():
+                await self._woken.wait()
+        except asyncio.CancelledError:
+            if not self._stalled or self._task is None:
+                raise
+            self._task.uncancel()
+            raise Stalled from None
+
+    def look_after(self, now: float, next_time: float) -> None:
+        """Break a silence that would be too long next time; end the stream if its reader has stalled."""
+        settings = self._streams.settings
+        since = self._out.writing_since
+        if since is None:
+            if next_time >= self._out.sent_at + settings.heartbeat_seconds:
+                self.wake()
+        elif now >= since + settings.stall_seconds and self._task is not None:
+            self._stalled = True
+            self._task.cancel()
+
+    def _silent(self) -> bool:
+        """Whether nothing will have been sent for too long when somebody looks again."""
+        settings = self._streams.settings
+        slack = min(ROUND_SECONDS, settings.heartbeat_seconds / 10)
+        return asyncio.get_running_loop().time() + slack >= self._out.sent_at + settings.heartbeat_seconds
+
+
+class Streams:
+    """All streams of this server. Event loop only."""
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self.settings = settings
+        self.closing = False
+        self._streams: set[Stream] = set()
+        self._empty = asyncio.Event()
+        """While closing: no stream is left."""
+        self._rounds: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def attend(self, begin: Callable[[], Stream]) -> None:
+        """Begin a stream and serve it to its end; returns if that is OK.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
+        """
+        if self.closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        if len(self._streams) >= self.settings.max_streams:
+            raise Rejected(Reason.TOO_MANY_STREAMS)
+        stream = begin()
+        self._streams.add(stream)
+        self._keep_rounds()
+        try:
+            await stream.run()
+        finally:
+            stream.close()
+            self._streams.discard(stream)
+            if self.closing and not self._streams:
+                self._empty.set()
+
+    def shut_down(self) -> None:
+        """Have every stream send what there is and then end with SHUTTING_DOWN."""
+        self.closing = True
+        for stream in tuple(self._streams):
+            stream.wake()
+        if not self._streams:
+            self._empty.set()
+
+    async def ended(self, seconds: float) -> None:
+        """After `shut_down`: wait until all streams have ended, `seconds` at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            log.warning("%d watchers did not take the end of their streams", len(self._streams))
+
+    def _keep_rounds(self) -> None:
+        """Go round all streams now and then, as long as there are any."""
+        if self._rounds is None and self._streams:
+            interval = min(ROUND_SECONDS, self.settings.heartbeat_seconds / 10, self.settings.stall_seconds / 10)
+            self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
+
+    def _round(self, interval: float) -> None:
+        """Look after every stream: one clock for all is cheaper than one for each."""
+        self._rounds = None
+        now = asyncio.get_running_loop().time()
+        for stream in tuple(self._streams):
+            stream.look_after(now, now + interval)
+        self._keep_rounds()

@@ -1,0 +1,124 @@
+"""Events as bytes, made once for all watchers.
+
+A SubscribeResponse has one field, the events. On the wire it is therefore nothing but its events one after the
+other, each behind the field's tag and its own length: a *frame*. Frames are made once, kept where all watchers of a
+conversation find them, and joined into a response without being looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bedrock import v1
+
+from actors.events.hub import HubEvent, Passing
+from actors.ports import Clock, ConversationRecord, Store, StoredEvent
+from server.wire.context import Facts
+from server.wire.conversation_messages import conversation
+from server.wire.events import event, needs_record, output_delta, text_delta
+from server.wire.values import timestamp
+
+_TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
+_UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
+
+
+def frame(message: v1.Event) -> bytes:
+    """An event as a part of a SubscribeResponse."""
+    return _framed(message.SerializeToString())
+
+
+def _framed(body: bytes) -> bytes:
+    return b"".join((_TAG, _varint(len(body)), body))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Frames:
+    """Makes frames. Event loop only, but for `stored`."""
+
+    def __init__(self, store: Store, facts: Facts, clock: Clock) -> None:
+        self._store = store
+        self._facts = facts
+        self._clock = clock
+
+    def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
+        """Frames of events that were read from the store (reading thread)."""
+        present: bytes | None = None
+        made: list[bytes] = []
+        for each in events:
+            if not needs_record(each.notification):
+                made.append(frame(event(self._facts, conversation_id, each)))
+                continue
+            if present is None:
+                present = self._update(self._store.load(conversation_id))
+            made.append(self._updated(conversation_id, each, present))
+        return made
+
+    def _update(self, record: ConversationRecord | None) -> bytes:
+        """The field of an event that holds the conversation; encoded once, however many events show it.
+
+        Nothing while the conversation is being deleted.
+        """
+        if record is None:
+            return b""
+        body = conversation(self._facts, record).SerializeToString()
+        return b"".join((_UPDATED_TAG, _varint(len(body)), body))
+
+    def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
+        """The frame of an event that shows the conversation. Fields of a message may be joined like this."""
+        return _framed(event(self._facts, conversation_id, stored).SerializeToString() + update)
+
+    def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
+        """Frames of events that have just happened."""
+        frames = []
+        for each in events:
+            if each.wire is None:
+                each.wire = self._live(conversation_id, each)
+            frames.append(each.wire)
+        return frames
+
+    def _live(self, conversation_id: str, each: HubEvent) -> bytes:
+        if needs_record(each.event.notification):
+            return self._updated(conversation_id, each.event, self._update(each.record))
+        return frame(event(self._facts, conversation_id, each.event))
+
+    def text(self, passing: Passing) -> list[bytes]:
+        """Frames of fresh text of a request."""
+        for piece in passing.pieces:
+            if piece.wire is None:
+                delta = text_delta(passing.key, passing.attempt, piece.offset, piece.text, reasoning=piece.reasoning)
+                piece.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), text_delta=delta))
+        return [piece.wire for piece in passing.pieces if piece.wire is not None]
+
+    def output(self, passing: Passing) -> list[bytes]:
+        """Frames of fresh output of a tool."""
+        for piece in passing.pieces:
+            if piece.wire is None:
+                delta = output_delta(passing.key, passing.attempt, piece.offset, piece.text)
+                piece.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), tool_output_delta=delta))
+        return [piece.wire for piece in passing.pieces if piece.wire is not None]
+
+    def caught_up(self, head: int) -> bytes:
+        return self._passing(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
+
+    def heartbeat(self, head: int) -> bytes:
+        return self._passing(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
+
+    def deleted(self) -> bytes:
+        return self._passing(v1.Event(deleted=v1.Event.Deleted()))
+
+    def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:
+        return self._passing(v1.Event(snapshot=snapshot))
+
+    def _passing(self, message: v1.Event) -> bytes:
+        now = timestamp(self._clock.now_ms())
+        if now is not None:
+            message.time.CopyFrom(now)
+        return frame(message)

@@ -1,0 +1,89 @@
+"""Puts frames into responses: everything that waits goes into one, and a commit is not torn apart without need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from actors.ports import StoredEvent
+from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
+
+
+def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """The frames, put together by commit: the events of one commit have the same time.
+
+    Commits of the same millisecond count as one, which keeps together what belongs together all the more.
+    """
+    group: list[bytes] = []
+    at = events[0].at if events else 0
+    for event, frame in zip(events, frames, strict=True):
+        if event.at != at:
+            yield group
+            group, at = [], event.at
+        group.append(frame)
+    if group:
+        yield group
+
+
+def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
+    """The index of the first event of the last commit, of which more may follow."""
+    index = len(events)
+    while index and events[index - 1].at == events[-1].at:
+        index -= 1
+    return index
+
+
+class Outbox:
+    """What waits for one watcher. Event loop only.
+
+    `write` sends a response and returns when the transport has taken it.
+    """
+
+    def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._write = write
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self.writing_since: float | None = None
+        """By the loop's clock; None while nothing is being sent."""
+        self.sent_at = 0.0
+        """When the transport took the last response."""
+
+    async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
+        """Queue the frames of events; commits stay together if it can be."""
+        if self._fits(len(frames), sum(map(len, frames))):
+            self._queue(frames)
+            return
+        for group in commits(events, frames):
+            await self.add(group)
+
+    async def add(self, frames: Sequence[bytes]) -> None:
+        """Queue frames that belong together; sends what is full."""
+        if not self._fits(len(frames), sum(map(len, frames))):
+            await self.flush()
+        for frame in frames:
+            if not self._fits(1, len(frame)):
+                await self.flush()
+            self._queue((frame,))
+
+    @property
+    def empty(self) -> bool:
+        return not self._frames
+
+    def _queue(self, frames: Sequence[bytes]) -> None:
+        self._frames.extend(frames)
+        self._bytes += sum(map(len, frames))
+
+    def _fits(self, count: int, size: int) -> bool:
+        return len(self._frames) + count <= BATCH_EVENTS and self._bytes + size <= BATCH_BYTES
+
+    async def flush(self) -> None:
+        """Send what is queued, if there is anything."""
+        if not self._frames:
+            return
+        response = b"".join(self._frames)
+        self._frames, self._bytes = [], 0
+        clock = asyncio.get_running_loop().time
+        self.writing_since = clock()
+        await self._write(response)
+        self.writing_since = None
+        self.sent_at = clock()

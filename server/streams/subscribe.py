@@ -1,0 +1,165 @@
+"""Subscribe: a cursor over the log of one conversation, woken by the hub.
+
+A watcher attaches to the hub first and reads its snapshot from the store afterwards. Whatever is committed later is
+published later, so it is found in the hub; whatever was committed before is in the snapshot: nothing falls between.
+From then on the watcher has one number, the revision that it has sent last, and asks for what comes after it: the
+hub if it still has it, else the store. It keeps no queue; while its reader is slow it simply asks later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bedrock import v1
+
+from actors.core.errors import Reason, Rejected
+from actors.events.hub import Batch, EventHub
+from actors.ports import Store, StoredEvent
+from server.queries.read_pool import Reads
+from server.streams.base import Stream, Streams, WatchSettings
+from server.streams.encoding import Frames
+from server.streams.outbox import start_of_last_commit
+from server.streams.snapshot import open_stream
+from server.streams.until_settled import Settled
+from server.streams.wakeups import Wakeups
+from server.wire.context import Facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where watchers find what they send."""
+
+    hub: EventHub
+    store: Store
+    reads: Reads
+    frames: Frames
+    facts: Facts
+    wakeups: Wakeups
+    text_wakeups: Wakeups
+    """For passing text, which pauses longer."""
+
+
+class Watchers(Streams):
+    """The streams of this server; those of single conversations begin here. Event loop only."""
+
+    def __init__(self, sources: Sources, settings: WatchSettings) -> None:
+        super().__init__(settings)
+        self._sources = sources
+
+    async def serve(
+        self, conversation_id: str, request: v1.SubscribeRequest, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Serve one stream to its end; returns if that is OK.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Missing, Malformed, Stalled or StoreError.
+        """
+        await self.attend(lambda: Watcher(self, self._sources, conversation_id, request, write))
+
+
+class Watcher(Stream):
+    """One stream of Subscribe. Event loop only, but for what the hub calls."""
+
+    def __init__(
+        self,
+        watchers: Watchers,
+        sources: Sources,
+        conversation_id: str,
+        request: v1.SubscribeRequest,
+        write: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        super().__init__(watchers, write)
+        self._sources = sources
+        self._conversation_id = conversation_id
+        self._request = request
+        self._deltas = not request.omit_deltas
+        self._position = 0
+        """The last revision sent, or contained in the snapshot."""
+        self._settled: Settled | None = None
+        """Only if the stream ends once the conversation has settled."""
+        self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
+
+    def close(self) -> None:
+        """Leave the hub; idempotent."""
+        self._watch.close()
+
+    def _on_publish(self) -> None:
+        """Something is there (a publisher's thread)."""
+        self._sources.wakeups.wake(self.wake)
+
+    def _on_text(self) -> None:
+        """Passing text is there, and nothing else (a publisher's thread)."""
+        self._sources.text_wakeups.wake(self.wake)
+
+    async def _open(self) -> None:
+        """Snapshot, what was missed, caught up."""
+        sources = self._sources
+        opening = await sources.reads(open_stream, sources.store, sources.facts, self._conversation_id, self._request)
+        if self._request.until_settled:
+            self._settled = Settled(opening.record)
+        if self._deltas and opening.slot is not None:
+            opening.add_partial(self._watch.take(*opening.slot))
+        await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
+        if opening.after is None:
+            self._position = opening.record.last_seq
+        else:
+            self._position = opening.after
+            await self._replay()  # raises RevisionTooOld, if at all, before anything is sent
+        await self._out.add([self._sources.frames.caught_up(self._position)])
+
+    async def _go_on(self) -> bool:
+        """Send all that is there now; returns whether the stream goes on."""
+        self._woken.clear()
+        closing = self._streams.closing  # before the look: what is published until then is still sent
+        batch = self._watch.read(self._position, passing=self._deltas)
+        while batch.behind and not batch.deleted and await self._replay():
+            batch = self._watch.read(self._position, passing=self._deltas)
+        await self._take(batch)
+        if batch.deleted:
+            await self._out.add([self._sources.frames.deleted()])
+        if self._out.empty and self._silent():
+            await self._out.add([self._sources.frames.heartbeat(self._position)])
+        await self._out.flush()
+        if batch.deleted or self._settled:
+            return False
+        if closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        return True
+
+    async def _replay(self) -> bool:
+        """Send events from the store until there are no more; returns whether there were any."""
+        began = self._position
+        full = True
+        while full:
+            events, frames, full = await self._sources.reads(self._page, self._position)
+            await self._out.add_events(events, frames)
+            self._took(events)
+        return self._position > began
+
+    def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
+        """Events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
+        limit = self._streams.settings.store_page
+        events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
+        full = len(events) == limit
+        if full:
+            events = events[: start_of_last_commit(events)] or events
+        return events, self._sources.frames.stored(self._conversation_id, events), full
+
+    async def _take(self, batch: Batch) -> None:
+        """Put what the hub had into the outbox: events first, since they open the slots of the text."""
+        frames = self._sources.frames
+        if batch.events:
+            events = [each.event for each in batch.events]
+            await self._out.add_events(events, frames.live(self._conversation_id, batch.events))
+            self._took(events)
+        if batch.text is not None:
+            await self._out.add(frames.text(batch.text))
+        if batch.output is not None:
+            await self._out.add(frames.output(batch.output))
+
+    def _took(self, events: Sequence[StoredEvent]) -> None:
+        if self._settled is not None:
+            for event in events:
+                self._settled.take(event)
+        if events:
+            self._position = events[-1].revision

@@ -1,0 +1,157 @@
+"""WatchConversations: the list as it is, then what changes in it; of each conversation the latest only.
+
+A watcher attaches to the feed first and reads the store afterwards. A page may show more than what the feed had told
+by then, so whatever has changed while the pages were read is read once more; from then on the feed is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from bedrock import v1
+
+from actors.core.errors import Reason, Rejected
+from actors.events.conversation_list import Listed, ListFeed
+from actors.ports import ConversationRecord, Store, StoreDamaged
+from server.contract import resource_names as names
+from server.queries.read_pool import Reads
+from server.streams.base import Stream, Streams
+from server.streams.wakeups import Wakeups
+from server.wire.context import Facts
+from server.wire.conversation_messages import conversation
+
+log = logging.getLogger(__name__)
+
+PAGE = 100
+"""Conversations that are read at a time."""
+PAUSE_SECONDS = 0.05
+"""After changes were sent. What changes more often than somebody can see is told once."""
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class WatchList:
+    """Begins streams. Event loop only."""
+
+    def __init__(
+        self, streams: Streams, *, feed: ListFeed, store: Store, reads: Reads, facts: Facts, wakeups: Wakeups
+    ) -> None:
+        self._streams = streams
+        self.feed = feed
+        self.store = store
+        self.reads = reads
+        self.facts = facts
+        self.wakeups = wakeups
+
+    async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
+        """Serve one stream to its end. Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Stalled or StoreError."""
+        await self._streams.attend(lambda: ListWatcher(self._streams, self, principal, request, write))
+
+
+class ListWatcher(Stream):
+    """One stream. Event loop only, but for what the feed calls."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        sources: WatchList,
+        principal: str,
+        request: v1.WatchConversationsRequest,
+        write: Write,
+    ) -> None:
+        super().__init__(streams, write)
+        self._sources = sources
+        self._principal = principal
+        self._request = request
+        self._watch = sources.feed.attach(self._on_change)
+
+    def close(self) -> None:
+        """Leave the feed; idempotent."""
+        self._watch.close()
+
+    def _on_change(self) -> None:
+        """Something has changed (a publisher's thread)."""
+        self._sources.wakeups.wake(self.wake)
+
+    async def _open(self) -> None:
+        if not self._request.changes_only:
+            pages = self._pages()
+            while (page := await self._sources.reads(next, pages, None)) is not None:
+                await self._send_all(page)
+            meanwhile = [listed.id for listed in self._watch.read() if self._wanted(listed)]
+            for start in range(0, len(meanwhile), PAGE):
+                await self._send_all(await self._sources.reads(self._present, meanwhile[start : start + PAGE]))
+        await self._send(v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp()))
+
+    async def _go_on(self) -> bool:
+        self._woken.clear()
+        closing = self._streams.closing  # before the look: what has changed until then is still sent
+        for listed in self._watch.read():
+            if self._wanted(listed) and not listed.outdated:
+                await self._out.add([self._wire(listed)])
+                await self._out.flush()
+        if closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        if self._silent():
+            await self._send(v1.WatchConversationsResponse(heartbeat=v1.WatchConversationsResponse.Heartbeat()))
+        else:
+            await asyncio.sleep(PAUSE_SECONDS)
+        return True
+
+    def _wanted(self, listed: Listed) -> bool:
+        if listed.record.principal != self._principal:
+            return False
+        return self._request.include_sub_agents or not listed.sub_agent
+
+    def _wire(self, listed: Listed) -> bytes:
+        """The response, made once for all watchers."""
+        if listed.wire is None:
+            facts = self._sources.facts
+            shown = _gone(listed.id) if listed.deleted else _shown(facts, listed.record)
+            listed.wire = shown.SerializeToString()
+        return listed.wire
+
+    async def _send_all(self, responses: Iterable[v1.WatchConversationsResponse]) -> None:
+        for response in responses:
+            await self._send(response)
+
+    async def _send(self, response: v1.WatchConversationsResponse) -> None:
+        await self._out.add([response.SerializeToString()])
+        await self._out.flush()
+
+    def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
+        """What exists, page by page (reading thread)."""
+        facts = self._sources.facts
+        for archived in (False, True):
+            before: tuple[int, str] | None = None
+            while records := self._sources.store.list(
+                principal=self._principal, archived=archived, parent=None, before=before, limit=PAGE
+            ):
+                yield [_shown(facts, record) for record in records]
+                before = (records[-1].updated_at, records[-1].id)
+                if self._request.include_sub_agents:
+                    for record in records:
+                        yield self._present(self._sources.store.children(record.id))
+
+    def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
+        """These conversations as they are now (reading thread)."""
+        return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
+
+    def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
+        """None if it is damaged: then it is left out, as of all lists."""
+        try:
+            record = self._sources.store.load(id_)
+        except StoreDamaged:
+            log.exception("conversation %s cannot be read and is left out", id_)
+            return None
+        return _gone(id_) if record is None else _shown(self._sources.facts, record)
+
+
+def _shown(facts: Facts, record: ConversationRecord) -> v1.WatchConversationsResponse:
+    return v1.WatchConversationsResponse(conversation_changed=conversation(facts, record))
+
+
+def _gone(conversation_id: str) -> v1.WatchConversationsResponse:
+    return v1.WatchConversationsResponse(conversation_deleted=names.conversation(conversation_id))

@@ -1,0 +1,164 @@
+"""Requests of the contract as requests to the actors, and the actors' answers as responses."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+from bedrock import v1
+from google.protobuf.message import Message
+
+from actors.core.content import Delivery, Image
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.messages import commands as requests
+from server.contract import resource_names as names
+from server.wire import conversation_messages as states
+from server.wire import enums, messages
+from server.wire.context import Facts
+
+M = TypeVar("M", bound=Message)
+
+_MODE: dict[int, Mode] = {number: mode for mode, number in enums.MODE.items()}
+_APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number in enums.APPROVAL_POLICY.items()}
+_FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in enums.FOLLOW_UP_POLICY.items()}
+_DELIVERY: dict[int, Delivery] = {
+    v1.DELIVERY_UNSPECIFIED: Delivery.REJECT,
+    v1.DELIVERY_DIRECT: Delivery.REJECT,
+    v1.DELIVERY_STEER: Delivery.STEER,
+    v1.DELIVERY_FOLLOW_UP: Delivery.FOLLOW_UP,
+}
+
+
+def body_hash(request: Message, *apart: str) -> str:
+    """What makes two requests the same: everything but the request id, and the fields `apart` that the id is
+    looked up by."""
+    body = type(request)()
+    body.CopyFrom(request)
+    for field in ("request_id", *apart):
+        body.ClearField(field)
+    return hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()
+
+
+def create(request: v1.CreateConversationRequest, principal: str) -> requests.Create:
+    return requests.Create(
+        principal=principal,
+        working_directory=request.working_directory,
+        model=names.parse_model(request.model) or "",
+        slug=request.slug,
+        title=request.title,
+        mode=_MODE.get(request.mode),
+        labels=dict(request.labels),
+        approval_policy=_APPROVAL_POLICY.get(request.approval_policy, ApprovalPolicy.AUTO),
+        follow_up_policy=_FOLLOW_UP_POLICY.get(request.follow_up_policy, FollowUpPolicy.ALWAYS),
+        budget=_budget(request.budget),
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request),
+    )
+
+
+def update(request: v1.UpdateConversationRequest) -> requests.Update:
+    wanted, mask = request.conversation, set(request.update_mask.paths)
+    tools = tuple(name for each in wanted.always_approved_tools if (name := names.parse_tool(each)))
+    return requests.Update(
+        etag=wanted.etag,
+        slug=wanted.slug if "slug" in mask else None,
+        title=wanted.title if "title" in mask else None,
+        model=names.parse_model(wanted.model) if "model" in mask else None,
+        labels=dict(wanted.labels) if "labels" in mask else None,
+        approval_policy=(
+            _APPROVAL_POLICY.get(wanted.approval_policy, ApprovalPolicy.AUTO) if "approval_policy" in mask else None
+        ),
+        always_approved=tools if "always_approved_tools" in mask else None,
+        follow_up_policy=(
+            _FOLLOW_UP_POLICY.get(wanted.follow_up_policy, FollowUpPolicy.ALWAYS)
+            if "follow_up_policy" in mask
+            else None
+        ),
+        budget=_budget(wanted.budget) if "budget" in mask else None,
+    )
+
+
+def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.Send:
+    """`images` are those of the request, taken in: it names them, and no longer holds their bytes."""
+    return requests.Send(
+        text=request.text,
+        images=images,
+        delivery=_DELIVERY[request.delivery].value,
+        expected_run=run_in(request.expected_run),
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request, "name"),
+    )
+
+
+def cancel(request: v1.CancelConversationRequest) -> requests.Cancel:
+    return requests.Cancel(
+        run_id=run_in(request.run),
+        discard_queued=request.discard_queued,
+        kill_jobs=request.kill_jobs,
+        reason=request.reason,
+    )
+
+
+def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Resolve:
+    return requests.Resolve(
+        tool_use_id=tool_use_id,
+        approve=request.decision != v1.APPROVAL_DECISION_DENY,
+        always=request.decision == v1.APPROVAL_DECISION_APPROVE_ALWAYS,
+        note=request.note,
+    )
+
+
+def set_mode(request: v1.SetModeRequest) -> requests.ChangeMode:
+    return requests.ChangeMode(_MODE[request.mode], request.stop_running)
+
+
+def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:
+    return requests.Continue(
+        include_summary=request.include_summary,
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request, "name"),
+    )
+
+
+def run_in(name: str) -> str:
+    """The id of a run in its name, "" for none."""
+    found = names.parse_child(name, "requestCycles") if name else None
+    return found[1] if found else ""
+
+
+def _budget(value: v1.Budget) -> Budget:
+    return Budget(value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
+
+
+def sent(facts: Facts, conversation_id: str, answer: requests.Sent) -> v1.SendMessageResponse:
+    delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
+    if answer.message is not None:
+        message = messages.message(facts, conversation_id, answer.message)
+    elif answer.queued is not None:
+        message = messages.queued_message(conversation_id, answer.queued, delivery, answer.run)
+    else:
+        message = v1.Message(name=names.message(conversation_id, answer.message_id), role=v1.ROLE_USER)
+    return v1.SendMessageResponse(
+        message=message,
+        disposition=v1.DISPOSITION_DUPLICATE if answer.duplicate else enums.DISPOSITION[answer.disposition],
+        run=names.cycle(conversation_id, answer.run),
+        revision=answer.revision,
+    )
+
+
+def cancelled(facts: Facts, conversation_id: str, answer: requests.Cancelled, at: int) -> v1.CancelConversationResponse:
+    """`at`: when the state was entered, as far as anybody knows."""
+    return v1.CancelConversationResponse(
+        no_op=answer.no_op,
+        state=states.state(facts, conversation_id, answer.state, at),
+        run=names.cycle(conversation_id, answer.run),
+        llm_request_id=answer.llm_request_id,
+        tool_use_ids=answer.tool_use_ids,
+        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
+        returned_steers=[messages.queued_message(conversation_id, each, "steer") for each in answer.returned],
+        discarded_follow_ups=[messages.queued_message(conversation_id, each, "follow_up") for each in answer.discarded],
+        surviving_jobs=answer.surviving_jobs,
+        ended_jobs=answer.ended_jobs,
+        revision=0 if answer.no_op else answer.revision,
+        unrecorded=not answer.recorded,
+    )

@@ -1,0 +1,167 @@
+"""States, questions and conversations."""
+
+from __future__ import annotations
+
+import msgspec
+from bedrock import v1
+
+from actors.core.content import ToolUse
+from actors.core.context import ConvContext
+from actors.core.errors import ErrorKind
+from actors.core.states import ApprovalKind, ContextExhausted, State
+from actors.core.steps.responses import approval_kind
+from actors.core.summary import StateSummary, summarize
+from actors.messages.commands import etag_of
+from actors.ports import ConversationRecord
+from server.contract import resource_names as names
+from server.wire.agents import sub_agent
+from server.wire.context import Facts
+from server.wire.enums import APPROVAL_POLICY, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
+from server.wire.messages import tool_call
+from server.wire.values import budget, failure, run_error, timestamp, usage
+
+
+def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
+    """A conversation as its row has it."""
+    ledger = record.state.ledger
+    summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
+    return v1.Conversation(
+        name=names.conversation(record.id),
+        slug=record.slug,
+        title=record.title,
+        working_directory=record.cwd,
+        model=names.model(record.model),
+        state=state_of(facts, record),
+        mode=MODE[record.mode],
+        context_usage=v1.ContextUsage(
+            used_tokens=ledger.used_tokens,
+            usable_window_tokens=facts.usable_window(record.model),
+            warning=ledger.warned,
+        ),
+        total_usage=usage(ledger.total_usage),
+        aside_usage=usage(ledger.aside_usage),
+        parent=names.conversation(record.parent_conversation_id or ""),
+        continued_from=names.conversation(record.continued_from),
+        continued_by=names.conversation(record.continued_by),
+        continuation_summary=summary,
+        create_time=timestamp(record.created_at),
+        update_time=timestamp(record.updated_at),
+        archive_time=timestamp(record.archived_at or 0),
+        revision=record.last_seq,
+        etag=etag_of(record),
+        labels=record.labels,
+        approval_policy=APPROVAL_POLICY[record.approval_policy],
+        always_approved_tools=[names.tool(tool) for tool in record.always_approved],
+        follow_up_policy=FOLLOW_UP_POLICY[record.follow_up_policy],
+        budget=budget(record.budget),
+    )
+
+
+def present(facts: Facts, record: ConversationRecord) -> v1.Conversation:
+    """A conversation as its row has it, with what is known only now: the background jobs. Any thread."""
+    answer = conversation(facts, record)
+    answer.background_jobs.extend(facts.background_jobs(record.id))
+    return answer
+
+
+def state_of(facts: Facts, record: ConversationRecord) -> v1.ConversationState:
+    """The state in a row."""
+    return state(facts, record.id, summary_of(facts, record.id, record.state), record.state_updated_at)
+
+
+def summary_of(facts: Facts, conversation_id: str, stored: State) -> StateSummary:
+    """What people see of a state. Of the context only the id and the limits show."""
+    context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=facts.limits)
+    return summarize(stored, context)
+
+
+def state(facts: Facts, conversation_id: str, summary: StateSummary, entered: int) -> v1.ConversationState:
+    """A state with the details of its kind."""
+    answer = v1.ConversationState(
+        kind=STATE_KIND[summary.kind],
+        enter_time=timestamp(entered),
+        busy=summary.busy,
+        run=names.cycle(conversation_id, summary.run),
+    )
+    match summary.kind:
+        case "llm_requesting" | "awaiting_continuation":
+            answer.llm_requesting.CopyFrom(_llm_requesting(summary))
+        case "awaiting_tool_approval":
+            questions = pending_approvals(facts, conversation_id, summary)
+            answer.awaiting_approval.CopyFrom(v1.ConversationState.AwaitingApproval(pending=questions))
+        case "tool_executing":
+            answer.tool_executing.CopyFrom(_tool_executing(facts, summary))
+        case "awaiting_sub_agents":
+            pending = map(sub_agent, summary.pending_agents)
+            answer.awaiting_sub_agents.CopyFrom(
+                v1.ConversationState.AwaitingSubAgents(pending=pending, completed_count=summary.completed_count)
+            )
+        case "error":
+            answer.error.CopyFrom(_error(summary))
+        case "completed":
+            answer.completed.CopyFrom(v1.ConversationState.Completed(result=summary.result))
+        case "failed":
+            answer.failed.CopyFrom(
+                v1.ConversationState.Failed(error=_error(summary), partial_result=summary.partial_result)
+            )
+        case _:
+            pass
+    return answer
+
+
+def _llm_requesting(summary: StateSummary) -> v1.ConversationState.LlmRequesting:
+    return v1.ConversationState.LlmRequesting(
+        llm_request_id=summary.request_id,
+        attempt=summary.attempt,
+        max_attempts=summary.max_attempts,
+        phase=PHASE.get(summary.phase, v1.ConversationState.LlmRequesting.PHASE_UNSPECIFIED),  # type: ignore[call-overload]
+        retry_time=timestamp(summary.retry_at),
+        last_error=failure(summary.last_error),
+    )
+
+
+def _tool_executing(facts: Facts, summary: StateSummary) -> v1.ConversationState.ToolExecuting:
+    return v1.ConversationState.ToolExecuting(
+        current=None if summary.current_call is None else tool_call(facts, summary.current_call),
+        attempt=summary.attempt,
+        max_attempts=summary.max_attempts,
+        retry_time=timestamp(summary.retry_at),
+        remaining_count=summary.remaining_count,
+        completed_count=summary.completed_count,
+    )
+
+
+def _error(summary: StateSummary) -> v1.RunError:
+    return run_error(summary.error_kind or ErrorKind.UNKNOWN, summary.error_message)
+
+
+def pending_approvals(facts: Facts, conversation_id: str, summary: StateSummary) -> list[v1.PendingApproval]:
+    """The open questions of a state, in the order of the response."""
+    return [
+        pending_approval(facts, conversation_id, call, approval_kind(call), summary.since) for call in summary.undecided
+    ]
+
+
+def pending_approval(
+    facts: Facts, conversation_id: str, call: ToolUse, kind: ApprovalKind, since: int
+) -> v1.PendingApproval:
+    """One question."""
+    question = v1.PendingApproval(name=names.approval(conversation_id, call.id), create_time=timestamp(since))
+    if kind is ApprovalKind.MODE_UPGRADE:
+        question.mode_upgrade.CopyFrom(
+            v1.PendingApproval.ModeUpgrade(tool_use_id=call.id, reason=_reason_in(call.input))
+        )
+    else:
+        question.tool_call.CopyFrom(tool_call(facts, call))
+    return question
+
+
+class _UpgradeInput(msgspec.Struct):
+    reason: str = ""
+
+
+def _reason_in(raw: str) -> str:
+    try:
+        return msgspec.json.decode(raw, type=_UpgradeInput).reason
+    except (msgspec.DecodeError, UnicodeError):
+        return ""

@@ -1,0 +1,168 @@
+"""Request cycles of a file of events, made by the same fold and shown in the same way as a conversation's.
+
+The client's program finds `fold` as an entry point; no server runs, and no store is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
+
+import msgspec
+from bedrock import v1
+
+from actors.core.content import (
+    Content,
+    Delivery,
+    Message,
+    MessageType,
+    Reasoning,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+)
+from actors.core.context import Limits, ToolGroup
+from actors.core.request_cycles import projector as cycles
+from server.wire.context import Facts
+from server.wire.cycles import Ledger
+
+_DELIVERIES: dict[cycles.Delivery | None, str] = {
+    cycles.Delivery.DIRECT: "direct",
+    cycles.Delivery.STEER: Delivery.STEER.value,
+    cycles.Delivery.FOLLOW_UP: Delivery.FOLLOW_UP.value,
+}
+_TYPES = tuple(str(each.__struct_config__.tag) for each in get_args(cycles.CycleEvent))
+NOWHERE = "-"
+"""Stands for the conversation in names: a file does not say which it is."""
+
+
+def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
+    """The cycles of an event list with both views and their events, and how many events were skipped.
+
+    Raises ValueError for a line that is no event and, if `strict`, for an event that cannot come where it is; the
+    text says which.
+    """
+    places: list[int] = []
+    try:
+        projection = cycles.Projector(strict=strict).project(_events(lines, places))
+    except cycles.ProtocolError as error:
+        raise ValueError(f"line {places[error.index]}: {error.text}") from None
+    return [_shown(number, cycle) for number, cycle in enumerate(projection.cycles, 1)], projection.skipped
+
+
+def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleEvent]:
+    """The events, and into `places` the number of the line of each."""
+    for number, line in enumerate(lines, 1):
+        try:
+            for event in cycles.decode_lines([line]):
+                places.append(number)
+                yield event
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(_why_not(number, line, error)) from None
+        except RecursionError:
+            raise ValueError(f"line {number} is no event: it is nested too deeply") from None
+
+
+def _why_not(number: int, line: bytes, error: Exception) -> str:
+    """What is wrong with a line, and what to do if it is one of an export."""
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"line {number} is no event: it is not JSON"
+    match found:
+        case {"type": str(kind)} if kind in _TYPES:
+            text, _, place = str(error).partition(" - at ")
+            where = f"{place.strip('`').removeprefix('$.')}: " if place else ""
+            return f"line {number} is no event of type {kind}: {where}{text[0].lower()}{text[1:]}"
+        case {"kind": "conversation" | "message" | "event"}:
+            return (
+                f"line {number} is of an export: that holds messages and events of the contract. The list that cycles "
+                "are made of is printed by `bedrock cycles NAME --events`"
+            )
+        case _:
+            return f"line {number} is no event: it needs a type, which is one of {', '.join(_TYPES)}"
+
+
+def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
+    """Where the list names no messages, or no run, they are numbered."""
+    named = _with_message_ids(cycle)
+    run = named.stop.run if named.stop and named.stop.run else f"{number}"
+    messages = list(_messages(named, run))
+    facts = Facts(_groups(cycle), lambda model: 0, Limits())
+    answer = Ledger(facts, NOWHERE, named, messages).show(v1.ListRequestCyclesRequest.VIEW_FULL)
+    answer.events.extend(map(cycles.encode_line, cycles.events_in(cycle)))
+    return answer
+
+
+def _groups(cycle: cycles.RequestCycle) -> Mapping[str, ToolGroup]:
+    calls = (each for each in cycle.events if isinstance(each, cycles.AgentOutput) and each.tool)
+    return {each.tool: each.group or cycles.group_of(each.tool) for each in calls}
+
+
+def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
+    """The cycle with an id for the message of each output and result: one per round, and one per result."""
+    outputs = {
+        id(each): each.message_id or f"{cycle.root.id}.{number}"
+        for number, served in enumerate(cycles.rounds(cycle), 1)
+        for each in served.outputs
+    }
+    events = tuple(
+        each
+        if isinstance(each, cycles.UserMessage)
+        else msgspec.structs.replace(
+            each, message_id=each.message_id or outputs.get(id(each), f"{cycle.root.id}.{number}.result")
+        )
+        for number, each in enumerate(cycle.events, 1)
+    )
+    return msgspec.structs.replace(cycle, events=events)
+
+
+def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
+    """Messages as they may have been when the events were told: what the cycle shows of them."""
+    made: dict[str, Message] = {}
+    for event in (cycle.root, *cycle.events):
+        kind, name, blocks = _part(event)
+        delivery = _DELIVERIES.get(event.delivery, "") if isinstance(event, cycles.UserMessage) else ""
+        before = made.get(name)
+        made[name] = Message(
+            id=name,
+            sequence=before.sequence if before else len(made) + 1,
+            type=kind,
+            content=(*(before.content if before else ()), *blocks),
+            created_at=event.at,
+            run=run,
+            delivery=delivery,
+        )
+    yield from made.values()
+
+
+def _part(
+    event: cycles.UserMessage | cycles.AgentOutput | cycles.ToolResult,
+) -> tuple[MessageType, str, tuple[Content, ...]]:
+    match event:
+        case cycles.UserMessage():
+            return MessageType.USER, event.id, (Text(event.text),)
+        case cycles.ToolResult():
+            return MessageType.TOOL, event.message_id, _result(event)
+        case cycles.AgentOutput(kind=cycles.OutputKind.TOOL_CALL):
+            return MessageType.AGENT, event.message_id, (ToolUse(event.tool_call_id, event.tool, event.input),)
+        case cycles.AgentOutput(kind=cycles.OutputKind.REASONING):
+            return MessageType.AGENT, event.message_id, (Reasoning(event.text),)
+        case cycles.AgentOutput():
+            return MessageType.AGENT, event.message_id, (Text(event.text),)
+
+
+def _result(result: cycles.ToolResult) -> tuple[Content, ...]:
+    """What came out is not in the list, only how it ended; a status of somebody else's making shows nothing."""
+    match result.status:
+        case "" | ToolOutcome.OK.value:
+            return (ToolSuccess(result.tool_call_id, "", duration_ms=result.duration_ms),)
+        case ToolOutcome.CANCELLED.value | ToolOutcome.SKIPPED.value:
+            return (ToolCancelled(result.tool_call_id, "", ToolOutcome(result.status)),)
+        case ToolOutcome.ERROR.value | ToolOutcome.DENIED.value:
+            return (ToolError(result.tool_call_id, "", ToolOutcome(result.status), duration_ms=result.duration_ms),)
+        case _:
+            return ()
