@@ -37,14 +37,14 @@ in rounds. In each, clients of every kind work at the same time: the Python clie
 without a client of ours, `bedrock ask`, `bedrock chat` at a terminal, and the Node client where its packages are
 installed. They send, steer, queue, cancel, approve and deny, change modes and titles, delete, start sub-agents, and run
 tools that fork away. Meanwhile the server is killed with SIGKILL every two to six seconds and started again over the
-same data. Each client writes down, in a file of its own, what it tried and what it was told.
+same data. Each client writes down, in a file of its own, what it tried and what the server answered.
 
-Then all is brought to rest, and what was written down is compared with what the server says, through public calls only:
+Then everything is left to become idle, and what was written down is compared with what the server says, through public calls only:
 
 * every message that was accepted is there, once, in its order, or has a fate; one that was refused is nowhere;
-* every event that a watcher was told is in the log, the same; revisions have no gap;
+* every event that a watcher received is in the log, the same; revisions have no gap;
 * titles are those that were acknowledged; what was deleted is unknown and listed nowhere;
-* every conversation and sub-agent is at rest, its history is valid, `VerifyConversation` and `ReplayConversation` find
+* every conversation and sub-agent is idle, its history is valid, `VerifyConversation` and `ReplayConversation` find
   nothing;
 * the provider was never sent what a provider refuses, and never the same message twice;
 * no tool call was carried out twice, and no process outlives a kill of the server, a cancel or the stop.
@@ -103,7 +103,7 @@ SUITES = (
     ),
     Suite(
         "agents",
-        "no sub-agent is left behind by its parent",
+        "no sub-agent outlives its parent's run",
         "cancels and SIGKILL at any instant",
         ("tests/integration/actors/test_sub_agents_stopped.py", "tests/e2e/test_sub_agents.py"),
         "make fault PARTS=agents",
@@ -117,7 +117,7 @@ SUITES = (
     ),
     Suite(
         "sandbox",
-        "a restricted tool changes nothing and reaches nobody",
+        "a restricted tool changes nothing and has no network",
         "attacks from inside, as root and as another user",
         ("tests/fault",),
         "make fault PARTS=sandbox",
@@ -131,19 +131,19 @@ SUITES = (
     ),
     Suite(
         "",
-        "a commit is whole or not at all, and durable before it is told",
+        "a commit is whole or not at all, and durable before it is acknowledged",
         "SIGKILL while committing, full disks, damaged files, failing reads",
         ("tests/integration/store/test_peewee_store.py", "tests/integration/store/test_writer.py"),
     ),
     Suite(
         "",
-        "nothing is acknowledged into a file that is gone, and no second server gets in",
+        "nothing is acknowledged into a removed file, and no second server starts",
         "database, log, directory or lock file removed or replaced while the server runs",
         ("tests/integration/store/test_files_taken_away.py",),
     ),
     Suite(
         "",
-        "a deletion holds up nobody, survives a crash, and frees a full disk",
+        "a deletion blocks no other work, survives a crash, and frees a full disk",
         "stops and failures between its slices, a disk without room",
         ("tests/integration/store/test_removal.py",),
     ),
