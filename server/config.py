@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bedrock.local_server import data_directory
+from bedrock.local_server import absolute_path, data_directory
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOXES = ("auto", "A", "B", "none")
@@ -128,6 +128,11 @@ def _path(value: Any) -> Path:
     return Path(value).expanduser().absolute()
 
 
+def _data_dir(value: Any) -> Path:
+    _path(value)
+    return absolute_path(value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a text")
@@ -188,7 +193,7 @@ def _sandbox(value: Any) -> str:
 
 
 SETTINGS: dict[str, Parser] = {
-    "data_dir": _path,
+    "data_dir": _data_dir,
     "listen": _listen,
     "log_level": _level,
     "default_model": _text,
@@ -239,7 +244,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         else:
             continue
         values[name] = _parsed(parse, value, origins[name])
-    values.setdefault("data_dir", data_directory(environ).absolute())
+    if "data_dir" not in values:
+        values["data_dir"] = data_directory(environ)
     return _checked(Config(file=source, providers=providers, models=models, environ=environ, origins=origins, **values))
 
 

@@ -32,12 +32,34 @@ class NotPrivate(Exception):
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory in which a server on this machine keeps its files."""
+    """Return the directory in which a server on this machine keeps its files.
+
+    Raises:
+        ValueError: BEDROCK_DATA_DIR is relative; the text says so.
+    """
     if chosen := environ.get("BEDROCK_DATA_DIR"):
-        return Path(chosen).expanduser()
+        try:
+            return absolute_path(chosen)
+        except ValueError as error:
+            raise ValueError(f"BEDROCK_DATA_DIR: {error}") from None
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    state = environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else home / ".local" / "state") / "bedrock"
+    state = Path(environ.get("XDG_STATE_HOME", ""))  # to be ignored where it is relative, by the XDG specification
+    return (state if state.is_absolute() else home / ".local" / "state") / "bedrock"
+
+
+def absolute_path(text: str) -> Path:
+    """Return the path that `text` means in every working directory, with `~` expanded.
+
+    Raises:
+        ValueError: It is relative: a server and its clients, which may run elsewhere, would mean different places.
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # of a user that does not exist
+        path = Path(text)
+    if not path.is_absolute():
+        raise ValueError(f"must be an absolute path, or begin with ~ (it is {text!r})")
+    return path
 
 
 def check_private(directory: Path) -> None:

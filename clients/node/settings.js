@@ -4,7 +4,7 @@
  */
 import { closeSync, constants, fstatSync, lstatSync, openSync, readFileSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { dirname, isAbsolute, join } from 'node:path';
 
 /** The way to a server cannot be used, or there is none. `reason` and `code` as of BedrockError. */
 export class NoWay extends Error {
@@ -20,7 +20,7 @@ export class NoWay extends Error {
  */
 export function settings(address, token, caFile) {
   const { env } = process;
-  const data = env.BEDROCK_DATA_DIR || join(env.XDG_STATE_HOME || join(homedir(), '.local', 'state'), 'bedrock');
+  const data = dataDirectory(env);
   address ||= env.BEDROCK_ADDRESS || localServer(data);
   const [, scheme, host] = /^(?:(https?):\/\/)?(.*?)\/?$/.exec(address);
   const target = host.replace(/^\[.*\]/, '').includes(':') ? host : `${host}:7421`;
@@ -30,6 +30,16 @@ export function settings(address, token, caFile) {
   if (token && !local && !scheme) throw new NoWay(clear);
   const ca = caFile || env.BEDROCK_CA_FILE;
   return { target, token, tls: scheme === 'https', ca: ca ? readFileSync(ca) : null };
+}
+
+/** Where a server on this machine keeps its files. Throws NoWay for a relative path, which means another place there. */
+function dataDirectory(env) {
+  const chosen = (env.BEDROCK_DATA_DIR ?? '').replace(/^~(?=\/|$)/, homedir());
+  if (chosen && !isAbsolute(chosen)) {
+    throw new NoWay(`BEDROCK_DATA_DIR: must be an absolute path, or begin with ~ (it is '${chosen}')`);
+  }
+  const state = isAbsolute(env.XDG_STATE_HOME ?? '') ? env.XDG_STATE_HOME : join(homedir(), '.local', 'state');
+  return chosen || join(state, 'bedrock');
 }
 
 /** The target of the server that has this data directory. */

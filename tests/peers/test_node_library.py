@@ -77,6 +77,12 @@ def test_refusals_are_errors_with_reasons_and_fields(
 WRONG = {
     "approvalPolicy": ("create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })", "APPROVAL_POLICY_ASK_WRITES"),
     "mode": ("create({ mode: 'restricted' })", "MODE_RESTRICTED, MODE_UNRESTRICTED"),
+    "conversation.approvalPolicy": (
+        "call('updateConversation', { conversation: { approvalPolicy: null } })",
+        "null is not one of",
+    ),
+    "title": ("create({ title: null })", "null is not a string"),
+    "labels": ("create({ labels: null })", "null is not an object"),
     "aproval": ("create({ aproval: 1 })", "approvalPolicy"),
     "budget.runTokens": ("create({ budget: { runTokens: 'abc' } })", "whole number"),
     "budget.tokens": ("create({ budget: { tokens: 1 } })", "conversationTokens"),
@@ -115,6 +121,27 @@ def test_what_is_misspelt_is_an_error_that_lists_what_exists(node: Node, tmp_pat
         assert list(each["fields"]) == [field]
         assert said in each["fields"][field]
     assert list(told[-1]["fields"]) == ["adress"]
+
+
+def test_undefined_is_not_given(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    body = f"""
+        const conversation = await new Bedrock().create({{
+          workingDirectory: {json.dumps(str(tmp_path))}, approvalPolicy: undefined, title: undefined, labels: undefined,
+        }});
+        console.log(JSON.stringify(conversation.name));
+    """
+    assert run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data)).startswith("conversations/")
+
+
+def test_a_relative_data_directory_is_refused(node: Node, tmp_path: Path) -> None:
+    body = """
+        const facts = ({ reason, message }) => ({ reason, message });
+        const refused = await (async () => new Bedrock())().then(() => null, facts);
+        console.log(JSON.stringify(refused));
+    """
+    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR="state")
+    assert told["reason"] == "MISCONFIGURED"
+    assert told["message"] == "BEDROCK_DATA_DIR: must be an absolute path, or begin with ~ (it is 'state')"
 
 
 def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: Path) -> None:

@@ -54,10 +54,11 @@ def resolve(
 
     Raises:
         ServerNotRunning: No address was given and no server is running on this machine.
-        Misconfigured: The address has a port that is none, a token would be sent in the clear to another machine or
-            cannot be sent at all, a file cannot be read, or others may have written what is in the data directory.
+        Misconfigured: BEDROCK_DATA_DIR is relative, the address has a port that is none, a token would be sent in the
+            clear to another machine or cannot be sent at all, a file cannot be read, or others may have written what is
+            in the data directory.
     """
-    data = data_directory(environ)
+    data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
     scheme, target = _split(given) if given else ("", _local_server(data))
     source = "token=" if token is not None else "BEDROCK_TOKEN"
@@ -74,6 +75,13 @@ def resolve(
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
     ca = _read_certificates(ca_file) if ca_file else None
     return Settings(target, token, tls=scheme == "https", ca=ca, token_source=source if token else "")
+
+
+def _data_directory(environ: Mapping[str, str]) -> Path:
+    try:
+        return data_directory(environ)
+    except ValueError as error:
+        raise _misconfigured(str(error)) from None
 
 
 def _local_server(data: Path) -> str:
@@ -103,7 +111,7 @@ def _local_server(data: Path) -> str:
 
 def nobody_listens(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
     """Make the error for a Unix socket that is missing or refuses: whether its server runs nevertheless."""
-    data = data_directory(environ)
+    data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)
         if named and (process := server_process(directory)):

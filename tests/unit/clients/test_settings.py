@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bedrock._shared.settings import resolve
+from bedrock._shared.settings import nobody_listens, resolve
 from bedrock.errors import Misconfigured, ServerNotRunning
 from bedrock.local_server import data_directory
 
@@ -78,6 +79,22 @@ def test_the_data_directory_can_be_chosen() -> None:
     assert data_directory({"XDG_STATE_HOME": "/y"}) == Path("/y/bedrock")
     assert data_directory({"HOME": "/home/ada"}) == Path("/home/ada/.local/state/bedrock")
     assert data_directory({}) == Path.home() / ".local/state/bedrock"
+    assert data_directory({"BEDROCK_DATA_DIR": "~/x"}) == Path.home() / "x"
+    assert data_directory({"XDG_STATE_HOME": "state", "HOME": "/home/ada"}) == Path("/home/ada/.local/state/bedrock")
+
+
+@pytest.mark.parametrize("path", ["x", "./x", "../x", "~no-such-user/x"])
+def test_a_relative_data_directory_is_refused(path: str) -> None:
+    environ = {"BEDROCK_DATA_DIR": path}
+    text = f"BEDROCK_DATA_DIR: must be an absolute path, or begin with ~ (it is {path!r})"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        data_directory(environ)
+    for address in (None, "127.0.0.1:1"):
+        with pytest.raises(Misconfigured) as refused:
+            resolve(address, environ=environ)
+        assert refused.value.message == text
+    with pytest.raises(Misconfigured):
+        nobody_listens("unix:/run/s", environ)
 
 
 @pytest.mark.parametrize("address", [*LOOPBACK, *ELSEWHERE, "unix:/nowhere/s", "unix-abstract:s"])
