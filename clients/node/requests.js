@@ -17,7 +17,7 @@ export function contractOf(files, find) {
 export function mistake(type, value, path = '') {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return wrong(path, value, 'an object');
   for (const [key, given] of Object.entries(value)) {
-    if (given === undefined || given === null) continue;
+    if (given === undefined) continue;
     const found = inEntry(type, key, given, path ? `${path}.${key}` : key);
     if (found) return found;
   }
@@ -37,7 +37,9 @@ function inEntry(type, key, value, path) {
     const names = Object.keys(type.fields);
     return { path, text: `there is no such field; ${names.length ? `choose one of: ${names.join(', ')}` : 'give none'}` };
   }
-  const plain = typeof value === 'object' && !Array.isArray(value);
+  // In what the server has sent, null is a message that is not set.
+  if (value === null && !field.map && !field.repeated && field.resolvedType instanceof protobuf.Type) return null;
+  const plain = typeof value === 'object' && value !== null && !Array.isArray(value);
   if (field.map && !plain) return wrong(path, value, 'an object');
   if (field.repeated && !Array.isArray(value)) return wrong(path, value, 'an array');
   if (!field.map && !field.repeated) return inValue(field, value, path);
