@@ -39,7 +39,8 @@ installed. They send, steer, queue, cancel, approve and deny, change modes and t
 tools that fork away. Meanwhile the server is killed with SIGKILL every two to six seconds and started again over the
 same data. Each client writes down, in a file of its own, what it tried and what the server answered.
 
-Then everything is left to become idle, and what was written down is compared with what the server says, through public calls only:
+Then everything is left to become idle, and what was written down is compared with what the server says, through public
+calls only:
 
 * every message that was accepted is there, once, in its order, or has a fate; one that was refused is nowhere;
 * every event that a watcher received is in the log, the same; revisions have no gap;
