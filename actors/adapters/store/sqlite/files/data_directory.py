@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import time
 from pathlib import Path
 
 from actors.adapters.store.sqlite.files.disk_space import NO_SPACE, disk_is_full
@@ -20,6 +21,9 @@ _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
+_LOCK_ATTEMPTS = 25
+_LOCK_PAUSE = 0.01
+"""Seconds between two attempts."""
 _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
@@ -55,7 +59,7 @@ class DataDirectory:
         """Raises DataDirectoryBusy or OSError."""
         directory, lock_file = self._held
         try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock_file)
             _lock_directory(directory)
         except BlockingIOError:
             holder = os.pread(lock_file, 32, 0).strip()
@@ -103,6 +107,18 @@ class DataDirectory:
         """Let another process have it. Once."""
         for held in self._held:
             os.close(held)
+
+
+def _lock(lock_file: int) -> None:
+    """Raises BlockingIOError."""
+    for _ in range(_LOCK_ATTEMPTS - 1):
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock, with a shared one that it holds for an instant
+        else:
+            return
+    fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _lock_directory(directory: int) -> None:

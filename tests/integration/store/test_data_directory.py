@@ -1,0 +1,68 @@
+"""Taking the lock of a data directory while clients look whether it is held."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.adapters.store.sqlite.files.data_directory import DataDirectory
+from actors.ports import DataDirectoryBusy
+
+SLEEP = f"{DataDirectory.__module__}.time.sleep"
+LOOK = """
+import sys
+from pathlib import Path
+from bedrock.local_server import server_process
+
+print("looking", flush=True)
+while True:
+    server_process(Path(sys.argv[1]))
+"""
+
+
+def test_the_shared_lock_of_a_client_that_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DataDirectory(tmp_path).close()
+    looking = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    waits = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        fcntl.flock(looking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(SLEEP, pause)
+    try:
+        DataDirectory(tmp_path).close()
+    finally:
+        os.close(looking)
+    assert len(waits) == 1
+
+
+def test_a_lock_that_stays_held_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(SLEEP, waits.append)
+    held = DataDirectory(tmp_path)
+    with pytest.raises(DataDirectoryBusy):
+        DataDirectory(tmp_path)
+    held.close()
+    assert 0 < sum(waits) <= 0.5
+
+
+def test_a_server_starts_beside_clients_that_look_all_the_time(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    clients = [subprocess.Popen([sys.executable, "-c", LOOK, tmp_path], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for client in clients:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"looking\n"
+        for _ in range(5_000):
+            DataDirectory(tmp_path).close()
+    finally:
+        for client in clients:
+            client.kill()
+            client.communicate()
