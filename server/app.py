@@ -64,6 +64,8 @@ class Wired:
     """What a running server consists of, but for its network side."""
 
     runtime: Runtime
+    hub: EventHub
+    """The event bus of `runtime`, as watchers see it."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     token: str
@@ -96,9 +98,10 @@ def wire(config: Config) -> Iterator[Wired]:
         opened.callback(sandbox.close)
         timers = Timers(clock)
         opened.callback(timers.close)
+        hub = EventHub()
         runtime = Runtime(
             store=store,
-            bus=EventHub(),
+            bus=hub,
             models=models,
             toolbox=StandardToolbox(),
             sandbox=sandbox,
@@ -118,7 +121,7 @@ def wire(config: Config) -> Iterator[Wired]:
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
         listen = Listen(path=str(socket))
-        yield Wired(runtime, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
+        yield Wired(runtime, hub, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
 
 
 def _retention(config: Config) -> Retention:
@@ -203,6 +206,7 @@ async def _serve(
         _on_eof(stop)
     endpoint = Endpoint(
         wired.runtime,
+        wired.hub,
         wired.supervisor,
         TokenAuth(wired.token),
         watching=WatchSettings(max_streams=config.max_streams),

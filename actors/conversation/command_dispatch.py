@@ -50,6 +50,7 @@ from actors.road import Road
 from actors.runners.effect_executor import live_run
 from actors.runners.sub_agents import Birth
 from actors.runners.titles import Titles, title_of, untitled
+from actors.runtime import validation
 
 SLUG_TRIES = 10
 """How many generated slugs may turn out to be taken."""
@@ -221,7 +222,7 @@ class Commands:
             self._road.advance(SetMode(self._road.now(), mode, stopped))
         except Rejected as refusal:
             if refusal.reason is Reason.MODE_UNAVAILABLE:
-                raise settings.mode_unavailable(self._runtime) from None
+                raise validation.mode_unavailable(self._runtime) from None
             raise
         finally:
             rights.set(machine.context.mode)

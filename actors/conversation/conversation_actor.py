@@ -11,7 +11,7 @@ import logging
 import math
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.conversation.command_dispatch import Commands, cancel_event
 from actors.conversation.deletion import DELETE_WAIT_MS, Deletion
@@ -32,18 +32,16 @@ from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
 from actors.core.tool_run import Receipt
 from actors.messages.commands import Cancel, Delete, EtagMismatch, Expired, Invalid, NotFound
 from actors.messages.log_entries import TreeReaped
-from actors.ports import Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
+from actors.ports import ConversationDirectory, Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
 from actors.road import Road, needs_rest
 from actors.runners.effect_executor import EffectExecutor, JobGone, Work
 from actors.runners.llm_runner import Outcome, TextWaiting
-from actors.runners.sub_agents import AgentLeft, Birth, outcome_of
+from actors.runners.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+from actors.runners.titles import Titles
 from actors.runners.tool_runner import RunnerLeft
 from actors.runtime.actor import Actor, Asked, tell
 from actors.runtime.admission import Admission
 from actors.runtime.services import Runtime
-
-if TYPE_CHECKING:
-    from actors.conversation.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -87,17 +85,29 @@ Entry = Outcome | TextWaiting | Receipt | Doubt | StartOver
 """What is committed without anybody waiting for a verdict."""
 
 
+@dataclass(frozen=True)
+class SharedRunners:
+    """What the conversations of one process share to run their effects."""
+
+    admission: Admission
+    sub_agents: SubAgents
+    titles: Titles
+
+
 class ConversationActor(Actor):
     """Owns one conversation while it is awake."""
 
-    def __init__(self, runtime: Runtime, supervisor: Supervisor, admission: Admission, conversation_id: str) -> None:
+    def __init__(
+        self, runtime: Runtime, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
+    ) -> None:
         super().__init__()
         self.conversation_id = conversation_id
         self._runtime = runtime
-        self._supervisor = supervisor
-        self._executor = EffectExecutor(runtime, admission, self.actor_ref, supervisor.sub_agents)
+        self._directory = directory
+        self._sub_agents = shared.sub_agents
+        self._executor = EffectExecutor(runtime, shared.admission, self.actor_ref, shared.sub_agents)
         self._road = Road(runtime, self._executor, conversation_id)
-        self._commands = Commands(self._road, supervisor.titles)
+        self._commands = Commands(self._road, shared.titles)
         self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
         self._touched = runtime.clock.monotonic()
         self._idle_check_due = False
@@ -131,9 +141,13 @@ class ConversationActor(Actor):
         """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
         self._executor.pull(work)
 
-    def pull_run(self, run: str) -> None:
-        """The same for all of a run, be it under way or yet to come (any thread)."""
+    def cancel_run_now(self, run: str) -> None:
+        """Do the same for all of a run, what it executes and what it would still start (any thread)."""
         self._executor.pull_run(run)
+
+    def deliver(self, message: object) -> bool:
+        """Put a message into the mailbox; False if this actor has stopped (any thread)."""
+        return tell(self.actor_ref, message)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -347,7 +361,7 @@ class ConversationActor(Actor):
         if self._over and not self._jobs_told:
             self._jobs_told = True
             self._executor.end_jobs(self.conversation_id)
-        self._supervisor.rested()
+        self._directory.on_idle()
         if self._executor.all_gone:
             self._leave_in_time()
 
@@ -390,7 +404,7 @@ class ConversationActor(Actor):
                 self._deletion.fail(refusal or Rejected(Reason.SHUTTING_DOWN))
             super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
             self._say_last_word()
-            self._supervisor.released(self)
+            self._directory.on_stopped(self)
             if self._ending is not None and not self._ending.done():
                 self._ending.set_result(None)
 
@@ -403,7 +417,7 @@ class ConversationActor(Actor):
         machine = self._road.machine
         state = machine.state if machine is not None else Idle()
         usage = state.ledger.total_usage
-        self._supervisor.sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
+        self._sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
 
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep it alive."""

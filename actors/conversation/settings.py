@@ -16,7 +16,8 @@ from actors.core.notifications import ConversationUpdated, MessageAdded
 from actors.core.states import QUIET, TERMINAL, AgentTask, AwaitingSubAgents, AwaitingToolApproval, Idle, Ledger
 from actors.messages.commands import Continue, Create, Invalid, Update
 from actors.messages.log_entries import Created, SettingsChanged
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Model
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+from actors.runtime import validation
 from actors.runtime.services import Runtime
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
@@ -30,10 +31,10 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
 
     Raises Rejected (working directory, model, mode).
     """
-    cwd = _directory(runtime, request.working_directory)
+    cwd = validation.working_directory(runtime, request.working_directory)
     model = request.model or runtime.models.default
-    lean = offered(runtime, model).info.lean
-    mode = _mode(runtime, request.mode)
+    lean = validation.offered_model(runtime, model).info.lean
+    mode = validation.initial_mode(runtime, request.mode)
     record = ConversationRecord(
         id=conversation_id,
         slug=request.slug or runtime.ids.slug(),
@@ -66,7 +67,7 @@ def succession(
 ) -> tuple[ConversationRecord, Commit]:
     """The successor of the draft's conversation; the draft gets the link to it. Both go into one commit."""
     parent = draft.record
-    lean = served(runtime, parent.model).info.lean
+    lean = validation.served_model(runtime, parent.model).info.lean
     surroundings = runtime.workspace.surroundings(parent.cwd)
     successor = msgspec.structs.replace(
         parent,
@@ -123,8 +124,8 @@ def sub_agent(
     Restricted wherever that can be kept, whatever its parent's mode is (C32). Raises Rejected (budget, working
     directory, model).
     """
-    cwd = _directory(runtime, task.cwd)
-    lean = served(runtime, task.model).info.lean
+    cwd = validation.working_directory(runtime, task.cwd)
+    lean = validation.served_model(runtime, task.model).info.lean
     mode = Mode.RESTRICTED if runtime.sandbox.report.restriction_available else parent.mode
     surroundings = runtime.workspace.surroundings(cwd)
     record = ConversationRecord(
@@ -175,7 +176,7 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
             raise Rejected(
                 Reason.AGENT_BUSY, "agent is busy: cancel it or wait until it is done, then change the model"
             )
-        offered(runtime, wanted["model"])
+        validation.offered_model(runtime, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise Invalid("always_approved_tools", "tools can only be left out; approving one is the answer to a question")
     if wanted:
@@ -219,42 +220,3 @@ def _birth(record: ConversationRecord, command: CommandRecord | None, messages: 
         create=True,
         create_command=command is not None,
     )
-
-
-def _directory(runtime: Runtime, path: str) -> str:
-    try:
-        return runtime.workspace.check(path)
-    except ValueError as error:
-        raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
-
-
-def offered(runtime: Runtime, name: str) -> Model:
-    """The model that somebody chooses. Raises Rejected unless it is known that somebody serves it; providers that have
-    to be asked were asked before (`actors.runners.model_choice`)."""
-    if not runtime.models.offers(name):
-        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
-    return served(runtime, name)
-
-
-def served(runtime: Runtime, name: str) -> Model:
-    """The model that was chosen before; raises Rejected if nobody serves it any more."""
-    model = runtime.models.get(name)
-    if model is None:
-        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
-    return model
-
-
-def _mode(runtime: Runtime, wanted: Mode | None) -> Mode:
-    report = runtime.sandbox.report
-    if wanted is None:
-        return Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
-    if wanted is Mode.RESTRICTED and not report.restriction_available:
-        raise mode_unavailable(runtime)
-    return wanted
-
-
-def mode_unavailable(runtime: Runtime) -> Rejected:
-    """Why nothing can be restricted on this machine, or is not meant to be."""
-    report = runtime.sandbox.report
-    text = "restricted mode is not offered here" if report.by_setting else "restricted mode cannot be kept here"
-    return Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {report.reason}")

@@ -8,12 +8,12 @@ import threading
 from concurrent.futures import Future, wait
 from typing import Any
 
-from actors.conversation.conversation_actor import ConversationActor, Shutdown
+from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
 from actors.conversation.pipeline import Machine, taken_over
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
 from actors.messages.commands import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
-from actors.ports import CancelToken, Commit, ConversationRecord, StoreError, StoreUnavailable
+from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailable
 from actors.runners import model_choice
 from actors.runners.side_queries import Asides
 from actors.runners.sub_agent_tasks import prepared
@@ -37,8 +37,12 @@ class Supervisor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._admission = Admission(runtime.max_llm_requests, runtime.files)
-        self.titles = Titles(runtime, Asides(runtime, self._admission), self.ask)
+        admission = Admission(runtime.max_llm_requests, runtime.files)
+        self._shared = SharedRunners(
+            admission,
+            SubAgents(runtime.clock, runtime.agents.at_once, self),
+            Titles(runtime, Asides(runtime, admission), self.ask),
+        )
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, ConversationActor] = {}
@@ -46,7 +50,6 @@ class Supervisor:
         self._refusing = False
         self._stopped = False
         self._hurried = False
-        self.sub_agents = SubAgents(runtime.clock, runtime.agents.at_once, self._deliver, self._living)
 
     def start(self) -> tuple[str, ...]:
         """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
@@ -82,7 +85,7 @@ class Supervisor:
             actor.pull(work)
         return answer
 
-    def live(self) -> int:
+    def live_count(self) -> int:
         """How many conversations have a thread now."""
         with self._lock:
             return len(self._live)
@@ -95,7 +98,7 @@ class Supervisor:
             self._changed.wait_for(self._drained, timeout=drain_seconds)
             self._stopped = True
             actors = tuple(self._live.values())
-        self.titles.close()
+        self._shared.titles.close()
         self._spare.release()
         endings: list[Future[None]] = []
         for actor in actors:
@@ -112,21 +115,39 @@ class Supervisor:
             self._hurried = True
             self._changed.notify_all()
 
-    # --- for the actors ---------------------------------------------------------------------------------------
+    # --- port ConversationDirectory ---------------------------------------------------------------------------
 
-    def released(self, actor: ConversationActor) -> None:
-        """This actor has closed its mailbox and is leaving."""
+    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+        """Put a message into the mailbox of the conversation's actor, which is started if it has none.
+
+        Returns False while stopping. An `urgent` message gets the spare thread if there is no other. Raises
+        RuntimeError if there is none at all.
+        """
+        while (actor := self._find(conversation_id, urgent=urgent)) is not None:
+            if tell(actor.actor_ref, message):
+                return True
+        return False
+
+    def live(self, conversation_id: str) -> LiveConversation | None:
+        """Return the actor of the conversation, if it has one that takes messages."""
+        with self._lock:
+            actor = self._live.get(conversation_id)
+        return None if actor is None or actor.gone else actor
+
+    def on_stopped(self, conversation: LiveConversation) -> None:
+        """Forget an actor that has closed its mailbox; not its successor, should there be one already."""
+        conversation_id = conversation.conversation_id
         with self._changed:
-            was_the_last = self._live.get(actor.conversation_id) is actor
+            was_the_last = self._live.get(conversation_id) is conversation
             if was_the_last:
-                del self._live[actor.conversation_id]
+                del self._live[conversation_id]
             self._changed.notify_all()
         if was_the_last:
-            self._runtime.models.forget(actor.conversation_id)
-            self.sub_agents.left(actor.conversation_id)
+            self._runtime.models.forget(conversation_id)
+            self._shared.sub_agents.left(conversation_id)
 
-    def rested(self) -> None:
-        """Some conversation came to rest: a drain may be over."""
+    def on_idle(self) -> None:
+        """Check again whether a drain is complete: a conversation has become idle."""
         if self._refusing:
             with self._changed:
                 self._changed.notify_all()
@@ -136,7 +157,7 @@ class Supervisor:
     def _put(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
         urgent = isinstance(asked.request, Cancel)
         try:
-            if (self._refusing and not urgent) or not self._deliver(conversation_id, asked, urgent=urgent):
+            if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
         except RuntimeError as error:  # the machine has no thread left for an actor
             asked.fail(error)
@@ -179,21 +200,6 @@ class Supervisor:
             asked.fail(error)
         return asked.answer
 
-    def _deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
-        """Into the mailbox of the conversation's actor, which is started if need be; False while stopping.
-
-        What is `urgent` gets the spare thread if there is no other. Raises RuntimeError if there is none at all.
-        """
-        while (actor := self._find(conversation_id, urgent=urgent)) is not None:
-            if tell(actor.actor_ref, message):
-                return True
-        return False
-
-    def _living(self, conversation_id: str) -> ConversationActor | None:
-        with self._lock:
-            actor = self._live.get(conversation_id)
-        return None if actor is None or actor.gone else actor
-
     def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
         """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""
         try:
@@ -212,7 +218,7 @@ class Supervisor:
                 return None
             actor = self._live.get(conversation_id)
             if actor is None or actor.gone:
-                actor = ConversationActor(self._runtime, self, self._admission, conversation_id).launch()
+                actor = ConversationActor(self._runtime, self, self._shared, conversation_id).launch()
                 self._live[conversation_id] = actor
             return actor
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock, Faults, Ids, NoFaults
+from actors.ports.directory import ConversationDirectory, LiveConversation
 from actors.ports.images import ImageInvalid, Images, ImagesUnavailable, ImageView, NoImages
 from actors.ports.models import (
     MAX_MODEL_RESPONSE_BYTES,
@@ -80,6 +81,7 @@ __all__ = [
     "CommandExists",
     "CommandRecord",
     "Commit",
+    "ConversationDirectory",
     "ConversationRecord",
     "DataDirectoryBusy",
     "EventBus",
@@ -94,6 +96,7 @@ __all__ = [
     "Instructions",
     "JournalRow",
     "Launch",
+    "LiveConversation",
     "LogEntry",
     "Model",
     "ModelAborted",

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.conversation import settings
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AgentTask
@@ -22,6 +21,7 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.runners import model_choice
+from actors.runtime import validation
 from actors.runtime.services import Runtime
 
 READER = "read_file"
@@ -155,7 +155,7 @@ def _checked(runtime: Runtime, index: int, task: AgentTask, directory: str, mode
     if len(task.read_first) > limits.files:
         raise AgentsRefused(index, "read_first", f"{limits.files} files at most")
     try:
-        (settings.served if filled.model == model else settings.offered)(runtime, filled.model)
+        (validation.served_model if filled.model == model else validation.offered_model)(runtime, filled.model)
     except Rejected as refusal:
         raise AgentsRefused(index, "model", str(refusal), refusal.reason) from None
     try:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -22,12 +21,9 @@ from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
 from actors.core.summary import run_id
 from actors.messages.commands import Cancel
-from actors.ports import Clock, ConversationRecord
+from actors.ports import Clock, ConversationDirectory, ConversationRecord
 from actors.runners.llm_runner import Outcome
-from actors.runtime.actor import Asked, tell
-
-if TYPE_CHECKING:
-    from actors.conversation.conversation_actor import ConversationActor
+from actors.runtime.actor import Asked
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +49,13 @@ class SubAgents:
     Args:
         clock: When what is told has happened.
         limit: How many there may be in the process at a time.
-        deliver: Puts a message into the mailbox of a conversation's actor, which is started if need be; False while
-            the server stops. Raises RuntimeError if the machine has no thread left.
-        living: The actor of a conversation, if it has one now.
+        directory: The conversations of this process.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        limit: int,
-        deliver: Callable[[str, object], bool],
-        living: Callable[[str], ConversationActor | None],
-    ) -> None:
+    def __init__(self, clock: Clock, limit: int, directory: ConversationDirectory) -> None:
         self._clock = clock
         self._limit = limit
-        self._deliver = deliver
-        self._living = living
+        self._directory = directory
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}
         """Of those that have an actor, or are just getting one."""
@@ -85,7 +72,7 @@ class SubAgents:
             self._tell_left(parent.id, task.agent_id)
             return
         try:
-            if self._deliver(task.agent_id, asked):
+            if self._directory.deliver(task.agent_id, asked):
                 return
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
         except RuntimeError as error:  # the machine has no thread left
@@ -96,7 +83,7 @@ class SubAgents:
         """Stop these: what they have under way ends at once, and nothing begins any more; they fail."""
         for agent_id in agent_ids:
             try:
-                self._deliver(agent_id, _cancel(reason))
+                self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
                 log.warning("sub-agent %s has no actor, and there is no thread left for one", agent_id)
             self._pull(agent_id)
@@ -104,8 +91,8 @@ class SubAgents:
     def abandon(self, agent_ids: Iterable[str]) -> None:
         """Stop those of these that still have an actor: nobody waits for them any more."""
         for agent_id in agent_ids:
-            actor = self._living(agent_id)
-            if actor is not None and tell(actor.actor_ref, _cancel("its parent is at rest")):
+            actor = self._directory.live(agent_id)
+            if actor is not None and actor.deliver(_cancel("its parent is at rest")):
                 self._pull(agent_id)
 
     def ended(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
@@ -115,14 +102,14 @@ class SubAgents:
             run = self._runs.get(agent_id, "")
         try:
             if usage != Usage():
-                self._deliver(parent_id, Outcome(UsageReported(at, usage, aside=False, run=run)))
-            self._deliver(parent_id, Outcome(SubAgentResult(at, agent_id, outcome)))
+                self._directory.deliver(parent_id, Outcome(UsageReported(at, usage, aside=False, run=run)))
+            self._directory.deliver(parent_id, Outcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
             log.warning("the parent of sub-agent %s has no actor, and there is no thread left for one", agent_id)
 
     def last_text(self, agent_id: str) -> str:
         """What a sub-agent has said last until now."""
-        actor = self._living(agent_id)
+        actor = self._directory.live(agent_id)
         ledger = actor.ledger if actor is not None else None
         return ledger.last_text if ledger is not None else ""
 
@@ -154,14 +141,14 @@ class SubAgents:
 
     def _pull(self, agent_id: str) -> None:
         """Only once the cancel is in the mailbox: what this ends must not be taken for a failure before."""
-        actor = self._living(agent_id)
+        actor = self._directory.live(agent_id)
         if actor is not None:
-            actor.pull_run(run_id(agent_id, 1))  # its only one
+            actor.cancel_run_now(run_id(agent_id, 1))  # its only one
 
     def _tell_left(self, parent_id: str, agent_id: str) -> None:
-        parent = self._living(parent_id)
+        parent = self._directory.live(parent_id)
         if parent is not None:
-            tell(parent.actor_ref, AgentLeft(agent_id))
+            parent.deliver(AgentLeft(agent_id))
 
 
 def outcome_of(state: State) -> AgentOutcome:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from actors.core.context import ConvContext, Limits, ToolTraits
-from actors.events.hub import EventHub
 from actors.ports import (
     Clock,
     ConversationRecord,
+    EventBus,
     Faults,
     Ids,
     Images,
@@ -52,7 +52,7 @@ class Runtime:
     """Adapters and settings. Wired in one place; closed by whoever wired it."""
 
     store: Store
-    bus: EventHub
+    bus: EventBus
     models: ModelCatalog
     toolbox: Toolbox
     sandbox: Sandbox

@@ -14,6 +14,7 @@ from bedrock import v1
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from actors.core.context import ToolGroup
+from actors.events.hub import EventHub
 from actors.runtime.services import Runtime
 from server.config import Listen
 from server.contract import limits
@@ -66,6 +67,7 @@ class Endpoint:
     def __init__(
         self,
         runtime: Runtime,
+        hub: EventHub,
         conversations: Conversations,
         auth: TokenAuth,
         *,
@@ -78,7 +80,7 @@ class Endpoint:
         self._reads = Reads()
         self._pictures = Pictures(runtime.images)
         wakeups = Wakeups(asyncio.get_running_loop())
-        self.watchers = _watchers(runtime, self._reads, facts, watching, wakeups)
+        self.watchers = Watchers(_sources(runtime, hub, self._reads, facts, wakeups), watching)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
         service = ConversationService(
@@ -88,7 +90,7 @@ class Endpoint:
             watchers=self.watchers,
             watch_list=WatchList(
                 self.watchers,
-                feed=runtime.bus.list,
+                feed=hub.list,
                 store=runtime.store,
                 reads=self._reads,
                 facts=facts,
@@ -156,9 +158,9 @@ class Endpoint:
         await asyncio.to_thread(self._reads.close)
 
 
-def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSettings, wakeups: Wakeups) -> Watchers:
-    sources = Sources(
-        hub=runtime.bus,
+def _sources(runtime: Runtime, hub: EventHub, reads: Reads, facts: Facts, wakeups: Wakeups) -> Sources:
+    return Sources(
+        hub=hub,
         store=runtime.store,
         reads=reads,
         frames=Frames(runtime.store, facts, runtime.clock),
@@ -166,7 +168,6 @@ def _watchers(runtime: Runtime, reads: Reads, facts: Facts, watching: WatchSetti
         wakeups=wakeups,
         text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
     )
-    return Watchers(sources, watching)
 
 
 def facts_of(runtime: Runtime) -> Facts:

@@ -212,4 +212,4 @@ def until(true: Callable[[], object]) -> None:
 
 def all_left(world: Any) -> None:
     """Nobody but parents at rest has an actor."""
-    until(lambda: not world.supervisor.sub_agents._parents)
+    until(lambda: not world.supervisor._shared.sub_agents._parents)

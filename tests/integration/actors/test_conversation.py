@@ -511,7 +511,7 @@ def test_idle_conversations_keep_no_thread(world: World) -> None:
     talk.exchange().say("hi")
     talk.rest(Idle)
     gone = threading.Event()
-    while world.supervisor.live():
+    while world.supervisor.live_count():
         gone.wait(0.005)
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if "Conversation" in name or "Runner" in name]

@@ -246,7 +246,7 @@ def test_a_bug_at_any_point_ends_in_rest_and_hurts_nothing_that_was_said(make_li
             except AssertionError as error:
                 raise AssertionError(f"after a fault at pass {number}, {point}") from error
         life.world.close()
-        assert life.world.supervisor.live() == 0
+        assert life.world.supervisor.live_count() == 0
 
 
 def test_the_end_of_the_process_at_any_point_is_repaired_at_the_next_start(

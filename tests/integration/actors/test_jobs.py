@@ -124,7 +124,7 @@ def test_an_idle_conversation_s_jobs_are_ended_on_request_and_each_death_is_told
     assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, ("b-1", "b-2"), ())
     assert receipt.run == ""
     assert talk.found(ToolTreeReaped) == []
-    assert yard.supervisor.live() == 1, "somebody has to be there to record it"
+    assert yard.supervisor.live_count() == 1, "somebody has to be there to record it"
     yard.box.let_die()
     assert reaped(talk, 2) == [
         ToolTreeReaped("call-of-b-1", (100, 101), 7, leaked=False),

@@ -67,7 +67,7 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
     all_gone(hasty)
     until_none(lambda: ours() - before)
     assert hasty.hub._channels == {}
-    assert hasty.supervisor._admission._places._value == hasty.runtime.max_llm_requests
+    assert hasty.supervisor._shared.admission._places._value == hasty.runtime.max_llm_requests
 
 
 def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(hasty: World, make_world: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_conversation_stays_until_its_tools_are_dead_and_holds_the_next_one_ba
     slow = talk.tool()
     talk.cancel()
     talk.rest(Idle)
-    assert hasty.supervisor.live() == 1
+    assert hasty.supervisor.live_count() == 1
     talk.send("next")
     talk.exchange().call(ToolUse("t2", "look", "{}"))
     assert hasty.box.tools["look"].runs.empty()

@@ -54,7 +54,7 @@ def test_a_tool_round_comes_back_idle_with_synthetic_results_and_asks_no_model(w
         assert after.texts()[-2:] == ["Interrupted by server restart"] * 2
         assert [(stop.reason.value, stop.detail) for stop in after.found(RunStop)] == [("interrupted", "restart")]
         assert successor.model.asked == 0
-        assert successor.supervisor.live() == 0
+        assert successor.supervisor.live_count() == 0
         after.send("still there?")
         after.exchange().say("yes")
         after.rest(Idle)
@@ -122,7 +122,7 @@ def test_an_orderly_stop_brings_everything_to_rest_and_refuses_new_work(world: W
     world.supervisor.stop(0)
     talk.rest(Idle)
     assert run.context.cancel.cancelled
-    assert world.supervisor.live() == 0
+    assert world.supervisor.live_count() == 0
     refusal = world.supervisor.ask(talk.id, Send("too late")).exception(10)
     assert isinstance(refusal, Rejected)
     assert refusal.reason is Reason.SHUTTING_DOWN
@@ -183,7 +183,7 @@ def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
     talk.exchange().fail(ErrorKind.AUTH)
     talk.rest(Error)
     gone = threading.Event()
-    while world.supervisor.live():
+    while world.supervisor.live_count():
         gone.wait(0.005)
     talk.ask(Update(title="still an error"))
     assert isinstance(talk.state, Error)
@@ -212,9 +212,9 @@ def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any
     refusal = queued.exception(10)
     assert isinstance(refusal, Rejected)
     assert refusal.reason is Reason.SHUTTING_DOWN
-    assert world.supervisor.live() == 1, "it waits for the processes of its tool"
+    assert world.supervisor.live_count() == 1, "it waits for the processes of its tool"
     run.reap.set()
     stopping.join(10)
-    assert world.supervisor.live() == 0
+    assert world.supervisor.live_count() == 0
     assert [reaped.pids for reaped in talk.found(ToolTreeReaped)] == [(4711,)]
     talk.rest(Idle)

@@ -239,7 +239,7 @@ def test_a_stop_does_not_wait_for_the_store_and_the_next_start_brings_the_rest(s
     exchange.say("lost with the server")
     refusal(shaky)
     shaky.supervisor.stop(0)
-    assert shaky.supervisor.live() == 0
+    assert shaky.supervisor.live_count() == 0
     assert isinstance(talk.state, LlmRequesting)
     successor = type(shaky)(shaky.truth)
     try:

@@ -160,7 +160,7 @@ def test_a_deletion_stops_all_then_removes_all(family: World) -> None:
     assert not family.model.running
     assert [family.truth.load(key) for key in ids] == [None] * 7
     assert set(ids) <= set(family.box.forgotten)
-    until(lambda: not family.supervisor.live())
+    until(lambda: not family.supervisor.live_count())
 
 
 def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
@@ -187,7 +187,7 @@ def test_after_a_crash_all_have_ended_and_the_call_has_one_synthetic_result(fami
         restored = successor.supervisor.start()
         assert set(restored) == {talk.id, *(f"{talk.id}-a{number}" for number in (1, 2, 3, 5, 6))} & set(restored)
         assert successor.model.requests == []
-        assert successor.supervisor.live() == 0
+        assert successor.supervisor.live_count() == 0
         check_family(successor, talk.id)
         after = type(talk)(successor, talk.id)
         assert after.texts()[2:] == ["Interrupted by server restart"]
@@ -221,7 +221,7 @@ def test_an_orderly_stop_brings_the_whole_family_to_rest(family: World) -> None:
     family.supervisor.stop(0)
     check_family(family, talk.id)
     assert talk.texts()[2:] == ["Interrupted by server restart"]
-    assert family.supervisor.live() == 0
+    assert family.supervisor.live_count() == 0
     assert not family.model.running
 
 

@@ -147,7 +147,7 @@ def test_a_title_wakes_a_conversation_that_has_gone_to_sleep(
     talk.send(FIRST)
     finish(talk)
     until = time.monotonic() + PATIENCE
-    while world.supervisor.live():
+    while world.supervisor.live_count():
         assert time.monotonic() < until
         time.sleep(0.001)
     asked(world).say("Parser")
@@ -240,7 +240,7 @@ def test_without_a_thread_the_first_line_stays(titling: World, monkeypatch: pyte
     talk.send(FIRST)
     finish(talk)
     assert talk.record.title == PROVISIONAL
-    assert not titling.supervisor.titles._asking
+    assert not titling.supervisor._shared.titles._asking
 
 
 def test_a_store_that_fails_costs_a_title_and_nothing_else(

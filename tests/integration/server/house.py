@@ -132,9 +132,10 @@ class House:
         self.conversations = Conversations()
         clock = SystemClock()
         self._timers = Timers(clock)
+        self.hub = EventHub()
         self.runtime = Runtime(
             store=store or MemoryStore(),
-            bus=EventHub(),
+            bus=self.hub,
             models=Catalog(),
             toolbox=Tools(),
             sandbox=NoSandbox(tier),
@@ -152,6 +153,7 @@ class House:
     async def _start(self, watching: WatchSettings) -> tuple[Endpoint, str]:
         endpoint = Endpoint(
             self.runtime,
+            self.hub,
             self.conversations,
             TokenAuth(TOKEN),
             watching=watching,

@@ -211,7 +211,7 @@ def test_an_export_has_everything_in_order(house: House, store: MemoryStore, mon
 
 
 def test_every_exported_event_says_what_it_is_about(house: House, store: MemoryStore) -> None:
-    author = Author(store, house.runtime.bus, "c")
+    author = Author(store, house.hub, "c")
     told = (UsageChanged(900, 1_000, Usage(800, 100), warning=True), ModeChanged(Mode.RESTRICTED))
     author.commit(*told, ConversationUpdated(("title", "labels")))
     lines = [line for line in export(house) if line["kind"] == "event"][-3:]

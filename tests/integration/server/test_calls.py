@@ -79,7 +79,7 @@ METHODS = [
 
 @pytest.fixture
 def author(house: House) -> Author:
-    return Author(house.runtime.store, house.runtime.bus, "c1", slug="calm-cove")
+    return Author(house.runtime.store, house.hub, "c1", slug="calm-cove")
 
 
 def ask(house: House, name: str, request: Message, **options: Any) -> Any:
@@ -146,7 +146,7 @@ def test_an_empty_request_is_answered_or_refused_in_plain_words(
 @pytest.mark.parametrize("principal", ["nobody", "somebody else"])
 def test_what_is_not_yours_does_not_exist(house: House, method: str, principal: str) -> None:
     if principal != "nobody":
-        Author(house.runtime.store, house.runtime.bus, "c1", principal=principal)
+        Author(house.runtime.store, house.hub, "c1", principal=principal)
     request = COMMANDS[method][0] if method in COMMANDS else READS[method]
     refusal = refused(lambda: ask(house, method, request))
     assert (refusal.code, refusal.reason) == ("NOT_FOUND", "NOT_FOUND")
@@ -220,7 +220,7 @@ def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
 def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(house: House) -> None:
     """One that was stored before such slugs were refused."""
     gone = "abcdefghijkm2345"
-    Author(house.runtime.store, house.runtime.bus, "c1", slug=gone)
+    Author(house.runtime.store, house.hub, "c1", slug=gone)
     reading = v1.GetConversationRequest(name=f"conversations/{gone}")
     assert refused(lambda: ask(house, "GetConversation", reading)).code == "NOT_FOUND"
 
@@ -375,7 +375,7 @@ def pages(house: House, method: str, request: Message, field: str) -> list[list[
 
 
 def test_conversations_are_listed_in_pages_latest_first(house: House) -> None:
-    store, hub = house.runtime.store, house.runtime.bus
+    store, hub = house.runtime.store, house.hub
     for number in range(7):
         Author(store, hub, f"n{number}", updated_at=100 - number)
     Author(store, hub, "old", archived_at=5)
@@ -398,7 +398,7 @@ def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(house: 
     link.symlink_to(here)
     for number in range(7):
         within = here if number % 2 else here / "within"
-        Author(house.runtime.store, house.runtime.bus, f"n{number}", updated_at=100 - number, cwd=str(within))
+        Author(house.runtime.store, house.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
     for directory in (here, link, f"{here}/../here/"):
         request = v1.ListConversationsRequest(page_size=2, working_directory=str(directory))
         got = pages(house, "ListConversations", request, "conversations")
@@ -416,7 +416,7 @@ def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(house: 
 
 def test_pages_of_more_than_one_chunk(house: House) -> None:
     for number in range(230):
-        Author(house.runtime.store, house.runtime.bus, f"n{number}", updated_at=number + 1)
+        Author(house.runtime.store, house.hub, f"n{number}", updated_at=number + 1)
     got = pages(house, "ListConversations", v1.ListConversationsRequest(page_size=150), "conversations")
     assert [len(page) for page in got] == [150, 80]
     assert len({each.name for page in got for each in page}) == 230
@@ -546,17 +546,17 @@ def test_a_stream_over_the_network(house: House, author: Author) -> None:
 def test_a_stream_that_the_client_leaves_is_gone_from_the_hub(house: House, author: Author) -> None:
     stream = house.watch()
     next(stream)
-    assert house.runtime.bus.watchers() == 1
+    assert house.hub.watchers() == 1
     left = threading.Event()
     stream.add_callback(left.set)
     stream.cancel()
     assert left.wait(10)
     for _ in range(1_000):
-        if not house.runtime.bus.watchers():
+        if not house.hub.watchers():
             break
         author.commit(author.says())
         ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    assert house.runtime.bus.watchers() == 0
+    assert house.hub.watchers() == 0
 
 
 def test_a_stream_names_what_is_wrong(house: House, author: Author) -> None:
@@ -575,7 +575,7 @@ def test_events_that_are_gone_are_out_of_range(house: House, author: Author) -> 
 
 def test_too_many_streams_leave_calls_alone(open_house: Callable[..., House]) -> None:
     house = open_house(max_streams=1)
-    Author(house.runtime.store, house.runtime.bus, "c1")
+    Author(house.runtime.store, house.hub, "c1")
     first = house.watch()
     next(first)
     refusal = refused(house.watch)
@@ -586,7 +586,7 @@ def test_too_many_streams_leave_calls_alone(open_house: Callable[..., House]) ->
 
 def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_house: Callable[..., House]) -> None:
     house = open_house(stall_seconds=0.3)
-    author = Author(house.runtime.store, house.runtime.bus, "c1")
+    author = Author(house.runtime.store, house.hub, "c1")
     stuck, other = house.watch(timeout=60), house.watch(timeout=60)
     next(stuck)
     next(other)
@@ -596,10 +596,10 @@ def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_house: Callable[
     while seen < 60:
         seen = max(event.revision for event in next(other).events)
     for _ in range(10_000):
-        if house.runtime.bus.watchers() == 1:
+        if house.hub.watchers() == 1:
             break
         ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    assert house.runtime.bus.watchers() == 1
+    assert house.hub.watchers() == 1
     refusal = refused(lambda: stuck)
     assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
     other.cancel()

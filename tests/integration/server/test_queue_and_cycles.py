@@ -34,7 +34,7 @@ def ids(messages: Any) -> list[str]:
 
 @pytest.fixture
 def author(house: House) -> Author:
-    return Author(house.runtime.store, house.runtime.bus)
+    return Author(house.runtime.store, house.hub)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def watch(house: House, **request: Any) -> Any:
 
 
 def write(house: House, conversation_id: str = "c1", **fields: Any) -> Author:
-    return Author(house.runtime.store, house.runtime.bus, conversation_id, **fields)
+    return Author(house.runtime.store, house.hub, conversation_id, **fields)
 
 
 def until_caught_up(stream: Any) -> list[str]:
@@ -85,10 +85,10 @@ def test_of_others_and_of_sub_agents_nothing_is_seen(house: House) -> None:
     assert until_caught_up(stream) == names_of("c1")
     foreign.commit(changed("idle"))
     child.commit(changed("idle"))
-    house.runtime.bus.deleted("theirs", foreign.record)
-    house.runtime.bus.deleted("child", child.record)
+    house.hub.deleted("theirs", foreign.record)
+    house.hub.deleted("child", child.record)
     mine = write(house, "mine")
-    house.runtime.bus.created(mine.record)
+    house.hub.created(mine.record)
     assert next(stream).conversation_changed.name == "conversations/mine"
     stream.cancel()
 
@@ -100,7 +100,7 @@ def test_sub_agents_come_if_they_are_asked_for(house: House) -> None:
     assert until_caught_up(stream) == names_of("c1", "child")
     child.commit(changed("idle"))
     assert next(stream).conversation_changed.parent == "conversations/c1"
-    house.runtime.bus.deleted("child", child.record)
+    house.hub.deleted("child", child.record)
     assert next(stream).conversation_deleted == "conversations/child"
     stream.cancel()
 
@@ -119,11 +119,11 @@ def test_a_conversation_is_shown_as_it_stands_and_when_it_is_created_and_deleted
     stream = watch(house)
     assert until_caught_up(stream) == []
     author = write(house)
-    house.runtime.bus.created(author.record)
+    house.hub.created(author.record)
     assert next(stream).conversation_changed.name == "conversations/c1"
     author.commit(changed("error"), state=Error(Ledger(), "it broke", ErrorKind.NETWORK))
     assert next(stream).conversation_changed.state.error.message == "it broke"
-    house.runtime.bus.deleted("c1", author.record)
+    house.hub.deleted("c1", author.record)
     assert next(stream).conversation_deleted == "conversations/c1"
     stream.cancel()
 
@@ -167,7 +167,7 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, gone = write(house, "kept"), write(house, "gone")
-    store, bus = house.runtime.store, house.runtime.bus
+    store, bus = house.runtime.store, house.hub
     read = store.list
 
     def read_and_change(**query: Any) -> Any:
@@ -243,7 +243,7 @@ def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Ca
     next(stuck)
     for author in authors:
         author.commit(changed("idle"))
-    feed = house.runtime.bus.list
+    feed = house.hub.list
     for _ in range(1_000):
         if not feed.watched:
             break
@@ -256,12 +256,12 @@ def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Ca
 def test_one_who_leaves_is_forgotten(house: House) -> None:
     stream = watch(house)
     until_caught_up(stream)
-    assert house.runtime.bus.list.watched
+    assert house.hub.list.watched
     stream.cancel()
     with pytest.raises(grpc.RpcError):
         next(stream)
     for _ in range(1_000):
-        if not house.runtime.bus.list.watched:
+        if not house.hub.list.watched:
             break
         threading.Event().wait(0.01)
-    assert not house.runtime.bus.list.watched
+    assert not house.hub.list.watched

@@ -21,33 +21,46 @@ from actors.runtime.services import Runtime
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
 
 
-class Actor:
-    """An actor that only has a mailbox."""
+class Conversation:
+    """A live conversation that only has a mailbox."""
+
+    conversation_id = ""
 
     def __init__(self, inbox: Any) -> None:
-        self.actor_ref = inbox
+        self.inbox = inbox
         self.ledger = Ledger(last_text="half of it")
         self.pulled: list[str] = []
 
-    def pull_run(self, run: str) -> None:
+    def deliver(self, message: object) -> bool:
+        self.inbox.tell(message)
+        return True
+
+    def cancel_run_now(self, run: str) -> None:
         self.pulled.append(run)
 
 
-class Street:
-    """Where actors live."""
+class Directory:
+    """A directory that keeps what is delivered."""
 
     def __init__(self, runtime: Runtime, inbox: Any, limit: int = 10) -> None:
         self.parent, _ = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
         self.open: bool | Exception = True
-        self.actors: dict[str, Any] = {"c1": Actor(inbox)}
-        self.sub_agents = SubAgents(runtime.clock, limit, self.deliver, self.actors.get)
+        self.actors: dict[str, Any] = {"c1": Conversation(inbox)}
+        self.sub_agents = SubAgents(runtime.clock, limit, self)
 
-    def deliver(self, conversation_id: str, message: object) -> bool:
+    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
         if isinstance(self.open, Exception) and isinstance(getattr(message, "request", None), Birth | Cancel):
             raise self.open
         self.delivered.append((conversation_id, message))
         return self.open is True
+
+    def live(self, conversation_id: str) -> Any:
+        return self.actors.get(conversation_id)
+
+    def on_idle(self) -> None: ...
+
+    def on_stopped(self, conversation: object) -> None: ...
 
     def told(self) -> list[Any]:
         """The events that the parent was told."""
@@ -55,32 +68,32 @@ class Street:
 
 
 @pytest.fixture
-def street(runtime: Runtime, inbox: Any) -> Street:
-    return Street(runtime, inbox)
+def directory(runtime: Runtime, inbox: Any) -> Directory:
+    return Directory(runtime, inbox)
 
 
-def test_a_cancel_does_not_overtake_the_birth(street: Street) -> None:
-    street.sub_agents.start(street.parent, TASK)
-    street.sub_agents.cancel(["c1-a1"], "why not")
+def test_a_cancel_does_not_overtake_the_birth(directory: Directory) -> None:
+    directory.sub_agents.start(directory.parent, TASK)
+    directory.sub_agents.cancel(["c1-a1"], "why not")
     mailbox = Mailbox()
-    for key, message in street.delivered:
+    for key, message in directory.delivered:
         assert key == "c1-a1"
         mailbox.put(Envelope(message))
-    taken = [mailbox.get().message.request for _ in street.delivered]
-    assert taken == [Birth(street.parent, TASK), Cancel(reason="why not")]
+    taken = [mailbox.get().message.request for _ in directory.delivered]
+    assert taken == [Birth(directory.parent, TASK), Cancel(reason="why not")]
 
 
-def test_a_run_is_pulled_once_its_cancel_is_there(street: Street, inbox: Any) -> None:
-    child = street.actors["c1-a1"] = Actor(inbox)
-    street.sub_agents.cancel(["c1-a1"], "why not")
+def test_a_run_is_pulled_once_its_cancel_is_there(directory: Directory, inbox: Any) -> None:
+    child = directory.actors["c1-a1"] = Conversation(inbox)
+    directory.sub_agents.cancel(["c1-a1"], "why not")
     assert child.pulled == ["c1-a1:1"]
-    assert len(street.delivered) == 1
+    assert len(directory.delivered) == 1
 
 
-def test_those_that_have_ended_are_not_woken_to_be_abandoned(street: Street, inbox: Any) -> None:
-    child = street.actors["c1-a1"] = Actor(inbox)
-    street.sub_agents.abandon(["c1-a1", "c1-a2"])
-    assert street.delivered == []
+def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Directory, inbox: Any) -> None:
+    child = directory.actors["c1-a1"] = Conversation(inbox)
+    directory.sub_agents.abandon(["c1-a1", "c1-a2"])
+    assert directory.delivered == []
     assert [asked.request for asked in inbox.told] == [Cancel(reason="its parent is at rest")]
     assert child.pulled == ["c1-a1:1"]
 
@@ -92,51 +105,53 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(street: Street, inb
         (RuntimeError("can't start new thread"), "the server itself failed; its log tells more"),
     ],
 )
-def test_a_start_that_fails_is_the_end_of_that_sub_agent(street: Street, inbox: Any, hindrance: Any, text: str) -> None:
-    street.open = hindrance
-    street.sub_agents.start(street.parent, TASK)
-    (ended,) = street.told()
+def test_a_start_that_fails_is_the_end_of_that_sub_agent(
+    directory: Directory, inbox: Any, hindrance: Any, text: str
+) -> None:
+    directory.open = hindrance
+    directory.sub_agents.start(directory.parent, TASK)
+    (ended,) = directory.told()
     assert isinstance(ended, SubAgentResult)
     assert ended.result == AgentFailed(ErrorKind.SUB_AGENT_ERROR, f"it could not be started: {text}")
     assert inbox.told == [AgentLeft("c1-a1")]
 
 
 def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Runtime, inbox: Any) -> None:
-    street = Street(runtime, inbox, limit=1)
+    directory = Directory(runtime, inbox, limit=1)
     other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
-    street.sub_agents.start(street.parent, TASK)
-    street.sub_agents.start(street.parent, other)
-    (refused,) = street.told()
+    directory.sub_agents.start(directory.parent, TASK)
+    directory.sub_agents.start(directory.parent, other)
+    (refused,) = directory.told()
     assert refused.agent_id == "c1-a2"
     assert "1 sub-agents are running on this server" in refused.result.error
-    street.sub_agents.left("c1-a1")
-    street.sub_agents.start(street.parent, other)
-    assert [asked.request.task for key, asked in street.delivered if key != "c1"] == [TASK, other]
+    directory.sub_agents.left("c1-a1")
+    directory.sub_agents.start(directory.parent, other)
+    assert [asked.request.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
     assert inbox.told == [AgentLeft("c1-a2"), AgentLeft("c1-a1")]
 
 
-def test_a_birth_that_is_refused_is_told_with_its_reason(street: Street) -> None:
-    street.sub_agents.start(street.parent, TASK)
-    (_, asked) = street.delivered[0]
+def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -> None:
+    directory.sub_agents.start(directory.parent, TASK)
+    (_, asked) = directory.delivered[0]
     asked.fail(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))
-    (ended,) = street.told()
+    (ended,) = directory.told()
     text = "it could not be started: the budget of 10 tokens is spent"
     assert ended.result == AgentFailed(ErrorKind.BUDGET, text)
 
 
-def test_what_it_used_is_told_first_for_the_run_that_started_it(street: Street) -> None:
-    street.sub_agents.start(street.parent, TASK)
-    street.sub_agents.ended("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
-    assert street.told() == [
+def test_what_it_used_is_told_first_for_the_run_that_started_it(directory: Directory) -> None:
+    directory.sub_agents.start(directory.parent, TASK)
+    directory.sub_agents.ended("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
+    assert directory.told() == [
         UsageReported(1_000, Usage(input_tokens=7), aside=False, run="c1:0"),
         SubAgentResult(1_000, "c1-a1", AgentSucceeded("42")),
     ]
 
 
-def test_the_last_text_is_that_of_an_actor_if_there_is_one(street: Street, inbox: Any) -> None:
-    assert street.sub_agents.last_text("c1-a1") == ""
-    street.actors["c1-a1"] = Actor(inbox)
-    assert street.sub_agents.last_text("c1-a1") == "half of it"
+def test_the_last_text_is_that_of_an_actor_if_there_is_one(directory: Directory, inbox: Any) -> None:
+    assert directory.sub_agents.last_text("c1-a1") == ""
+    directory.actors["c1-a1"] = Conversation(inbox)
+    assert directory.sub_agents.last_text("c1-a1") == "half of it"
 
 
 def test_the_last_word_is_what_the_state_says() -> None:

@@ -1,0 +1,56 @@
+"""The directory of awake conversations: how a message reaches a conversation, and what may be asked of one at once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from actors.core.states import Ledger
+
+
+class LiveConversation(Protocol):
+    """A conversation that has an actor now. Any thread; nothing here blocks."""
+
+    @property
+    def conversation_id(self) -> str:
+        """The id of the conversation."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The counters of the state in memory; None while nothing is loaded."""
+        ...
+
+    def deliver(self, message: object) -> bool:
+        """Put a message into the mailbox; False if the actor has stopped."""
+        ...
+
+    def cancel_run_now(self, run: str) -> None:
+        """Stop what this run executes, or would still start, without waiting for the mailbox.
+
+        The cancel itself must be in the mailbox already: what is stopped here must not be taken for a failure before.
+        """
+        ...
+
+
+class ConversationDirectory(Protocol):
+    """The conversations of one process by id. Any thread; nothing here blocks."""
+
+    def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
+        """Put a message into the mailbox of a conversation, whose actor is started if it has none.
+
+        Returns False while the server stops. Raises RuntimeError if this machine has no thread left for an actor; an
+        `urgent` message may use the thread that is kept in reserve.
+        """
+        ...
+
+    def live(self, conversation_id: str) -> LiveConversation | None:
+        """Return the conversation if it has an actor that takes messages."""
+        ...
+
+    def on_idle(self) -> None:
+        """Take note that a conversation has become idle: a drain may be complete."""
+        ...
+
+    def on_stopped(self, conversation: LiveConversation) -> None:
+        """Remove a conversation whose actor has closed its mailbox."""
+        ...
