@@ -12,7 +12,7 @@ from bedrock._interrupts import INTERRUPTED
 from msgspec.structs import fields as struct_fields
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.model_limits import Stated
+from actors.adapters.llm.model_limits import StatedLimits
 from actors.adapters.llm.provider import (
     ProviderConfig,
     presets,
@@ -164,7 +164,7 @@ def test_the_presets_and_what_can_be_said_about_a_model_are_named() -> None:
     assert named
     assert re.findall(r"`([\w.]+)`", named[1]) == list(presets())
     rows = table(section(OPERATIONS, "## Limits and prices of models"))
-    assert [name.strip("`") for name, *_ in rows] == [field.name for field in struct_fields(Stated)]
+    assert [name.strip("`") for name, *_ in rows] == [field.name for field in struct_fields(StatedLimits)]
 
 
 def test_the_example_of_providers_can_be_used(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_the_last_file_descriptors_are_not_given_to_anything_new(monkeypatch: py
     assert room.reserved == 32
     assert [room.take(10) for _ in range(4)] == [True, True, False, False]
     monkeypatch.setattr(admission, "COUNT_SECONDS", 0.0)
-    assert room.take(10), "they were counted anew"
+    assert room.take(10), "they were counted again"
 
 
 def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:

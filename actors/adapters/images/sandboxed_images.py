@@ -33,7 +33,7 @@ from actors.ports import (
 )
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
 
-AT_ONCE = 2
+MAX_WORKERS = 2
 """Images that are decoded at the same time, in the whole process."""
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
@@ -57,7 +57,7 @@ FAILED = "the process that looks at images failed"
 CANCELLED = "looking at the image was cancelled"
 
 
-class Seen(Struct, frozen=True):
+class Decoded(Struct, frozen=True):
     """What a worker says of an image."""
 
     image: Image
@@ -70,7 +70,7 @@ class SandboxedImages:
     def __init__(self, store: Store, sandbox: Sandbox) -> None:
         self._store = store
         self._sandbox = sandbox
-        self._places = Places(AT_ONCE)
+        self._slots = WorkerSlots(MAX_WORKERS)
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
@@ -82,7 +82,7 @@ class SandboxedImages:
         kept = self._store.attachment(conversation_id, name)
         if kept is not None:
             return Image(name, kept.media_type, kept.width, kept.height)
-        seen = self._look(data, name, cancel)
+        seen = self._decode(data, name, cancel)
         image = seen.image
         # The view first: an original that is there has its view.
         self._store.put_attachment(conversation_id, seen.view)
@@ -97,7 +97,7 @@ class SandboxedImages:
             if original is None:
                 return None
             try:
-                view = self._look(original.data, original.id, cancel).view
+                view = self._decode(original.data, original.id, cancel).view
             except ImageInvalid:
                 return None
             self._store.put_attachment(conversation_id, view)
@@ -118,9 +118,9 @@ class SandboxedImages:
                 self._sizes.popitem(last=False)
         return size
 
-    def _look(self, data: bytes, name: str, cancel: CancelToken) -> Seen:
+    def _decode(self, data: bytes, name: str, cancel: CancelToken) -> Decoded:
         """Decode it in a worker. Raises ImageInvalid or ImagesUnavailable."""
-        with self._places.taken(cancel):
+        with self._slots.taken(cancel):
             end = self._run(data, cancel)
         if cancel.cancelled:
             raise ImagesUnavailable(CANCELLED)
@@ -128,7 +128,7 @@ class SandboxedImages:
         if verdict == b"error":
             raise ImageInvalid(rest.decode(errors="replace"))
         if verdict == b"ok" and end.exit_code == 0 and not end.cut_bytes:
-            return _seen(rest, name)
+            return _parse_answer(rest, name)
         if end.limit or end.exit_code is None:
             raise ImageInvalid("takes too much time or memory to decode")
         raise ImagesUnavailable(FAILED)
@@ -147,7 +147,7 @@ class SandboxedImages:
 
     def _launch(self, data: bytes) -> Launch:
         restricted = self._sandbox.report.restriction_available
-        program = PROGRAM.format(root=str(Path(__file__).parents[3]), pillow=_home_of_pillow())
+        program = PROGRAM.format(root=str(Path(__file__).parents[3]), pillow=_pillow_directory())
         return Launch(
             argv=(sys.executable, "-I", "-S", "-c", program, str(MAX_IMAGE_PIXELS)),
             cwd="/",
@@ -159,7 +159,7 @@ class SandboxedImages:
         )
 
 
-class Places:
+class WorkerSlots:
     """As many at a time as there are places; who waits for one can be told to stop. Any thread."""
 
     def __init__(self, count: int) -> None:
@@ -201,7 +201,7 @@ def view_name(original: str) -> str:
     return f"{original}.{VIEW_KIND}"
 
 
-def _seen(answer: bytes, name: str) -> Seen:
+def _parse_answer(answer: bytes, name: str) -> Decoded:
     """Read what a worker wrote, in which a hostile image may have had a hand. Raises ImagesUnavailable."""
     line, _, view = answer.partition(b"\n")
     try:
@@ -214,10 +214,10 @@ def _seen(answer: bytes, name: str) -> Seen:
     if media_type not in IMAGE_TYPES or view_type not in IMAGE_TYPES[:2] or not view:
         raise ImagesUnavailable(FAILED)
     image = Image(name, media_type, width, height)
-    return Seen(image, Attachment(view_name(name), view_type, view, view_width, view_height))
+    return Decoded(image, Attachment(view_name(name), view_type, view, view_width, view_height))
 
 
-def _home_of_pillow() -> str:
+def _pillow_directory() -> str:
     """Where it is imported from; it is not imported here."""
     found = find_spec("PIL")
     if found is None or found.origin is None:

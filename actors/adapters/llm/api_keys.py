@@ -21,8 +21,8 @@ COMMAND_SECONDS = 60.0
 _MAX_KEY = 16 << 10
 
 
-class Keys:
-    """Keys of one provider. Any thread; whoever needs the key first runs the command, the others wait for it."""
+class ApiKeys:
+    """ApiKeys of one provider. Any thread; whoever needs the key first runs the command, the others wait for it."""
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
@@ -32,7 +32,7 @@ class Keys:
         self._failures = 0
         self._failure: str | LlmFailure = ""
 
-    def armed(self, cancel: CancelToken) -> ProviderConfig:
+    def with_key(self, cancel: CancelToken) -> ProviderConfig:
         """The provider with its key in place.
 
         May block for as long as the command takes; a cancel ends that at once, and the command with it. Raises
@@ -42,11 +42,11 @@ class Keys:
             return self._provider
         cancel.on_cancel(self._wake)
         try:
-            return replace(self._provider, api_key=self._obtained(cancel))
+            return replace(self._provider, api_key=self._obtain(cancel))
         finally:
             cancel.forget(self._wake)
 
-    def renewed(self, refused: Secret, cancel: CancelToken) -> bool:
+    def renew(self, refused: Secret, cancel: CancelToken) -> bool:
         """Whether there is another key than the one that was refused; may run the command, as `armed` does."""
         if not self._provider.api_key_command:
             return False
@@ -54,7 +54,7 @@ class Keys:
             if self._key == refused:
                 self._key = None
         try:
-            return self.armed(cancel).api_key != refused
+            return self.with_key(cancel).api_key != refused
         except (ModelFailed, ModelAborted):
             return False  # the refusal says more
 
@@ -62,7 +62,7 @@ class Keys:
         with self._changed:
             self._changed.notify_all()
 
-    def _obtained(self, cancel: CancelToken) -> Secret:
+    def _obtain(self, cancel: CancelToken) -> Secret:
         with self._changed:
             failures = self._failures
             while self._running and not cancel.cancelled:

@@ -9,8 +9,7 @@ from typing import Any
 from actors.adapters.llm.demo.demo_model import DEMO, DemoModel
 from actors.adapters.llm.discovery import Discovery
 from actors.adapters.llm.http_model import HttpModel
-from actors.adapters.llm.http_request import Exchange, Wire
-from actors.adapters.llm.model_limits import known_limits, stated_by_operator
+from actors.adapters.llm.model_limits import known_limits, operator_limits
 from actors.adapters.llm.model_list import ModelList
 from actors.adapters.llm.protocols.anthropic import request as anthropic
 from actors.adapters.llm.protocols.anthropic.response import AnthropicReader
@@ -20,15 +19,16 @@ from actors.adapters.llm.protocols.openai_responses import request as openai_res
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
 from actors.adapters.llm.protocols.rendering import TurnCache
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
+from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import Router, Server
 from actors.adapters.llm.transport.http import Transport
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, Model, ModelInfo
 
-_WIRES = {
-    ANTHROPIC: Wire(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
-    OPENAI_CHAT: Wire(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
-    OPENAI_RESPONSES: Wire(
+_PROTOCOLS = {
+    ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
+    OPENAI_CHAT: WireProtocol(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
+    OPENAI_RESPONSES: WireProtocol(
         openai_responses.PATH, openai_responses.turn_of, openai_responses.body_of, OpenAiResponsesReader
     ),
 }
@@ -57,9 +57,9 @@ class Catalog:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        exchanges = [Exchange(provider, Transport(provider)) for provider in providers]
-        self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in exchanges])
-        self._operator = stated_by_operator(models or {})
+        clients = [ProviderClient(provider, Transport(provider)) for provider in providers]
+        self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in clients])
+        self._operator = operator_limits(models or {})
         self._turns = TurnCache()
         self._demo = DemoModel(pace)
         self._find = functools.lru_cache(maxsize=256)(self._found)
@@ -140,8 +140,10 @@ class Catalog:
         return self._model(name, server) if server else None
 
     def _made(self, name: str, server: Server) -> Model:
-        wire = _WIRES[server.provider.protocol]
-        return HttpModel(name, server.exchange, server.discovery, wire=wire, operator=self._operator, turns=self._turns)
+        protocol = _PROTOCOLS[server.provider.protocol]
+        return HttpModel(
+            name, server.client, server.discovery, protocol=protocol, operator=self._operator, turns=self._turns
+        )
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from actors.adapters.llm.http_request import Exchange
-from actors.adapters.llm.model_limits import Price, Stated
-from actors.adapters.llm.protocols.answer_builder import counted
+from actors.adapters.llm.model_limits import Price, StatedLimits
+from actors.adapters.llm.protocols.answer_builder import token_count
 from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAborted, ModelFailed
@@ -68,43 +68,43 @@ _NO_LIST = frozenset({400, 404, 405, 410, 501})
 class Discovery:
     """Limits that one provider's server tells. Any thread; only `look` waits."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, client: ProviderClient) -> None:
+        self._client = client
         self._lock = threading.Lock()
-        self._told: dict[str, Stated | None] = {}
+        self._known: dict[str, StatedLimits | None] = {}
         self._failed_at: dict[str, float] = {}
         self._asking: set[str] = set()
 
-    def told(self, model: str) -> Stated | None:
+    def known(self, model: str) -> StatedLimits | None:
         """What is known by now."""
-        return self._told.get(model)
+        return self._known.get(model)
 
-    def look(self, model: str, cancel: CancelToken) -> None:
+    def ask_server(self, model: str, cancel: CancelToken) -> None:
         """Ask the server, if nobody has or does. Never raises: whatever goes wrong, the model stays unknown."""
         with self._lock:
             again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
-            if model in self._told or model in self._asking or not again:
+            if model in self._known or model in self._asking or not again:
                 return
             self._asking.add(model)
         try:
-            self._told[model] = self._ask(model, cancel)
+            self._known[model] = self._fetch(model, cancel)
         except _NotLoaded:
             pass  # the request that asks loads it: the next one asks again
         except (TransportFailed, ModelFailed, ModelAborted, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if not cancel.cancelled:
                 self._failed_at[model] = time.monotonic()
-                log.info("provider %s does not tell the limits of its models", self._exchange.provider.name)
+                log.info("provider %s does not tell the limits of its models", self._client.provider.name)
         finally:
             with self._lock:
                 self._asking.discard(model)
 
-    def _ask(self, model: str, cancel: CancelToken) -> Stated | None:
+    def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
         """None: it tells nothing. Raises _NotLoaded, and what goes wrong."""
-        provider = self._exchange.keys.armed(cancel)
-        send = self._exchange.transport.send
+        provider = self._client.keys.with_key(cancel)
+        send = self._client.transport.send
         with send("GET", provider.models_url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
             if 200 <= reply.status < 300:
-                stated = stated_in(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
+                stated = limits_in_list(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
                 if provider.loaded_path and (stated is None or stated.window is None):
                     raise _NotLoaded
                 return stated
@@ -117,7 +117,7 @@ class _NotLoaded(Exception):
     """The model's window is not known before the server has loaded it, for a request."""
 
 
-def stated_in(body: bytes, model: str, *, loaded: bool = False) -> Stated | None:
+def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """What a list of models says about one; the only one of a list is meant whatever its name, unless the list is of
     those that happen to be `loaded`. A name without a tag means its "latest".
 
@@ -137,16 +137,16 @@ def stated_in(body: bytes, model: str, *, loaded: bool = False) -> Stated | None
         entry.meta and entry.meta.n_ctx, entry.max_model_len, entry.loaded_context_length, entry.context_length,
         entry.max_input_tokens,
     )  # fmt: skip
-    outputs = (counted(provided, "max_completion_tokens"), counted(entry.max_tokens))
+    outputs = (token_count(provided, "max_completion_tokens"), token_count(entry.max_tokens))
     modalities = entry.architecture and _texts(entry.architecture.input_modalities)
     sees = "image" in modalities if modalities else None
-    stated = Stated(
-        window=next(filter(None, map(counted, windows)), None),
+    stated = StatedLimits(
+        window=next(filter(None, map(token_count, windows)), None),
         output=next(filter(None, outputs), None),
         images=True if entry.type == "vlm" else sees,
         price=_price(entry.pricing or {}),
     )
-    return stated if stated != Stated() else None
+    return stated if stated != StatedLimits() else None
 
 
 def _texts(value: object) -> list[str]:

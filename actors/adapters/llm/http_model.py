@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from actors.adapters.llm.discovery import Discovery
-from actors.adapters.llm.http_request import Exchange, Wire
-from actors.adapters.llm.model_limits import ModelLimits, Stated, needs_telling, resolved
-from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.adapters.llm.model_limits import ModelLimits, StatedLimits, needs_discovery, resolve_limits
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import TurnCache
+from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink, Purpose
 
 
@@ -20,21 +20,21 @@ class HttpModel:
     def __init__(
         self,
         name: str,
-        exchange: Exchange,
+        client: ProviderClient,
         discovery: Discovery,
         *,
-        wire: Wire,
-        operator: Mapping[str, Stated],
+        protocol: WireProtocol,
+        operator: Mapping[str, StatedLimits],
         turns: TurnCache,
     ) -> None:
         self._name = name
-        self._wire = wire
-        self._exchange = exchange
+        self._protocol = protocol
+        self._client = client
         self._discovery = discovery
         self._operator = operator
         self._turns = turns
-        self._asks_server = needs_telling(name, exchange.provider, operator)
-        self._told: Stated | None = None
+        self._asks_server = needs_discovery(name, client.provider, operator)
+        self._told: StatedLimits | None = None
         self._known = self._resolve()
 
     @property
@@ -45,39 +45,41 @@ class HttpModel:
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """See ports.Model."""
         if self._asks_server:
-            self._discovery.look(self._name, cancel)
-        asked = self._asked(request)
-        return self._exchange.ask(self._wire, asked, self._body(asked), sink, cancel)
+            self._discovery.ask_server(self._name, cancel)
+        prepared = self._prepare(request)
+        return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
 
     def body_of(self, request: ModelRequest) -> bytes:
         """The body that `request` is sent with."""
-        return self._body(self._asked(request))
+        return self._body(self._prepare(request))
 
-    def _asked(self, request: ModelRequest) -> Asked:
+    def _prepare(self, request: ModelRequest) -> PreparedRequest:
         info, limits = self._current()
         if request.max_output:
             limits = replace(limits, output=min(limits.output, request.max_output))
-        return Asked(self._exchange.provider, info, limits, request)
+        return PreparedRequest(self._client.provider, info, limits, request)
 
-    def _body(self, asked: Asked) -> bytes:
-        request = asked.request
+    def _body(self, prepared: PreparedRequest) -> bytes:
+        request = prepared.request
         if request.purpose is not Purpose.CONVERSATION:  # nothing of it is ever sent again
-            return self._wire.body_of(asked, [(turn.role, self._wire.turn_of(turn, asked)) for turn in request.turns])
-        form = (self._exchange.provider.name, self._name, asked.info.images)
+            return self._protocol.body_of(
+                prepared, [(turn.role, self._protocol.turn_of(turn, prepared)) for turn in request.turns]
+            )
+        form = (self._client.provider.name, self._name, prepared.info.images)
         turns = self._turns.rendered(
-            request.conversation_id, form, request.turns, lambda turn: self._wire.turn_of(turn, asked)
+            request.conversation_id, form, request.turns, lambda turn: self._protocol.turn_of(turn, prepared)
         )
-        return self._wire.body_of(asked, turns)
+        return self._protocol.body_of(prepared, turns)
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:
-        told = self._discovery.told(self._name)
+        told = self._discovery.known(self._name)
         if told is not self._told:
             self._told, self._known = told, self._resolve(told)
         return self._known
 
-    def _resolve(self, told: Stated | None = None) -> tuple[ModelInfo, ModelLimits]:
-        provider = self._exchange.provider
-        limits, known = resolved(self._name, provider, self._operator, told)
+    def _resolve(self, told: StatedLimits | None = None) -> tuple[ModelInfo, ModelLimits]:
+        provider = self._client.provider
+        limits, known = resolve_limits(self._name, provider, self._operator, told)
         info = ModelInfo(
             name=self._name,
             display_name=limits.name or self._name,

@@ -82,7 +82,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
         return self.price.micros(usage) if self.price else 0
 
 
-class Stated(Struct, frozen=True, forbid_unknown_fields=True):
+class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """What somebody says about a model: an operator (`[models."name"]`), or its server. None: nothing."""
 
     window: int | None = None
@@ -104,12 +104,12 @@ class Stated(Struct, frozen=True, forbid_unknown_fields=True):
         return replace(limits, **given)
 
 
-def stated_by_operator(tables: Mapping[str, Any]) -> dict[str, Stated]:
+def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
     """Read the table `models` of the configuration. Raises ValueError naming the key."""
     result = {}
     for name, table in tables.items():
         try:
-            stated = convert(table, Stated)
+            stated = convert(table, StatedLimits)
         except ValidationError as error:
             raise ValueError(f'models."{name}": {error}') from None
         numbers = (stated.window, stated.output, stated.input)
@@ -152,8 +152,8 @@ def smallest_limits() -> ModelLimits:
     return ModelLimits(smallest.window, smallest.output, smallest.input)
 
 
-def resolved(
-    model: str, provider: ProviderConfig, operator: Mapping[str, Stated], server: Stated | None
+def resolve_limits(
+    model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits], server: StatedLimits | None
 ) -> tuple[ModelLimits, bool]:
     """A model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
@@ -161,7 +161,7 @@ def resolved(
     before the table.
     """
     row = limits_of(model)
-    provided = Stated(window=provider.context_window or None, output=provider.max_output or None)
+    provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
     said = [stated for stated in (server, provided, fitting(operator, model)) if stated is not None]
     limits, known = row or smallest_limits(), row is not None
     for stated in said:
@@ -170,7 +170,7 @@ def resolved(
     return limits, known
 
 
-def needs_telling(model: str, provider: ProviderConfig, operator: Mapping[str, Stated]) -> bool:
+def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
     """Whether the server is to be asked for the limits of this model."""
     stated = fitting(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):

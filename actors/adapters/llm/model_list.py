@@ -11,8 +11,8 @@ from typing import TypeGuard
 import msgspec
 from msgspec import Struct
 
-from actors.adapters.llm.http_request import Exchange
 from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAborted, ModelFailed
@@ -46,10 +46,10 @@ _LIST = msgspec.json.Decoder(_List)
 class ModelList:
     """One provider's list. Any thread; only `refresh` waits."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, client: ProviderClient) -> None:
+        self._client = client
         self._lock = threading.Lock()
-        self._asked_at = float("-inf")
+        self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
         """None: the server has not told, or cannot."""
         self.failure = ""
@@ -58,7 +58,7 @@ class ModelList:
     @property
     def stale(self) -> bool:
         """Whether asking again may tell something new."""
-        return time.monotonic() - self._asked_at >= AGAIN_SECONDS
+        return time.monotonic() - self._requested_at >= AGAIN_SECONDS
 
     def __contains__(self, name: str) -> bool:
         """Whether the server listed the model; Ollama's names may lack their ":latest"."""
@@ -72,15 +72,15 @@ class ModelList:
         with self._lock:
             if not self.stale:
                 return
-            names, failure = self._asked(cancel)
+            names, failure = self._try_fetch(cancel)
             if cancel.cancelled:
                 return
-            self._asked_at = time.monotonic()
+            self._requested_at = time.monotonic()
             self.names, self.failure = names or self.names, failure
             if failure:
-                log.info("provider %s does not list its models: %s", self._exchange.provider.name, failure)
+                log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
-    def _asked(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
+    def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
         """The list, or None and why there is none."""
         try:
             return self._fetch(cancel), ""
@@ -95,10 +95,10 @@ class ModelList:
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
         """Raises TransportFailed, what the key's command raises, and what decoding raises."""
-        if self._exchange.provider.discover == "never":
+        if self._client.provider.discover == "never":
             raise TransportFailed(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
-        provider = self._exchange.keys.armed(cancel)
-        send = self._exchange.transport.send
+        provider = self._client.keys.with_key(cancel)
+        send = self._client.transport.send
         with send("GET", provider.list_url, provider.request_headers(), b"", cancel, timeouts=LIST_TIMEOUTS) as reply:
             if not 200 <= reply.status < 300:
                 raise TransportFailed(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")

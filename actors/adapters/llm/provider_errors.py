@@ -96,7 +96,7 @@ _PIECE = 8
 _SHORTEST_SECRET = 4
 
 
-class Complaint(Struct, frozen=True):
+class ErrorBody(Struct, frozen=True):
     """A provider's error, whatever shape it came in."""
 
     names: frozenset[str] = frozenset()
@@ -110,21 +110,21 @@ class Complaint(Struct, frozen=True):
     """It gives reasons why what was said is not wanted."""
 
 
-def complaint_of(payload: bytes) -> Complaint:
+def parse_error_body(payload: bytes) -> ErrorBody:
     """Read an error answer or in-stream error; anything that is not JSON of a known shape says nothing."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Complaint()
+        return ErrorBody()
     if isinstance(outer, list) and outer:
         outer = outer[0]
     if not isinstance(outer, dict):
-        return Complaint()
+        return ErrorBody()
     error = outer.get("error", outer)
     if isinstance(error, str):
-        return Complaint(said=error)
+        return ErrorBody(said=error)
     if not isinstance(error, dict):
-        return Complaint()
+        return ErrorBody()
     coded = (_inner(error, "details", "error_code"), _inner(error, "innererror", "code"))
     told = (error.get("type"), error.get("code"), error.get("status"), *coded)
     names = {name.lower() for name in told if isinstance(name, str) and name.lower() != "error"}
@@ -132,7 +132,7 @@ def complaint_of(payload: bytes) -> Complaint:
     said = next((text for text in texts if isinstance(text, str)), "")
     code = error.get("code")
     status = int(code) if isinstance(code, str) and re.fullmatch(r"[45]\d\d", code) else code
-    return Complaint(
+    return ErrorBody(
         frozenset(names),
         said,
         status if isinstance(status, int) and 400 <= status < 600 else None,
@@ -161,38 +161,38 @@ def _wait_ms(error: dict[str, Any], said: str) -> int | None:
     return _bounded_ms(float(hours or 0) * 3_600_000 + float(minutes or 0) * 60_000 + last)
 
 
-def refusal_of(
+def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailed:
     """Classify an answer whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
-    complaint = complaint_of(body)
+    error_body = parse_error_body(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
-    failure = _failure(provider, complaint, status, f"HTTP {status}", final=final)
-    return ModelFailed(failure, _wait(failure, retry_after_ms(headers, now), complaint))
+    failure = _failure(provider, error_body, status, f"HTTP {status}", final=final)
+    return ModelFailed(failure, _wait(failure, retry_after_ms(headers, now), error_body))
 
 
-def stream_error_of(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailed:
+def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailed:
     """Classify an error that came inside an answer that had begun well."""
-    complaint = complaint_of(payload)
-    named = next((status for name, status in _NAMED.items() if name in complaint.names), None)
-    label = ", ".join(sorted(complaint.names)) or "an error inside the answer"
-    failure = _failure(provider, complaint, complaint.status or named or 500, label, final=False)
-    return ModelFailed(failure, _wait(failure, None, complaint), usage)
+    error_body = parse_error_body(payload)
+    named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
+    label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
+    failure = _failure(provider, error_body, error_body.status or named or 500, label, final=False)
+    return ModelFailed(failure, _wait(failure, None, error_body), usage)
 
 
-def _wait(failure: LlmFailure, told_ms: int | None, complaint: Complaint) -> int | None:
+def _wait(failure: LlmFailure, told_ms: int | None, error_body: ErrorBody) -> int | None:
     """How long to wait before the next attempt: as the headers say, else as the error says."""
     if not failure.retryable:
         return None
-    return complaint.wait_ms if told_ms is None else told_ms
+    return error_body.wait_ms if told_ms is None else told_ms
 
 
-def broken_off(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
     """An answer that makes no sense or has no end; retryable."""
-    return cut_off(provider, ErrorKind.SERVER_ERROR, text, usage)
+    return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
-def cut_off(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None) -> ModelFailed:
+def failed_request(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None) -> ModelFailed:
     """There is no answer, or no whole one; `text` says why, without a period."""
     return ModelFailed(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
@@ -206,7 +206,7 @@ def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailed:
     """The answer holds more than a message may; not retryable, since the next one would cost as much."""
     text = f"the answer holds more than {limit}, which is the limit for one answer"
-    return cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
+    return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailed:
@@ -234,18 +234,18 @@ def _bounded_ms(wait: float) -> int:
     return math.ceil(min(wait, _MAX_RETRY_AFTER_MS))
 
 
-def _failure(provider: ProviderConfig, complaint: Complaint, status: int, label: str, *, final: bool) -> LlmFailure:
-    tail = _tail(provider, complaint.said)
+def _failure(provider: ProviderConfig, error_body: ErrorBody, status: int, label: str, *, final: bool) -> LlmFailure:
+    tail = _tail(provider, error_body.said)
     whose = f"{provider.name} ({label})"
-    if _is_too_long(complaint, status):
+    if _is_too_long(error_body, status):
         text = f"The conversation no longer fits the model of {whose}{tail}"
         return LlmFailure(ErrorKind.CONTEXT_EXHAUSTED, text + _advice(provider, ErrorKind.CONTEXT_EXHAUSTED))
-    if _is_filtered(complaint, status):
+    if _is_filtered(error_body, status):
         return _content_filter(provider, tail)
-    if status in (400, 429) and _TOO_MUCH_TEXT.search(complaint.said):
+    if status in (400, 429) and _TOO_MUCH_TEXT.search(error_body.said):
         text = f"The request is more than a minute's allowance at {whose}{tail} Raise it, or choose another model."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
-    if final or _is_quota(complaint, status):
+    if final or _is_quota(error_body, status):
         text = f"The account at {whose} has no quota left{tail} Add credit or raise its limit, then send a message."
         return LlmFailure(ErrorKind.INVALID_REQUEST, text)
     return _by_status(provider, status, whose, tail)
@@ -299,21 +299,21 @@ def _content_filter(provider: ProviderConfig, tail: str) -> LlmFailure:
     return LlmFailure(ErrorKind.CONTENT_FILTER, text + _advice(provider, ErrorKind.CONTENT_FILTER))
 
 
-def _is_too_long(complaint: Complaint, status: int) -> bool:
-    if complaint.names & _TOO_LONG:
+def _is_too_long(error_body: ErrorBody, status: int) -> bool:
+    if error_body.names & _TOO_LONG:
         return True
-    return status in (400, 413, 422, 500) and _TOO_LONG_TEXT.search(complaint.said) is not None
+    return status in (400, 413, 422, 500) and _TOO_LONG_TEXT.search(error_body.said) is not None
 
 
-def _is_filtered(complaint: Complaint, status: int) -> bool:
-    told = status in (400, 403, 422) and (complaint.moderated or _FILTER_TEXT.search(complaint.said))
-    return bool(complaint.names & _FILTER or told)
+def _is_filtered(error_body: ErrorBody, status: int) -> bool:
+    told = status in (400, 403, 422) and (error_body.moderated or _FILTER_TEXT.search(error_body.said))
+    return bool(error_body.names & _FILTER or told)
 
 
-def _is_quota(complaint: Complaint, status: int) -> bool:
-    named = complaint.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in complaint.names)
+def _is_quota(error_body: ErrorBody, status: int) -> bool:
+    named = error_body.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in error_body.names)
     # Google says the same of a minute's quota, but then also when that is over.
-    told = status in (400, 403, 429) and complaint.wait_ms is None and _QUOTA_TEXT.search(complaint.said)
+    told = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
     return bool(named or told or status == 402)
 
 

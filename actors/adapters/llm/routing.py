@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from actors.adapters.llm.discovery import Discovery
-from actors.adapters.llm.http_request import Exchange
 from actors.adapters.llm.model_limits import limits_of
 from actors.adapters.llm.model_list import ModelList
 from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
+from actors.adapters.llm.provider_client import ProviderClient
 from actors.ports import CancelToken
 
 #: Every name.
@@ -31,13 +31,13 @@ _FAMILIES = {"anthropic": (ANTHROPIC,), "openai": (OPENAI_RESPONSES, OPENAI_CHAT
 class Server(Struct, frozen=True, eq=False):
     """One provider, and what its server tells of its models."""
 
-    exchange: Exchange
+    client: ProviderClient
     discovery: Discovery
     listed: ModelList
 
     @property
     def provider(self) -> ProviderConfig:
-        return self.exchange.provider
+        return self.client.provider
 
     @property
     def lists(self) -> bool:

@@ -23,7 +23,7 @@ _LIMIT = b"Max realtime timeout"
 """How /proc names the limit that the tool host sets to the call's number: RLIMIT_RTTIME, in microseconds."""
 
 
-class Trace(Struct, frozen=True):
+class CallMarks(Struct, frozen=True):
     """By what the processes of one call are known."""
 
     number: int
@@ -36,7 +36,7 @@ def new_number() -> int:
     return 1 << 50 | randbits(50)
 
 
-def kill_lost(trace: Trace, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
+def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
     """Kill what carries these marks until nothing does any more (any thread). Returns the process ids, and whether
     it is certain that nothing lives: `grouped`, every process of the call was born in its groups."""
     killed: set[int] = set()
@@ -50,14 +50,14 @@ def kill_lost(trace: Trace, seconds: float, *, grouped: bool) -> tuple[set[int],
     return killed, False
 
 
-def remove_groups(trace: Trace) -> None:
+def remove_groups(trace: CallMarks) -> None:
     """Remove the control groups of a call that has ended; those with somebody in them stay."""
     for folder in trace.folders:
         with suppress(OSError):
             os.rmdir(folder)
 
 
-def _candidates(trace: Trace) -> Iterator[int]:
+def _candidates(trace: CallMarks) -> Iterator[int]:
     yield from (pid for folder in trace.folders for pid in _members(folder))
     yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
@@ -66,7 +66,7 @@ def _members(folder: bytes) -> list[int]:
     return [int(line) for line in _read(folder + b"/cgroup.procs").split()]
 
 
-def _kill(pid: int, trace: Trace) -> bool:
+def _kill(pid: int, trace: CallMarks) -> bool:
     """Kill it if it is one of them; False if it is not, or cannot be killed. A pidfd keeps it from being another."""
     try:
         process = os.pidfd_open(pid)
@@ -83,7 +83,7 @@ def _kill(pid: int, trace: Trace) -> bool:
     return True
 
 
-def _is_of(pid: int, trace: Trace) -> bool:
+def _is_of(pid: int, trace: CallMarks) -> bool:
     number = str(trace.number).encode()
     if _read(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"]):
         return False

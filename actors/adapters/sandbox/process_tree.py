@@ -15,8 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-from actors.adapters.sandbox import orphans as lost
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.capture import Capture
 from actors.ports import Launch, ProcessEnd, ProcessStartFailed, SandboxUnavailable
 from actors.ports.resources import lacking
@@ -77,13 +76,13 @@ class InitProcess:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """SIGCONT it, likewise: stopped, it would clear nothing."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
-    def gone(self, seconds: float) -> bool:
+    def ended_within(self, seconds: float) -> bool:
         """Whether it is known to have ended within `seconds`."""
         if self._pidfd is None:
             return self._vanished
@@ -97,11 +96,11 @@ class InitProcess:
             self._pidfd = None
 
 
-OnEnd: TypeAlias = "Callable[[HostedTree, subprocess.Popen[bytes], lost.Trace | None], None]"
+OnEnd: TypeAlias = "Callable[[ProcessTree, subprocess.Popen[bytes], orphans.CallMarks | None], None]"
 """Is told of a tree's end, of its host, and by what those are known that may have outlived it."""
 
 
-class HostedTree:
+class ProcessTree:
     """A program and its whole process tree, inside its tool host (ports.RunningProcess).
 
     Threads: `kill` any; `wait` any, the tool's as a rule; a reader of its own that ends with the control socket.
@@ -115,7 +114,7 @@ class HostedTree:
         on_output: Callable[[bytes], None],
         *,
         on_end: OnEnd,
-        trace: lost.Trace,
+        trace: orphans.CallMarks,
     ) -> None:
         self._host = host
         self._trace = trace
@@ -223,7 +222,7 @@ class HostedTree:
         self._control.close()
         if self._init is not None:
             self._init.close()
-        lost.remove_groups(self._trace)
+        orphans.remove_groups(self._trace)
         if leaked:
             log.error("a tool's process tree outlived its kill")
         self._on_end(self, self._host, self._trace if leaked else None)
@@ -271,11 +270,11 @@ class HostedTree:
             return True
         if init.namespace or confirmed:
             init.kill()
-            return init.gone(CONFIRM_SECONDS)
-        init.go_on()
-        killed, certain = lost.kill_lost(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
+            return init.ended_within(CONFIRM_SECONDS)
+        init.resume()
+        killed, certain = orphans.kill_orphans(self._trace, CONFIRM_SECONDS, grouped=self._grouped)
         self._reaped.update(killed)
-        return init.gone(CONFIRM_SECONDS) and (certain or self._cleared)
+        return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)
 
     def _sweep(self) -> bool:
         """Kill what is below a host that lives but does not report; whether nothing is left there.
@@ -316,7 +315,7 @@ class HostedTree:
     def _read(self) -> None:
         try:
             while frame := self._next_frame():
-                self._hear(frame[:1], frame[1:])
+                self._handle_frame(frame[:1], frame[1:])
         except OSError:
             pass  # the host is lost; `wait` finds out what that means
         finally:
@@ -335,9 +334,9 @@ class HostedTree:
         except ConnectionResetError:
             return self._control.recv(toolhost.CHUNK + 1)
 
-    def _hear(self, kind: bytes, content: bytes) -> None:
+    def _handle_frame(self, kind: bytes, content: bytes) -> None:
         if kind == toolhost.OUTPUT:
-            self._take(content)
+            self._handle_output(content)
             return
         with self._changed:
             if kind == toolhost.INIT:
@@ -355,7 +354,7 @@ class HostedTree:
                 self._report = _numbers(content)
             self._changed.notify_all()
 
-    def _take(self, output: bytes) -> None:
+    def _handle_output(self, output: bytes) -> None:
         self._capture.add(output)
         if self._on_output is None:
             return

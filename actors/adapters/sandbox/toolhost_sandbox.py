@@ -15,11 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from actors.adapters.sandbox import orphans as lost
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.control_groups import ControlGroups, Described
 from actors.adapters.sandbox.private_dirs import PrivateRoot, remove
-from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
@@ -59,10 +58,10 @@ class ToolHostSandbox:
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
-        self._lost: list[lost.Trace] = []
-        self._directories: dict[HostedTree, str] = {}
+        self._orphaned: list[orphans.CallMarks] = []
+        self._directories: dict[ProcessTree, str] = {}
         self._lock = threading.Lock()
-        self._live: set[HostedTree] = set()
+        self._live: set[ProcessTree] = set()
         self._lingering: list[subprocess.Popen[bytes]] = []
         self._closed = False
         _program()  # now, not in the first call
@@ -86,7 +85,7 @@ class ToolHostSandbox:
         with self._lock:
             return len(self._live)
 
-    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> HostedTree:
+    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start `launch`, and wait until it has begun (tool thread, some ten milliseconds).
 
         Raises ProcessStartFailed or SandboxUnavailable: then it provably did not begin.
@@ -113,15 +112,15 @@ class ToolHostSandbox:
         for tree in live:
             tree.wait()
         self._reap_lingering()
-        for trace in self._lost:
-            lost.kill_lost(trace, CLOSE_SECONDS, grouped=False)
-            lost.remove_groups(trace)
+        for trace in self._orphaned:
+            orphans.kill_orphans(trace, CLOSE_SECONDS, grouped=False)
+            orphans.remove_groups(trace)
         if self._private is not None:
             self._private.close()
         if self._groups is not None:
             self._groups.close()
 
-    def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[HostedTree, bytes]:
+    def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes]:
         """A tool host that waits for its launch, and that launch."""
         self._reap_lingering()
         with ExitStack() as opened:
@@ -140,7 +139,7 @@ class ToolHostSandbox:
                 raise ProcessStartFailed(
                     lacking(error) or f"the tool host could not be started: {error.strerror}"
                 ) from error
-            tree = HostedTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
+            tree = ProcessTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
             self._register(tree, directory)
         return tree, description
 
@@ -154,11 +153,11 @@ class ToolHostSandbox:
         unowned.callback(remove, directory)
         return directory
 
-    def _trace(self, launch: Launch) -> tuple[lost.Trace, list[Described]]:
+    def _trace(self, launch: Launch) -> tuple[orphans.CallMarks, list[Described]]:
         """By what the call's processes are known, and the control groups that it is to make."""
         in_memory = toolhost.PRIVATE_BYTES + toolhost.SHARED_BYTES if self._report.tier == "A" else 0
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
-        return lost.Trace(lost.new_number(), tuple(folder for folder, *_ in groups)), groups
+        return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
 
     def _restriction(self, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """What a restricted program is held by. In tier B it must not see those of other calls either.
@@ -177,7 +176,7 @@ class ToolHostSandbox:
         }
 
     def _describe(
-        self, launch: Launch, stdin: int, directory: str, trace: lost.Trace, groups: list[Described]
+        self, launch: Launch, stdin: int, directory: str, trace: orphans.CallMarks, groups: list[Described]
     ) -> bytes:
         """The launch as the tool host reads it."""
         limits = launch.limits
@@ -186,7 +185,7 @@ class ToolHostSandbox:
         namespace = self._report.pid_namespace if closed else self._namespace and not restricted
         hides = closed or (namespace and self._report.hides_protected)
         hidden = self._files.to_hide(launch.cwd) if hides or restricted else ()
-        env = {**launch.env, lost.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
+        env = {**launch.env, orphans.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
             "cwd": _bytes(launch.cwd),
@@ -201,7 +200,7 @@ class ToolHostSandbox:
         }
         return marshal.dumps(description)
 
-    def _register(self, tree: HostedTree, directory: str) -> None:
+    def _register(self, tree: ProcessTree, directory: str) -> None:
         """Own the tree from here on; after close it is killed before it can begin."""
         with self._lock:
             self._live.add(tree)
@@ -211,12 +210,12 @@ class ToolHostSandbox:
         if closed:
             tree.kill()
 
-    def _ended(self, tree: HostedTree, host: subprocess.Popen[bytes], left: lost.Trace | None) -> None:
+    def _ended(self, tree: ProcessTree, host: subprocess.Popen[bytes], left: orphans.CallMarks | None) -> None:
         """Give up what the tree had; `left`: by what its processes are known that may still live."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:
-                self._lost.append(left)
+                self._orphaned.append(left)
         if directory is not None:
             remove(directory)
         with self._lock:

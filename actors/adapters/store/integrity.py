@@ -13,7 +13,7 @@ from msgspec import DecodeError
 
 from actors.adapters.store import rows
 from actors.adapters.store.log_rows import LogRow, hash_of, notifications_of
-from actors.adapters.store.pruning import Place, behind
+from actors.adapters.store.pruning import Place, place_after
 from actors.adapters.store.rows import CHANGING, FIXED, MESSAGE, RECORD, Row, is_as_written
 from actors.adapters.store.run_outcomes import fate_values, run_values
 from actors.core.content import Message
@@ -31,7 +31,7 @@ class StoredRows(NamedTuple):
     prompt: Row | None
     """The values of PROMPT."""
     begins: Place
-    """Where the log does: behind what was pruned."""
+    """Where the log does: after what was pruned."""
     log: Iterable[LogRow]
     """In the order of their revisions."""
     messages: Iterable[Row]
@@ -101,7 +101,7 @@ class _Log:
             yield from _follows(self.place, row)
             for revision, told in enumerate(notifications_of(row), row.first_revision):
                 yield from self._told(revision, told)
-            self.place = behind(row)
+            self.place = place_after(row)
         except UNREADABLE:
             yield f"step {row.step} cannot be read"
             self.place = Place(self.place.step + 1, row.first_revision, row.hash)

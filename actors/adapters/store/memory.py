@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.log_rows import LogRow, check_shape, events_of, journal_row, next_revision, seal
-from actors.adapters.store.pruning import BEGINNING, Bounds, Place, behind, prunable
+from actors.adapters.store.pruning import BEGINNING, Bounds, Place, place_after, prunable
 from actors.adapters.store.rows import FIXED
 from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
 from actors.core.content import Message
@@ -44,7 +44,7 @@ class _Kept(NamedTuple):
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
     begins: Place
-    """Where the log does: behind what was pruned."""
+    """Where the log does: after what was pruned."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]
@@ -133,7 +133,7 @@ class MemoryStore:
             going = prunable(kept.begins, kept.log, bounds)
             if going:
                 rest = kept.log[len(going) :]
-                self._kept[conversation_id] = kept._replace(log=rest, begins=behind(going[-1]))
+                self._kept[conversation_id] = kept._replace(log=rest, begins=place_after(going[-1]))
             return len(going)
 
     def reclaim(self, pages: int, *, spare: int) -> bool:
@@ -324,11 +324,13 @@ class MemoryStore:
             raise StoreUnavailable("the store is closed")
 
 
-Told = TypeVar("Told", StoppedRun, SettledInput)
+Ended = TypeVar("Ended", StoppedRun, SettledInput)
 
 
-def _page(told: tuple[Told, ...], after: int, before: int | None, limit: int, *, descending: bool) -> tuple[Told, ...]:
-    found = [each for each in told if each.revision > after and (before is None or each.revision < before)]
+def _page(
+    ended: tuple[Ended, ...], after: int, before: int | None, limit: int, *, descending: bool
+) -> tuple[Ended, ...]:
+    found = [each for each in ended if each.revision > after and (before is None or each.revision < before)]
     return tuple(found[::-1][:limit] if descending else found[:limit])
 
 

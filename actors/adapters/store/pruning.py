@@ -19,7 +19,7 @@ CHARACTERS = 4 * 1024 * 1024
 
 
 class Place(NamedTuple):
-    """A place in the log: behind a row, or at the beginning of everything."""
+    """A place in the log: after a row, or at the beginning of everything."""
 
     step: int = 0
     revision: int = 0
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 BEGINNING = Place()
 
 
-def behind(row: LogRow) -> Place:
+def place_after(row: LogRow) -> Place:
     """The place that the row after this one follows."""
     return Place(row.step, row.first_revision + row.event_count - 1, row.hash)
 
@@ -62,5 +62,5 @@ def prunable(begins: Place, rows: Iterable[LogRow], bounds: Bounds) -> list[LogR
             raise StoreDamaged(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
         going.append(row)
         characters += len(row.notifications) + len(row.event) + len(row.context or "")
-        place = behind(row)
+        place = place_after(row)
     return going

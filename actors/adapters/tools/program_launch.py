@@ -30,7 +30,7 @@ WORKER_PROGRAM = (
 )
 
 
-class WorkingDirectoryGone(Exception):
+class WorkingDirectoryMissing(Exception):
     """The conversation's directory no longer exists (C40); the text is for the model."""
 
     def __init__(self, path: str) -> None:
@@ -49,15 +49,15 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
     """Start it (tool thread); the caller tracks it and waits for it.
 
-    Raises WorkingDirectoryGone, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
+    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
     """
     if not os.path.isdir(launch.cwd):
-        raise WorkingDirectoryGone(launch.cwd)
+        raise WorkingDirectoryMissing(launch.cwd)
     try:
         return context.sandbox.start(launch, on_output)
     except ProcessStartFailed as failed:
         if not os.path.isdir(launch.cwd):
-            raise WorkingDirectoryGone(launch.cwd) from failed
+            raise WorkingDirectoryMissing(launch.cwd) from failed
         raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
 
 
@@ -110,7 +110,7 @@ def worker_answer(
     )
     try:
         end = run_program(launch, context, lambda data: None)
-    except WorkingDirectoryGone as gone:
+    except WorkingDirectoryMissing as gone:
         return ToolOutput(str(gone), is_error=True)
     return _answer(end, what, hint)
 

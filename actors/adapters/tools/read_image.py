@@ -61,9 +61,9 @@ class ReadImageTool:
             return ToolOutput(f"Cannot show {path}: the image {invalid}.", is_error=True)
         except ImagesUnavailable as unavailable:
             raise ToolTransientError(f"{path} could not be shown: {unavailable}.", begun=True) from unavailable
-        return ToolOutput(_told(path, image), images=(image,))
+        return ToolOutput(_description(path, image), images=(image,))
 
 
-def _told(path: str, image: Image) -> str:
+def _description(path: str, image: Image) -> str:
     frame = " If it is animated, this is its first frame." if image.media_type in ANIMATED else ""
     return f"{path}: {image.media_type}, {image.width} x {image.height} pixels.{frame}"

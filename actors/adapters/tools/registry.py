@@ -11,7 +11,7 @@ from jsonschema.exceptions import ValidationError
 
 from actors.adapters.tools import keyword_search, read_file, read_image, search
 from actors.adapters.tools.bash import tool as bash
-from actors.adapters.tools.bash.job_registry import JobBook
+from actors.adapters.tools.bash.job_registry import JobRegistry
 from actors.adapters.tools.bash.tool import BashTool
 from actors.adapters.tools.clipboards import Clipboards
 from actors.adapters.tools.keyword_search import KeywordSearchTool
@@ -42,7 +42,7 @@ class StandardToolbox:
     """The standard tools (ports.Toolbox). Any thread. What they keep of a conversation goes with `forget`."""
 
     def __init__(self) -> None:
-        self._jobs = JobBook()
+        self._jobs = JobRegistry()
         self._clipboards = Clipboards()
         tools: tuple[Tool, ...] = (
             BashTool(self._jobs),

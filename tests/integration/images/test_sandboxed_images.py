@@ -191,7 +191,7 @@ def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None
 
 
 def test_two_at_a_time_and_who_waits_can_be_told_to_stop() -> None:
-    places = sandboxed_images.Places(2)
+    places = sandboxed_images.WorkerSlots(2)
     inside, leave = threading.Semaphore(0), threading.Event()
 
     def work() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from actors.adapters.sandbox import process_tree as hosted
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport
 from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
@@ -27,7 +27,7 @@ def ignore(data: bytes) -> None:
     """Nobody watches."""
 
 
-def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[HostedTree, set[int]]:
+def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[ProcessTree, set[int]]:
     """Start a tree and wait until it is worth killing; also those of its processes that last."""
     command, size = TREES[kind]
     tree = sandbox.start(launch(command, mark), ignore)
@@ -41,7 +41,7 @@ def host_of_this_process() -> int:
     return host
 
 
-def waited(tree: HostedTree) -> ProcessEnd:
+def waited(tree: ProcessTree) -> ProcessEnd:
     """The end of a tree, waited for no longer than a test may take."""
     ends: list[ProcessEnd] = []
     thread = threading.Thread(target=lambda: ends.append(tree.wait()), daemon=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from actors.adapters.sandbox.probe import probe
-from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
@@ -77,7 +77,7 @@ def marked(mark: str) -> set[int]:
     return found
 
 
-def bounded(tree: HostedTree, refused: threading.Event) -> bool:
+def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
     """Whether the kernel refused the tree more processes, or its host ended it for having too many. It is killed."""
 
     def end() -> None:

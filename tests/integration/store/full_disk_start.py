@@ -11,7 +11,7 @@ import pytest
 
 from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.files.backup import BackupFailed, back_up
-from actors.adapters.store.sqlite.files.disk_space import RESERVE, SIZE
+from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnusable
 from tests.integration.store.drafts import Draft
@@ -78,15 +78,15 @@ def no_room(disk: Path, data: Path) -> None:
     (data / RESERVE).unlink()
     _fill(disk)
     for _ in range(2):
-        with pytest.raises(StoreUnusable, match=f"^{_told(data)}$"):
+        with pytest.raises(StoreUnusable, match=f"^{_explain(data)}$"):
             open_store(data)
-    with pytest.raises(BackupFailed, match=f"^{data}/bedrock.db cannot be opened: {_told(data)}$"):
+    with pytest.raises(BackupFailed, match=f"^{data}/bedrock.db cannot be opened: {_explain(data)}$"):
         back_up(data, Path(sys.argv[3]))
     os.unlink(disk / "filler")
     _opens_and_deletes(data)
 
 
-def _told(data: Path) -> str:
+def _explain(data: Path) -> str:
     return f"the disk is full: free at least 8 MiB on the file system of {data}, and try again"
 
 

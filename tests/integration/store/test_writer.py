@@ -86,7 +86,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
 def test_an_urgent_change_does_not_wait_for_everybody(
     notes: Writer, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_TOGETHER", 2)
+    monkeypatch.setattr(writer, "MAX_BATCH", 2)
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("first"))

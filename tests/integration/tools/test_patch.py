@@ -26,7 +26,7 @@ CALLS = "open close read write fsync fstat stat rename mkdir readlink access fch
 KILLED_WORKER = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
 left = int(sys.argv[2])
 class Killer:
@@ -39,7 +39,7 @@ class Killer:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **named)
         return call if name in sys.argv[3].split() else real
-patch_write.os = beneath.os = Killer()
+patch_write.os = safe_open.os = Killer()
 patch_write.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lambda old: (old or b"") + b"x" * 100_000)
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
 from actors.adapters.tools.workers.patching.plan import Refused
 
@@ -79,14 +79,14 @@ def field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
 @pytest.fixture(params=["openat2", "walking"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "walking":
-        monkeypatch.setattr(beneath, "by_openat2", beneath.by_walking)
+        monkeypatch.setattr(safe_open, "by_openat2", safe_open.by_walking)
 
 
 def attempt(field: Field, work: Callable[[], str]) -> None:
     """Note what came of it."""
     try:
         field.seen[work()] += 1
-    except beneath.Escapes:
+    except safe_open.Escapes:
         field.seen["refused"] += 1
     except Refused as refused:
         known = any(part in str(refused) for part in EXPECTED)
@@ -106,7 +106,7 @@ def which(field: Field, opened: int) -> str:
 
 def test_the_attack_gets_a_program_that_does_not_look(field: Field) -> None:
     for _ in range(RACES):
-        attempt(field, lambda: which(field, os.open("door/deep", beneath.DIRECTORY)))
+        attempt(field, lambda: which(field, os.open("door/deep", safe_open.DIRECTORY)))
         if field.seen["outside"] and field.seen["inside"]:
             return
     pytest.fail(f"the attack is none: {field.seen}")
@@ -114,11 +114,11 @@ def test_the_attack_gets_a_program_that_does_not_look(field: Field) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_opening_is_never_led_out(field: Field) -> None:
-    root = os.open(".", beneath.DIRECTORY)
+    root = os.open(".", safe_open.DIRECTORY)
     paths = ("door", "door/deep", "door/deep/../deep", "./door/../door/deep")
     for number in range(RACES):
         path = paths[number % len(paths)]
-        attempt(field, lambda path=path: which(field, beneath.open_directory(root, path)))  # type: ignore[misc]
+        attempt(field, lambda path=path: which(field, safe_open.open_directory(root, path)))  # type: ignore[misc]
     os.close(root)
     assert field.seen["outside"] == 0
     assert field.seen["inside"] > 0

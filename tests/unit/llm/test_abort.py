@@ -14,7 +14,7 @@ import pytest
 
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport import connections
-from actors.adapters.llm.transport.connections import Lifeline
+from actors.adapters.llm.transport.connections import AbortHandle
 from actors.ports import CancelToken, ModelAborted, ModelFailed
 from tests.unit.llm.asking import Asking, model
 from tests.unit.llm.scripted_server import (
@@ -157,7 +157,7 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
         cancel = CancelToken()
         if step != "connect":
             # Linux happens to remember a shutdown that came before the connect; nobody promises that.
-            monkeypatch.setattr(Lifeline, "_shutdown", lambda _: None)
+            monkeypatch.setattr(AbortHandle, "_shutdown", lambda _: None)
         _after(monkeypatch, step, cancel.cancel)
         asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
         asking.join(10)
@@ -205,7 +205,7 @@ def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None
     """Run `action` right after a step of connecting."""
     owners: dict[str, tuple[Any, str]] = {
         "resolve": (socket, "getaddrinfo"),
-        "publish": (Lifeline, "publish"),
+        "publish": (AbortHandle, "publish"),
         "connect": (connections, "_begin_connect"),
     }
     owner, name = owners[step]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.llm import http_request as exchange
+from actors.adapters.llm import provider_client as exchange
 from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, MAX_TOKENS
 from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage

@@ -276,9 +276,9 @@ def test_a_sub_agent_whose_tool_fails_submits_why() -> None:
 
 def test_a_sub_agent_that_has_no_tool_for_it_or_is_reminded_submits() -> None:
     assert lived("x", tools=CHILD_TOOLS[2:4]) == [("submit_result", {"result": "Done, by script: x"})]
-    counted = said_to_demo(user("count"), tools=CHILD_TOOLS)
-    assert counted.end_turn
-    reminded = said_to_demo(user("count"), Turn("assistant", counted.content), user(NOTICE), tools=CHILD_TOOLS)
+    token_count = said_to_demo(user("count"), tools=CHILD_TOOLS)
+    assert token_count.end_turn
+    reminded = said_to_demo(user("count"), Turn("assistant", token_count.content), user(NOTICE), tools=CHILD_TOOLS)
     assert call_of(reminded)[0] == "submit_result"
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from actors.adapters.llm import discovery
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.llm.discovery import stated_in
-from actors.adapters.llm.model_limits import Price, Stated
+from actors.adapters.llm.discovery import limits_in_list
+from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
 from actors.ports import Model
@@ -34,8 +34,8 @@ def mine(url: str, protocol: str = "openai-chat", **settings: Any) -> Model:
 @pytest.mark.parametrize(
     ("entries", "stated"),
     [
-        (LLAMA, Stated(window=4096)),
-        ([{"id": "m", "max_model_len": 32768}, {"id": "x", "max_model_len": 1}], Stated(window=32768)),
+        (LLAMA, StatedLimits(window=4096)),
+        ([{"id": "m", "max_model_len": 32768}, {"id": "x", "max_model_len": 1}], StatedLimits(window=32768)),
         (
             [
                 {
@@ -47,18 +47,18 @@ def mine(url: str, protocol: str = "openai-chat", **settings: Any) -> Model:
                 },
                 {"id": "x", "pricing": {"prompt": "-1", "completion": "-1"}},
             ],
-            Stated(window=200_000, output=64_000, images=True, price=Price(3.0, 15.0, 0.3)),
+            StatedLimits(window=200_000, output=64_000, images=True, price=Price(3.0, 15.0, 0.3)),
         ),
         ([{"type": "model", "id": "m", "max_input_tokens": 1_000_000, "max_tokens": 128_000}],
-         Stated(window=1_000_000, output=128_000)),
-        ([{"id": "other", "aliases": ["m"], "max_model_len": 5}, {"id": "x"}], Stated(window=5)),
+         StatedLimits(window=1_000_000, output=128_000)),
+        ([{"id": "other", "aliases": ["m"], "max_model_len": 5}, {"id": "x"}], StatedLimits(window=5)),
         ([{"id": "x", "max_model_len": 5}, {"id": "y"}], None),
         ([{"id": "m", "max_model_len": "soon", "meta": None, "pricing": {"prompt": "free"}}], None),
         ([], None),
     ],
 )  # fmt: skip
-def test_what_lists_of_models_say(entries: list[dict[str, Any]], stated: Stated | None) -> None:
-    found = stated_in(json.dumps({"data": entries}).encode(), "m")
+def test_what_lists_of_models_say(entries: list[dict[str, Any]], stated: StatedLimits | None) -> None:
+    found = limits_in_list(json.dumps({"data": entries}).encode(), "m")
     if found is not None and found.price is not None:
         assert stated is not None
         assert stated.price is not None
@@ -227,4 +227,4 @@ def test_a_server_without_such_a_list_is_not_asked_again() -> None:
 
 @pytest.mark.parametrize("name", [{"id": ["m"]}, {"id": {}, "name": 5}, {"name": None}])
 def test_strange_names_are_those_of_others(name: dict[str, Any]) -> None:
-    assert stated_in(json.dumps({"models": [name | {"context_length": 5}]}).encode(), "m", loaded=True) is None
+    assert limits_in_list(json.dumps({"models": [name | {"context_length": 5}]}).encode(), "m", loaded=True) is None

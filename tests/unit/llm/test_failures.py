@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.adapters.llm.provider import ProviderConfig, Secret
-from actors.adapters.llm.provider_errors import MAX_SAID, cut_off, filtered, refusal_of, retry_after_ms, stream_error_of
+from actors.adapters.llm.provider_errors import (
+    MAX_SAID,
+    failed_request,
+    filtered,
+    response_error,
+    retry_after_ms,
+    stream_error,
+)
 from actors.core.errors import RETRYABLE, ErrorKind
 from actors.ports import ModelFailed
 from tests.unit.llm.asking import KEY, provider
@@ -22,7 +29,7 @@ PROVIDER = provider("anthropic", "https://models.example", key_source="ANTHROPIC
 
 def refused(status: int, error: Any = None, headers: dict[str, str] | None = None) -> ModelFailed:
     body = json.dumps({"type": "error", "error": error or {}}).encode()
-    return refusal_of(PROVIDER, status, headers or {}, body, NOW)
+    return response_error(PROVIDER, status, headers or {}, body, NOW)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_a_minutes_quota_comes_back() -> None:
         "details": details,
     }
     body = json.dumps([{"error": error}]).encode()
-    failed = refusal_of(PROVIDER, 429, {}, body, NOW)
+    failed = response_error(PROVIDER, 429, {}, body, NOW)
     assert (failed.failure.kind, failed.retry_after_ms) == (ErrorKind.RATE_LIMIT, 34_500)
 
 
@@ -173,7 +180,7 @@ def test_a_minutes_quota_comes_back() -> None:
 )
 def test_a_wait_that_only_the_text_tells(said: str, milliseconds: int | None) -> None:
     error = {"code": "rate_limit_exceeded", "message": said}
-    inside = stream_error_of(PROVIDER, json.dumps({"error": error}).encode())
+    inside = stream_error(PROVIDER, json.dumps({"error": error}).encode())
     assert (inside.failure.kind, inside.retry_after_ms) == (ErrorKind.RATE_LIMIT, milliseconds)
     assert refused(429, error).retry_after_ms == milliseconds
     assert refused(429, error, {"retry-after": "2"}).retry_after_ms == 2000
@@ -225,7 +232,7 @@ def test_a_content_filter(code: str) -> None:
     ],
 )
 def test_an_error_inside_a_stream(error: Any, kind: ErrorKind) -> None:
-    assert stream_error_of(PROVIDER, json.dumps({"error": error}).encode()).failure.kind is kind
+    assert stream_error(PROVIDER, json.dumps({"error": error}).encode()).failure.kind is kind
 
 
 @pytest.mark.parametrize(
@@ -279,10 +286,10 @@ ADVICE = {
 @pytest.mark.parametrize("kind", sorted(set(ErrorKind) - OF_THE_MACHINE))
 def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
     named = provider("anthropic", "https://models.example.com", key_source="ANTHROPIC_API_KEY")
-    failures = [cut_off(named, kind, "it went wrong")]
-    failures += [refusal_of(named, status, {}, b"", NOW) for status in (401, 400, 429, 503)]
+    failures = [failed_request(named, kind, "it went wrong")]
+    failures += [response_error(named, status, {}, b"", NOW) for status in (401, 400, 429, 503)]
     failures += [
-        refusal_of(named, 413, {}, b'{"error": {"type": "request_too_large"}}', NOW),
+        response_error(named, 413, {}, b'{"error": {"type": "request_too_large"}}', NOW),
         filtered(named, "", None),
     ]
     told = [failed.failure.message for failed in failures if failed.failure.kind is kind]
@@ -300,13 +307,13 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
     ],
 )
 def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
-    failed = cut_off(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
+    failed = failed_request(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
     assert failed.failure.message == f"twin: cannot connect. {advice}"
 
 
 def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
     proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
-    message = cut_off(proxied, ErrorKind.NETWORK, "refused").failure.message
+    message = failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
     assert message == "twin: refused. Check the network and the proxy of provider twin, then send a message."
 
 
@@ -337,7 +344,7 @@ def test_a_message_never_holds_a_secret(said: str) -> None:
     )  # fmt: skip
     body = json.dumps({"error": {"message": said}}).encode()
     for status in (400, 401, 429, 500):
-        text = refusal_of(secretive, status, {}, body, NOW).failure.message
+        text = response_error(secretive, status, {}, body, NOW).failure.message
         assert "[redacted]" in text
         for secret in (KEY, KEY[:14], KEY[-10:], "sk-proj", "hunter22", "team-secret"):
             assert secret not in text
@@ -354,7 +361,7 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
     [b"", b"<html>502 Bad Gateway secret-internal-host</html>", b"[1]", b"{", b"[" * 5000, b"\xff", b'{"error":[]}'],
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
-    failed = refusal_of(PROVIDER, 502, {}, body, NOW)
+    failed = response_error(PROVIDER, 502, {}, body, NOW)
     assert failed.failure.message.startswith("Server error at twin (HTTP 502). Send a message later")
 
 
@@ -363,7 +370,7 @@ def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     [{"error": "model not found"}, {"detail": "model not found"}, {"message": "model not found", "object": "error"}],
 )
 def test_other_shapes_of_errors(body: dict[str, str]) -> None:
-    failed = refusal_of(PROVIDER, 404, {}, json.dumps(body).encode(), NOW)
+    failed = response_error(PROVIDER, 404, {}, json.dumps(body).encode(), NOW)
     assert "model not found" in failed.failure.message
 
 
@@ -374,5 +381,5 @@ def test_other_shapes_of_errors(body: dict[str, str]) -> None:
 )
 def test_no_body_breaks_the_classification(body: bytes) -> None:
     anonymous = ProviderConfig(name="p", protocol="openai-chat", base_url="http://127.0.0.1")
-    assert refusal_of(anonymous, 500, {}, body, NOW).failure.retryable
-    assert stream_error_of(anonymous, body).failure.message
+    assert response_error(anonymous, 500, {}, body, NOW).failure.retryable
+    assert stream_error(anonymous, body).failure.message

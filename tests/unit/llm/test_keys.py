@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.llm import api_keys as keys
-from actors.adapters.llm.api_keys import Keys
+from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.provider import Secret
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAborted, ModelFailed
@@ -34,13 +34,13 @@ def counting(folder: Path) -> tuple[str, ...]:
     return shell(f'echo x >> {folder}/runs; printf "sk-key-%s\\n" $(wc -l < {folder}/runs)')
 
 
-def keys_of(*command: str) -> Keys:
-    return Keys(provider("openai-chat", "http://127.0.0.1:9", api_key=Secret(), api_key_command=command))
+def keys_of(*command: str) -> ApiKeys:
+    return ApiKeys(provider("openai-chat", "http://127.0.0.1:9", api_key=Secret(), api_key_command=command))
 
 
 def refused(script: str) -> ModelFailed:
     with pytest.raises(ModelFailed) as raised:
-        keys_of(*shell(script)).armed(CancelToken())
+        keys_of(*shell(script)).with_key(CancelToken())
     assert raised.value.failure.kind is ErrorKind.AUTH
     return raised.value
 
@@ -116,7 +116,7 @@ def test_a_command_that_gives_no_key_is_told_without_its_output(
 
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(ModelFailed, match="cannot be started"):
-        keys_of("/nowhere/program").armed(CancelToken())
+        keys_of("/nowhere/program").with_key(CancelToken())
 
 
 def test_a_command_that_hangs_is_ended_with_all_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(monkeypatch: pytest.M
 
 def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
     left = tmp_path / "left"
-    armed = keys_of(*shell(f"sleep 600 >/dev/null & echo $! > {left}; echo key")).armed(CancelToken())
+    armed = keys_of(*shell(f"sleep 600 >/dev/null & echo $! > {left}; echo key")).with_key(CancelToken())
     assert armed.api_key == Secret("key")
     assert _is_gone(int(left.read_text()))
 
@@ -186,13 +186,13 @@ def test_who_is_cancelled_while_waiting_leaves_and_the_others_get_the_key(tmp_pa
     assert runs.read_text() == "x\nx\n"
 
 
-def _all_wait(shared: Keys, number: int) -> bool:
+def _all_wait(shared: ApiKeys, number: int) -> bool:
     return len(shared._changed._waiters) == number  # type: ignore[attr-defined]
 
 
-def _take(shared: Keys, cancel: CancelToken, found: list[Secret | None]) -> None:
+def _take(shared: ApiKeys, cancel: CancelToken, found: list[Secret | None]) -> None:
     try:
-        found.append(shared.armed(cancel).api_key)
+        found.append(shared.with_key(cancel).api_key)
     except (ModelFailed, ModelAborted):
         found.append(None)
 

@@ -60,7 +60,7 @@ def test_an_answer_is_hung_up_on_as_soon_as_it_is_too_large(answer: str) -> None
         failed = failure(model(protocol, server.url))
     assert failed.failure.kind is ErrorKind.RESPONSE_TOO_LARGE
     assert not failed.failure.retryable
-    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider counted by then is kept"
+    assert (failed.usage is not None) == (protocol == "anthropic"), "what the provider token_count by then is kept"
 
 
 EXACT = ["x" * (BYTES // 2), "é" * (BYTES // 4)]

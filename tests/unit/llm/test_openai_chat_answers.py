@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.llm import http_request as exchange
+from actors.adapters.llm import provider_client as exchange
 from actors.adapters.llm.protocols.answer_builder import MAX_TOKENS
 from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage

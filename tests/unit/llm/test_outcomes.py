@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
-from actors.adapters.llm.catalog import _WIRES
+from actors.adapters.llm.catalog import _PROTOCOLS
 from actors.adapters.llm.http_model import HttpModel
-from actors.adapters.llm.http_request import Exchange
+from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
@@ -173,11 +173,11 @@ def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)
     transport: Any = Transport(pieces)
-    exchange = Exchange(provider(protocol, "http://127.0.0.1:9"), transport)
+    client = ProviderClient(provider(protocol, "http://127.0.0.1:9"), transport)
     said = Said()
     try:
-        asked = served._asked(request())
-        return exchange.ask(_WIRES[protocol], asked, b"", said, CancelToken()), said
+        asked = served._prepare(request())
+        return client.request(_PROTOCOLS[protocol], asked, b"", said, CancelToken()), said
     except ModelFailed as failed:
         return (failed.failure, failed.retry_after_ms, failed.usage), said
     except ModelAborted:
@@ -262,7 +262,7 @@ def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: s
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)
     other = Said()
-    reader = _WIRES[protocol].reader(served._asked(request()), other)
+    reader = _PROTOCOLS[protocol].reader(served._prepare(request()), other)
     expected: ModelAnswer | tuple[Any, ...]
     try:
         for event in SSEClient(iter([whole])).events():

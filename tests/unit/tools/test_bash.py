@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.bash.arguments import MAX_COMMAND_BYTES
-from actors.adapters.tools.bash.job_registry import JobBook
+from actors.adapters.tools.bash.job_registry import JobRegistry
 from actors.adapters.tools.bash.output_text import shown_command
 from actors.adapters.tools.bash.tool import BashTool
 from actors.core.context import Mode
@@ -16,7 +16,7 @@ from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientEr
 
 
 def run(call: Any, **arguments: Any) -> Any:
-    return BashTool(JobBook()).run({"cmd": "true"} | arguments, call.context)
+    return BashTool(JobRegistry()).run({"cmd": "true"} | arguments, call.context)
 
 
 def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(call: Any) -> None:

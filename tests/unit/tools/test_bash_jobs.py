@@ -559,12 +559,12 @@ def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(des
 
 
 def test_nothing_is_left_of_a_conversation_that_is_forgotten(desk: Desk) -> None:
-    book: job_book.JobBook = desk.toolbox._jobs
+    book: job_book.JobRegistry = desk.toolbox._jobs
     desk.job().end()
     desk.job()
     desk.toolbox.forget("c-1")
     everything_ends()
-    assert not book._shelves
+    assert not book._conversations
 
 
 def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(desk: Desk) -> None:

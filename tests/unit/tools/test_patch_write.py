@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
 from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
 from actors.adapters.tools.workers.patching.write import change
@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to open beneath."""
     if request.param == "walking":
-        monkeypatch.setattr(beneath, "by_openat2", beneath.by_walking)
+        monkeypatch.setattr(safe_open, "by_openat2", safe_open.by_walking)
 
 
 def refusal(path: str, protected: tuple[str, ...] = (), rewrite: Callable[[bytes | None], bytes] = add_x) -> str:
@@ -308,7 +308,7 @@ def test_whatever_call_fails_everything_is_as_it_was(
         saboteur = Saboteur(number, no_space)
         with monkeypatch.context() as patched:
             patched.setattr(patch_write, "os", saboteur)
-            patched.setattr(beneath, "os", saboteur)
+            patched.setattr(safe_open, "os", saboteur)
             try:
                 change(path, [], add_x)
             except (OSError, Refused):

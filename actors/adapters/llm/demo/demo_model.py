@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from actors.adapters.llm.demo.demo_side_queries import aside_scene
+from actors.adapters.llm.demo.demo_side_queries import side_query_scene
 from actors.adapters.llm.demo.script import Scene, scene_for, words_of
 from actors.adapters.llm.demo.sub_agent import sub_agent_scene
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_id
@@ -75,7 +75,7 @@ class DemoModel:
 
 def _scene(request: ModelRequest) -> Scene:
     if request.purpose is not Purpose.CONVERSATION:
-        return aside_scene(request)
+        return side_query_scene(request)
     is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
     return sub_agent_scene(request) if is_sub_agent else scene_for(request)
 

@@ -13,7 +13,7 @@ _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.M)
 """A line that matches, as keyword_search has it."""
 
 
-def aside_scene(request: ModelRequest) -> Scene:
+def side_query_scene(request: ModelRequest) -> Scene:
     """The answer to an aside; the same one always gets the same."""
     said = "".join(text_of(turn.content) for turn in request.turns)
     return _excerpts(said) if request.purpose is Purpose.EXCERPTS else _title(said)

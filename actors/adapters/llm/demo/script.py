@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from actors.adapters.llm.protocols.rendering import failed, is_result, shown
+from actors.adapters.llm.protocols.rendering import image_placeholder, is_failed, is_tool_result
 from actors.core.content import Content, Image, Reasoning, Text, ToolCancelled, ToolOutcome, ToolResult, ToolUse
 from actors.core.history import Turn
 from actors.ports import ModelRequest
@@ -72,7 +72,7 @@ _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
 def scene_for(request: ModelRequest) -> Scene:
     """What the demo model answers; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
-    results = [block for block in last.content if is_result(block)]
+    results = [block for block in last.content if is_tool_result(block)]
     said = next(reversed(said_in(last)), "")
     offered = {tool.name for tool in request.tools}
     if not offered:
@@ -114,7 +114,7 @@ def words_of(block: Content) -> str:
         case ToolUse():
             return block.name + block.input
         case Image():
-            return shown(block)
+            return image_placeholder(block)
         case _:
             return block.output
 
@@ -212,7 +212,7 @@ def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) ->
     calls = {block.id: block for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
     asked = [result for result in results if _name(calls, result) == _ASK]
     blocked = _blocked(request, calls)
-    if not said and blocked and asked and not failed(asked[-1]):
+    if not said and blocked and asked and not is_failed(asked[-1]):
         return using(blocked.name, _arguments(blocked), "Thank you. Then once more:", request)
     if not said and blocked and not asked and any(result.tool_use_id == blocked.id for result in results):
         return _ask_for_more(blocked, request)
@@ -229,7 +229,7 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
     """The latest call that the mode was in the way of: its result says how to ask for more."""
-    results = [block for turn in request.turns for block in turn.content if is_result(block)]
+    results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
     return calls.get(latest.tool_use_id) if latest else None
@@ -253,7 +253,7 @@ def _report(name: str, result: ToolResult) -> str:
         return f"You said no, so {name} did not run. That is fine."
     lines = result.output.strip().splitlines()
     shown_lines = "\n".join(lines[:SHOWN_LINES])
-    if failed(result):
+    if is_failed(result):
         return f"{name} failed. It says:\n{shown_lines}"
     more = f"\n… and {len(lines) - SHOWN_LINES} more lines" if len(lines) > SHOWN_LINES else ""
     return f"{name} answered with {len(lines)} line{'' if len(lines) == 1 else 's'}:\n{shown_lines}{more}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from actors.adapters.llm.demo.script import Scene, bash_input, said_in, shortened, using
-from actors.adapters.llm.protocols.rendering import failed, is_result
+from actors.adapters.llm.protocols.rendering import is_failed, is_tool_result
 from actors.core.content import ToolResult, ToolUse
 from actors.ports import ModelRequest
 
@@ -21,7 +21,7 @@ def sub_agent_scene(request: ModelRequest) -> Scene:
     """What the demo model answers as a sub-agent; the same request always gets the same answer."""
     task = next((text for turn in request.turns for text in said_in(turn)), "")
     last = request.turns[-1].content if request.turns else ()
-    results = [block for block in last if is_result(block) and not _is_submission(block, request)]
+    results = [block for block in last if is_tool_result(block) and not _is_submission(block, request)]
     if results:
         return _submit(results[-1], request)
     if any(turn.role == "assistant" for turn in request.turns):
@@ -45,7 +45,7 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
     """What the tool said is the result, or why there is none."""
     lines = [line for line in result.output.strip().splitlines() if line != _WENT_WELL]
     said = "\n".join(lines[:_SUBMITTED_LINES]) or "nothing"
-    if failed(result):
+    if is_failed(result):
         return using("submit_error", {"error": said}, "That did not work.", request)
     return using("submit_result", {"result": said}, "I am done.", request)
 

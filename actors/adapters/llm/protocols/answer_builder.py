@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.provider import ProviderConfig
@@ -36,7 +36,7 @@ def is_present(raw: Raw) -> bool:
     return bytes(raw) not in (b"", b"null")
 
 
-def counted(usage: object, *path: str) -> int | None:
+def token_count(usage: object, *path: str) -> int | None:
     """The count at `path` of a provider's usage, as one that can be stored, added and sent; None without one.
 
     A whole number counts however it is written: 12, 12.0 or "12". Anything else says nothing: usage never costs an
@@ -53,8 +53,8 @@ def counted(usage: object, *path: str) -> int | None:
     return min(max(usage, 0), MAX_TOKENS)
 
 
-class Asked(Struct, frozen=True):
-    """Who was asked, and what."""
+class PreparedRequest(Struct, frozen=True):
+    """Who was prepared, and what."""
 
     provider: ProviderConfig
     info: ModelInfo
@@ -102,7 +102,7 @@ class AnswerReader(Protocol):
 
     @property
     def usage(self) -> Usage | None:
-        """What has been counted by now."""
+        """Return what has been counted so far."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class AnswerReader(Protocol):
 
 
 class ContentSize:
-    """Size of one answer's content: counted while it arrives, to end an answer that is too large, and once complete."""
+    """Count the content of one answer: while it streams, to stop an oversized one, and when it is complete."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -160,7 +160,7 @@ def _utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-class Piece:
+class TextBuffer:
     """One text or reasoning as it arrives; counts it and passes it on at once."""
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
@@ -181,29 +181,31 @@ class Piece:
         return "".join(self._parts)
 
 
-def conclude(asked: Asked, content: tuple[Content, ...], stop: Stop, usage: Usage | None) -> ModelAnswer:
+def build_answer(
+    prepared: PreparedRequest, content: tuple[Content, ...], stop: Stop, usage: Usage | None
+) -> ModelAnswer:
     """Judge a complete answer (C24 to C26): calls as every provider takes them, none in a refused answer.
 
     Raises ModelFailed: content_filter for a refusal without text, response_too_large for more than a message may hold.
     """
     if excess := ContentSize.of(content).excess:
-        raise failures.too_large(asked.provider, excess, usage)
-    blocks = tool_calls.accepted(content, asked.request)
+        raise provider_errors.too_large(prepared.provider, excess, usage)
+    blocks = tool_calls.accepted(content, prepared.request)
     if stop.refusal:
         # It stopped wherever it was: a call may lack its end.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))
         if not any(isinstance(block, Text) and block.text.strip() for block in blocks):
-            raise failures.filtered(asked.provider, stop.said, usage)
+            raise provider_errors.filtered(prepared.provider, stop.said, usage)
     if all(isinstance(block, Reasoning) for block in blocks):
         blocks = ()
     return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal)
 
 
-def no_end(asked: Asked, usage: Usage | None) -> ModelFailed:
+def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailed:
     """A stream that closed before its terminal marker."""
-    return failures.broken_off(asked.provider, "the answer ended before it was complete", usage)
+    return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
 
 
-def nonsense(asked: Asked, usage: Usage | None = None) -> ModelFailed:
+def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailed:
     """Bytes that are not of this protocol."""
-    return failures.broken_off(asked.provider, "the answer is malformed", usage)
+    return provider_errors.broken_answer(prepared.provider, "the answer is malformed", usage)

@@ -12,7 +12,7 @@ _ESCAPE = re.compile(
 )
 
 
-def repaired(data: bytes) -> bytes:
+def replace_lone_surrogates(data: bytes) -> bytes:
     """Return JSON text with U+FFFD for every escape of a lone surrogate.
 
     A lone surrogate has no UTF-8, so it can neither be stored nor sent. Text without one is returned as it is.

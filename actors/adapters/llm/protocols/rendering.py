@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.core.content import (
     Content,
     Image,
@@ -30,11 +30,11 @@ from actors.ports import ImageView
 ENCODER = msgspec.json.Encoder()
 
 
-def is_result(block: Content) -> TypeGuard[ToolResult]:
+def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
     return isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
 
 
-def failed(result: ToolResult) -> bool:
+def is_failed(result: ToolResult) -> bool:
     """Whether the model is told that the call failed."""
     match result:
         case ToolSuccess():
@@ -49,63 +49,63 @@ def result_text(result: ToolResult) -> str:
     """What the model reads of a result; never empty, since some providers refuse that."""
     images = result.images if isinstance(result, ToolSuccess) else ()
     parts = [result.output] if result.output.strip() else []
-    return "\n".join((*parts, *map(shown, images))) or "(no output)"
+    return "\n".join((*parts, *map(image_placeholder, images))) or "(no output)"
 
 
-def shown(image: Image) -> str:
+def image_placeholder(image: Image) -> str:
     """An image as text."""
     return f"[image {image.media_type} {image.width}x{image.height}]"
 
 
-def view_of(image: Image, asked: Asked) -> ImageView | None:
-    """What the model sees of an image; None if `shown` has to stand in for it."""
-    return asked.request.view_of(image) if asked.info.images else None
+def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
+    """What the model sees of an image; None if `image_placeholder` has to stand in for it."""
+    return prepared.request.view_of(image) if prepared.info.images else None
 
 
-def pictured(result: ToolResult, asked: Asked) -> tuple[ToolResult, tuple[ImageView, ...]]:
+def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
     """A result without the images that the model sees, and what it sees of them."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
-    views = [(image, view_of(image, asked)) for image in result.images]
+    views = [(image, view_of(image, prepared)) for image in result.images]
     hidden = tuple(image for image, view in views if view is None)
     return replace(result, images=hidden), tuple(view for _, view in views if view is not None)
 
 
-def said(content: Iterable[Content], asked: Asked) -> list[str | ImageView]:
+def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
     """What a user turn holds beside results: texts that are not blank, and images, in order."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
-            parts.append(view_of(block, asked) or shown(block))
+            parts.append(view_of(block, prepared) or image_placeholder(block))
         elif isinstance(block, Text) and block.text.strip():
             parts.append(block.text)
     return parts
 
 
-def in_base64(view: ImageView) -> str:
+def base64_text(view: ImageView) -> str:
     return base64.b64encode(view.data).decode()
 
 
 def data_url(view: ImageView) -> str:
-    return f"data:{view.media_type};base64,{in_base64(view)}"
+    return f"data:{view.media_type};base64,{base64_text(view)}"
 
 
-def follow_up_of(result: ToolResult) -> str:
+def images_caption(result: ToolResult) -> str:
     """What stands before a result's images where they cannot be part of it."""
     return f"What tool call {result.tool_use_id} shows:"
 
 
-def spoken(content: Iterable[Content]) -> bool:
+def has_visible_content(content: Iterable[Content]) -> bool:
     """Whether an assistant turn holds more than reasoning and blanks."""
     return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
 
 
-def joined(parts: Iterable[Any]) -> bytes:
+def json_elements(parts: Iterable[Any]) -> bytes:
     """`parts` as the elements of a JSON array; b"" if there are none."""
     return b",".join(map(ENCODER.encode, parts))
 
 
-def with_last(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes, ...]]) -> bytes:
+def object_with_array(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes, ...]]) -> bytes:
     """The object `head` with an array as its last member; each element is given in pieces.
 
     Put together in one step, since a body may have megabytes.

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from actors.adapters.llm.protocols.json_text import repaired
+from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.core.content import Content, ToolUse, distinct_calls
 from actors.ports import ModelRequest
 
@@ -26,7 +26,7 @@ def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Conte
 def _repaired(block: Content) -> Content:
     if not isinstance(block, ToolUse):
         return block
-    return ToolUse(block.id, block.name, repaired(block.input.encode("utf-8", "replace")).decode())
+    return ToolUse(block.id, block.name, replace_lone_surrogates(block.input.encode("utf-8", "replace")).decode())
 
 
 def name_of(call: ToolUse) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from actors.adapters.llm.transport.header_deadline import PunctualResponse
+from actors.adapters.llm.transport.header_deadline import HeaderDeadlineResponse
 from actors.core.errors import ErrorKind
 from actors.ports.resources import no_file_left, no_file_text
 
@@ -40,32 +40,32 @@ class TransportTimedOut(TransportFailed):
         super().__init__(ErrorKind.NETWORK, text)
 
 
-class NothingLeft(TransportFailed):
+class LocalResourcesExhausted(TransportFailed):
     """This process, and not the provider, had no room for the request; the text says what was lacking."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
 
 
-class Lifeline:
+class AbortHandle:
     """The handle by which a cancel reaches the socket of one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handle: socket.socket | None = None
-        self._cut = False
+        self._aborted = False
         self.stream: socket.socket | None = None
         """The socket to read from; after a TLS handshake the wrapped one."""
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Shut the socket down, now and for ever. Any thread; never blocks, never raises."""
         with self._lock:
-            self._cut = True
+            self._aborted = True
             self._shutdown()
 
     def _shutdown(self) -> None:
         if self._handle is not None:
-            # An error means: not connected, yet or any more. Who connects looks at `is_cut` after starting to.
+            # An error means: not connected, yet or any more. Who connects looks at `is_aborted` after starting to.
             with contextlib.suppress(OSError):
                 self._handle.shutdown(socket.SHUT_RDWR)
 
@@ -79,9 +79,9 @@ class Lifeline:
             former.close()
 
     @property
-    def is_cut(self) -> bool:
+    def is_aborted(self) -> bool:
         with self._lock:
-            return self._cut
+            return self._aborted
 
     def close(self) -> None:
         """Give all sockets back. The request's own thread."""
@@ -93,7 +93,7 @@ class Lifeline:
                 sock.close()
 
 
-def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> socket.socket:
+def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
     """Connect to the first address of `host` that answers, within `timeout` seconds in all.
 
     Name resolution cannot be interrupted: a cancel in that phase takes effect when it returns, and nobody waits for
@@ -103,7 +103,7 @@ def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> soc
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         if no_file_left():  # the resolver's errors do not tell
-            raise NothingLeft(no_file_text()) from None
+            raise LocalResourcesExhausted(no_file_text()) from None
         raise TransportFailed(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
     failure = TransportFailed(ErrorKind.NETWORK, f"{host} has no address")
@@ -112,8 +112,8 @@ def open_socket(host: str, port: int, timeout: float, lifeline: Lifeline) -> soc
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            lifeline.publish(sock)
-            error = _connect(sock, address, (deadline - time.monotonic()) / left, lifeline)
+            abort_handle.publish(sock)
+            error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
             if not error:
                 return sock
             failure = _not_connected(host, port, error, timeout)
@@ -130,14 +130,14 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
     return TransportFailed(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
 
 
-def _connect(sock: socket.socket, address: Any, seconds: float, lifeline: Lifeline) -> int:
+def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
     """Connect and return the errno, 0 for success.
 
-    Non-blocking, so that `is_cut` is looked at once the connect is under way: a cancel before that moment found no
+    Non-blocking, so that `is_aborted` is looked at once the connect is under way: a cancel before that moment found no
     socket, or shut down one that was not connecting, which need not do anything. One after it finds its target.
     """
     error = _begin_connect(sock, address)
-    if lifeline.is_cut:
+    if abort_handle.is_aborted:
         return errno.ECONNABORTED
     if error == errno.EINPROGRESS:
         poll = select.poll()
@@ -154,18 +154,18 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 
 
 class AbortableConnection(HTTPConnection):
-    """An HTTP connection on a lifeline."""
+    """An HTTP connection on a abort_handle."""
 
-    response_class = PunctualResponse
+    response_class = HeaderDeadlineResponse
 
-    def __init__(self, *args: Any, lifeline: Lifeline, send_timeout: float, **options: Any) -> None:
+    def __init__(self, *args: Any, abort_handle: AbortHandle, send_timeout: float, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lifeline = lifeline
+        self._abort_handle = abort_handle
         self._send_timeout = send_timeout
 
     def _new_conn(self) -> socket.socket:
         seconds = float(self.timeout or 0)
-        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._lifeline)
+        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
         sock.settimeout(seconds)
         return sock
 
@@ -177,25 +177,25 @@ class AbortableConnection(HTTPConnection):
 
 
 class AbortableTlsConnection(HTTPSConnection):
-    """An HTTPS connection on a lifeline.
+    """An HTTPS connection on a abort_handle.
 
     It wraps the socket itself: urllib3 would change the shared context for each connection (not safe between
     threads), or load the authorities anew for each (20 ms).
     """
 
-    response_class = PunctualResponse
+    response_class = HeaderDeadlineResponse
 
     def __init__(
-        self, *args: Any, lifeline: Lifeline, send_timeout: float, tls: ssl.SSLContext, **options: Any
+        self, *args: Any, abort_handle: AbortHandle, send_timeout: float, tls: ssl.SSLContext, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._lifeline = lifeline
+        self._abort_handle = abort_handle
         self._send_timeout = send_timeout
         self._tls = tls
 
     def connect(self) -> None:
         seconds = float(self.timeout or 0)
-        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._lifeline)
+        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
         sock.settimeout(seconds)
         self.sock = sock
         name = self.host
@@ -214,7 +214,7 @@ class AbortableTlsConnection(HTTPSConnection):
         except OSError as error:
             reason = getattr(error, "reason", None) or type(error).__name__
             raise TransportFailed(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None
-        self.sock = self._lifeline.stream = tls
+        self.sock = self._abort_handle.stream = tls
         self.is_verified = True
         self.timeout = self._send_timeout
         tls.settimeout(self._send_timeout)

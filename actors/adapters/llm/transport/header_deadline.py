@@ -9,7 +9,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 
-class PunctualResponse(HTTPResponse):
+class HeaderDeadlineResponse(HTTPResponse):
     """An answer whose headers must be complete within the time-out that its socket has when it is made.
 
     What comes before them counts: `100 Continue` may be sent any number of times. Reading raises TimeoutError.
@@ -18,7 +18,7 @@ class PunctualResponse(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
         self.fp.close()
-        self._punctual = _PunctualReader(sock)
+        self._punctual = _DeadlineReader(sock)
         self.fp = io.BufferedReader(self._punctual)
 
     def begin(self) -> None:
@@ -27,7 +27,7 @@ class PunctualResponse(HTTPResponse):
         self._punctual.deadline = None
 
 
-class _PunctualReader(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """What a socket receives, until a deadline."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -18,8 +18,8 @@ from actors.adapters.llm.provider import ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     AbortableConnection,
     AbortableTlsConnection,
-    Lifeline,
-    NothingLeft,
+    AbortHandle,
+    LocalResourcesExhausted,
     TransportFailed,
     TransportTimedOut,
 )
@@ -36,14 +36,14 @@ _PIECE_BYTES = 65536
 class Reply:
     """An answer whose headers are there. Not thread-safe."""
 
-    def __init__(self, response: requests.Response, lifeline: Lifeline, timeouts: Timeouts) -> None:
+    def __init__(self, response: requests.Response, abort_handle: AbortHandle, timeouts: Timeouts) -> None:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         """Names are looked up without regard to case."""
         self.idle = timeouts.idle
         """Seconds that the next piece may take; may be changed between reads."""
         self._raw = response.raw
-        self._lifeline = lifeline
+        self._abort_handle = abort_handle
         self._total = timeouts.total
         self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
         self._limit = 0.0
@@ -58,7 +58,7 @@ class Reply:
         seconds = min(self.idle, left)
         if seconds <= 0:
             raise self._overdue()
-        stream = self._lifeline.stream
+        stream = self._abort_handle.stream
         if seconds != self._limit and stream is not None and stream.fileno() >= 0:
             stream.settimeout(seconds)
             self._limit = seconds
@@ -102,7 +102,7 @@ class Transport:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
         except OSError as error:
             if text := lacking(error):
-                raise NothingLeft(text) from None
+                raise LocalResourcesExhausted(text) from None
             raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
     def post(
@@ -130,17 +130,17 @@ class Transport:
         TransportFailed.
         """
         tls = self._tls if url.lower().startswith("https:") else None
-        lifeline = Lifeline()
-        adapter = _Adapter(lifeline, tls, timeouts)
-        cancel.on_cancel(lifeline.cut)
+        abort_handle = AbortHandle()
+        adapter = _Adapter(abort_handle, tls, timeouts)
+        cancel.on_cancel(abort_handle.abort)
         try:
             request = requests.Request(method, url, headers={**headers, "accept-encoding": "identity"}, data=body)
             with self._send(adapter, request, timeouts) as response:
-                yield Reply(response, lifeline, timeouts)
+                yield Reply(response, abort_handle, timeouts)
         finally:
-            cancel.forget(lifeline.cut)
+            cancel.forget(abort_handle.abort)
             adapter.close()
-            lifeline.close()
+            abort_handle.close()
 
     def _send(self, adapter: _Adapter, request: requests.Request, timeouts: Timeouts) -> requests.Response:
         proxy = self._provider.proxy.reveal()
@@ -159,7 +159,7 @@ class Transport:
             raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             if text := lacking(error):
-                raise NothingLeft(text) from None
+                raise LocalResourcesExhausted(text) from None
             if _timed_out(error):
                 text = f"no answer began within {timeouts.first_byte:g} s"
                 raise TransportTimedOut(text) from None
@@ -176,17 +176,17 @@ def _timed_out(error: BaseException | None) -> bool:
 
 
 class _Adapter(HTTPAdapter):
-    """Makes one connection, on a lifeline."""
+    """Makes one connection, on a abort_handle."""
 
-    def __init__(self, lifeline: Lifeline, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
+    def __init__(self, abort_handle: AbortHandle, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
-        self._lifeline = lifeline
+        self._abort_handle = abort_handle
         self._tls = tls
         self._send_timeout = timeouts.first_byte
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **options)
-        pool.conn_kw.update(lifeline=self._lifeline, send_timeout=self._send_timeout)
+        pool.conn_kw.update(abort_handle=self._abort_handle, send_timeout=self._send_timeout)
         if self._tls is None:
             pool.ConnectionCls = AbortableConnection
         else:

@@ -19,7 +19,7 @@ MAX_ROWS = 128
 """Rows of one statement. Fewer are filled up with empty rows to a power of two, so that few statements are prepared."""
 
 
-def write_together(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
+def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
     """Write what can be written at once, all of it or nothing; return what is left to be written one by one.
 
     The transaction has just begun; if nothing could be written, it has begun again.

@@ -16,12 +16,12 @@ from peewee import SQL, SqliteDatabase
 
 from actors.adapters.store import pruning, rows
 from actors.adapters.store.log_rows import LogRow, events_of, journal_row
-from actors.adapters.store.pruning import Bounds, behind, prunable
+from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.adapters.store.run_outcomes import fate_of, run_of
 from actors.adapters.store.sqlite import changes, listing
 from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
-from actors.adapters.store.sqlite.files.disk_space import Space
+from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog, close_database
 from actors.adapters.store.sqlite.integrity_check import (
@@ -92,7 +92,7 @@ class PeeweeStore:
         *,
         files: OpenFiles,
         removal: Removal,
-        space: Space,
+        space: DiskReserve,
         clock: Clock | None,
     ) -> None:
         self._database = database
@@ -122,14 +122,14 @@ class PeeweeStore:
     @read_again
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         with self._reading(at_one_moment=True) as connection:
-            conversation_id = self._shown(conversation_id)
+            conversation_id = self._visible(conversation_id)
             begins = beginning(connection, conversation_id)
             last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
             bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
             log = connection.execute(LOGGED, (conversation_id, begins.step, pruning.ROWS + 1))
             going = prunable(begins, map(LogRow._make, log), bounds)
         if going:
-            self._writer.write(changes.Pruning(conversation_id, behind(going[-1]), was=begins))
+            self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
         return len(going)
 
     def reclaim(self, pages: int, *, spare: int) -> bool:
@@ -150,11 +150,11 @@ class PeeweeStore:
     @read_again
     def load(self, conversation_id: str) -> ConversationRecord | None:
         with self._reading() as connection:
-            return self._load(connection, self._shown(conversation_id))
+            return self._load(connection, self._visible(conversation_id))
 
     @read_again
     def owner(self, conversation_id: str) -> str | None:
-        conversation_id, table = self._shown(conversation_id), schema.Conversation
+        conversation_id, table = self._visible(conversation_id), schema.Conversation
         return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
     @read_again
@@ -203,7 +203,7 @@ class PeeweeStore:
     @read_again
     def children(self, conversation_id: str) -> tuple[str, ...]:
         table = schema.Conversation
-        of_parent = table.parent_conversation == self._shown(conversation_id)
+        of_parent = table.parent_conversation == self._visible(conversation_id)
         return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
 
     @read_again
@@ -239,14 +239,16 @@ class PeeweeStore:
     ) -> tuple[Message, ...]:
         query = _between(MESSAGES, "sequence_id", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(rows.message_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+            return tuple(
+                map(rows.message_of, connection.execute(query, (self._visible(conversation_id), after, limit)))
+            )
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         return self.messages(conversation_id, before=through + 1, limit=ALL)
 
     @read_again
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        bounds = {"id": self._shown(conversation_id), "next": after + 1, "limit": limit}
+        bounds = {"id": self._visible(conversation_id), "next": after + 1, "limit": limit}
         with self._reading() as connection:
             found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
         if found and found[0].revision != after + 1:
@@ -266,7 +268,7 @@ class PeeweeStore:
     ) -> tuple[StoppedRun, ...]:
         query = _between(RUNS, "revision", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(run_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+            return tuple(map(run_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
 
     @read_again
     def settled_inputs(
@@ -280,11 +282,11 @@ class PeeweeStore:
     ) -> tuple[SettledInput, ...]:
         query = _between(FATES, "revision", before, descending=descending)
         with self._reading() as connection:
-            return tuple(map(fate_of, connection.execute(query, (self._shown(conversation_id), after, limit))))
+            return tuple(map(fate_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
 
     @read_again
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        conversation_id = self._shown(conversation_id)
+        conversation_id = self._visible(conversation_id)
         query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
         with self._reading(at_one_moment=True) as connection:
             record = self._load(connection, conversation_id)
@@ -296,7 +298,7 @@ class PeeweeStore:
     @read_again
     def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
         with self._reading() as connection:
-            found = connection.execute(LOGGED, (self._shown(conversation_id), after_step, limit))
+            found = connection.execute(LOGGED, (self._visible(conversation_id), after_step, limit))
             return tuple(journal_row(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
@@ -309,12 +311,12 @@ class PeeweeStore:
     @read_again
     def _checked(self, conversation_id: str) -> tuple[str, ...]:
         with self._reading(at_one_moment=True) as connection:
-            return check(connection, self._shown(conversation_id))
+            return check(connection, self._visible(conversation_id))
 
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
-        return self._command("conversation_id", self._shown(conversation_id), request_id)
+        return self._command("conversation_id", self._visible(conversation_id), request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
         return self._command("principal", principal, request_id)
@@ -330,7 +332,7 @@ class PeeweeStore:
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
         query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
         with self._reading() as connection:
-            row = connection.execute(query, (self._shown(conversation_id), attachment_id)).fetchone()
+            row = connection.execute(query, (self._visible(conversation_id), attachment_id)).fetchone()
         return None if row is None else Attachment(*row)
 
     # --- the rest ---------------------------------------------------------------------------------------------
@@ -345,7 +347,7 @@ class PeeweeStore:
         if self._files.database_is_there:
             close_database(self._database, self._space)
 
-    def _shown(self, conversation_id: str) -> str:
+    def _visible(self, conversation_id: str) -> str:
         return self._removal.unless_hidden(conversation_id)
 
     @contextmanager
@@ -401,7 +403,7 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         directory = DataDirectory(path)
         opened.callback(directory.close)
         directory.expect(path / FILE)
-        space = Space(path)
+        space = DiskReserve(path)
         opened.callback(space.close)
         database = space.open_with(lambda: _open_database(directory, space))
         opened.callback(close_database, database, space)
@@ -411,7 +413,7 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
             WriteAheadLog(database).cut(space)
 
         def every_second() -> None:
-            directory.look_after_lock_file()
+            directory.check_lock_file()
             space.make()
 
         def tidy(connection: sqlite3.Connection) -> bool:
@@ -428,7 +430,7 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
     return store
 
 
-def _open_database(directory: DataDirectory, space: Space) -> SqliteDatabase:
+def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
     """Open it and bring it up to date. Raises StoreUnusable."""
     with ExitStack() as opened:
         database = open_writer(directory.path / FILE)

@@ -18,17 +18,17 @@ from contextlib import suppress
 
 import peewee
 
-from actors.adapters.store.sqlite.batch_write import write_together
+from actors.adapters.store.sqlite.batch_write import write_batch
 from actors.adapters.store.sqlite.changes import Change, Deletion
 from actors.adapters.store.sqlite.engine import raw, sqlite3
-from actors.adapters.store.sqlite.files.disk_space import Space
+from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog
 from actors.ports import Faults, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
-MAX_TOGETHER = 128
+MAX_BATCH = 128
 """Changes in one transaction: bounds how long a change waits for the one under way."""
 TIDY_SECONDS = 0.25
 """How often something is tidied up while changes never cease to arrive."""
@@ -61,7 +61,7 @@ class Writer:
         *,
         every_second: Callable[[], None] = lambda: None,
         tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
-        space: Space | None = None,
+        space: DiskReserve | None = None,
     ) -> None:
         """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and
         `tidy`, in transactions of its own, while nothing else waits and it returns that there is more to do."""
@@ -133,7 +133,7 @@ class Writer:
                 return None
             batch: list[_Ticket] = []
             for queue in (self._urgent, self._normal):
-                while queue and len(batch) < MAX_TOGETHER:
+                while queue and len(batch) < MAX_BATCH:
                     batch.append(queue.popleft())
             return batch
 
@@ -233,7 +233,7 @@ class Writer:
         connection = raw(self._database)
         connection.execute("BEGIN IMMEDIATE")
         admitted = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
-        for change in write_together(connection, list(admitted)):
+        for change in write_batch(connection, list(admitted)):
             self._write(admitted[change], connection)
         self._faults.hit("store.before_commit")
         connection.execute("COMMIT")

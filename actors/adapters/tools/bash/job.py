@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from actors.adapters.tools.bash.scrollback import Scrollback, Window
-from actors.adapters.tools.bash.utf8_stream import LiveText
+from actors.adapters.tools.bash.utf8_stream import Utf8Stream
 from actors.core.context import Mode
 from actors.core.tool_run import Receipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
@@ -47,7 +47,7 @@ class Job:
         # all up to the next lock under _writing
         self._scrollback = Scrollback()
         self._watchers: list[Callable[[str], None]] = []
-        self._live = LiveText(self._show)
+        self._live = Utf8Stream(self._show)
         self._changing = threading.Lock()
         # all below under _changing
         self._process: RunningProcess | None = None

@@ -20,7 +20,7 @@ MAX_ENDED = 16
 COMMAND_SHOWN = 200
 
 
-class Shelf:
+class ConversationJobs:
     """The jobs of one conversation. Under the book's lock."""
 
     def __init__(self) -> None:
@@ -43,43 +43,43 @@ class Shelf:
             del self.jobs[job.handle]
 
 
-class JobBook:
+class JobRegistry:
     """Knows every job by its conversation and handle, in memory only. Any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shelves: dict[str, Shelf] = {}
+        self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Book a job that is about to be started; raises Refused when too many run. `drop` it if it is not kept."""
         with self._lock:
-            shelf = self._shelves.setdefault(conversation_id, Shelf())
-            if len(live := shelf.live) >= MAX_LIVE:
+            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
+            if len(live := jobs_here.live) >= MAX_LIVE:
                 raise _too_many(live)
-            shelf.drop_oldest_ended()
-            return shelf.open(command, tool_use_id, mode, clock)
+            jobs_here.drop_oldest_ended()
+            return jobs_here.open(command, tool_use_id, mode, clock)
 
     def drop(self, conversation_id: str, job: Job) -> None:
         """Forget a job that has ended, or never began."""
         with self._lock:
-            if shelf := self._shelves.get(conversation_id):
-                shelf.jobs.pop(job.handle, None)
+            if jobs_here := self._conversations.get(conversation_id):
+                jobs_here.jobs.pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
         """Raises Refused for a handle that this conversation does not have."""
         with self._lock:
-            shelf = self._shelves.get(conversation_id)
-            job = shelf.jobs.get(handle) if shelf else None
+            jobs_here = self._conversations.get(conversation_id)
+            job = jobs_here.jobs.get(handle) if jobs_here else None
             if job is not None:
                 return job
-            known = [job.handle for job in shelf.jobs.values() if job.background] if shelf else []
+            known = [job.handle for job in jobs_here.jobs.values() if job.background] if jobs_here else []
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
         """Those that outlived their call, in the order of their start."""
         with self._lock:
-            shelf = self._shelves.get(conversation_id)
-            jobs = [job for job in shelf.live if job.background] if shelf else []
+            jobs_here = self._conversations.get(conversation_id)
+            jobs = [job for job in jobs_here.live if job.background] if jobs_here else []
         return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
 
     def end_all(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
@@ -89,8 +89,8 @@ class JobBook:
     def forget(self, conversation_id: str) -> None:
         """Kill all jobs of a conversation, also those that are being started, and know nothing of it any more."""
         with self._lock:
-            shelf = self._shelves.pop(conversation_id, None)
-        for job in shelf.live if shelf else ():
+            jobs_here = self._conversations.pop(conversation_id, None)
+        for job in jobs_here.live if jobs_here else ():
             job.kill()
 
 

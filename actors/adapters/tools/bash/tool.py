@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actors.adapters.tools.bash import output_text as answers
+from actors.adapters.tools.bash import output_text
 from actors.adapters.tools.bash.arguments import (
     DEFAULT_WAIT_SECONDS,
     DEPRECATED_MODES,
@@ -22,10 +22,10 @@ from actors.adapters.tools.bash.arguments import (
     request,
 )
 from actors.adapters.tools.bash.job import Job
-from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobBook
+from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobRegistry
 from actors.adapters.tools.bash.shell_guard import check_command
 from actors.adapters.tools.environment import tool_environment
-from actors.adapters.tools.program_launch import WorkingDirectoryGone, start_program
+from actors.adapters.tools.program_launch import WorkingDirectoryMissing, start_program
 from actors.adapters.tools.refusal import Refused
 from actors.adapters.tools.request_mode_upgrade import hint
 from actors.core.context import ToolGroup, ToolTraits
@@ -97,8 +97,8 @@ SPEC = ToolSpec(
 class BashTool:
     """Runs shell commands (ports.Tool); what outlives its call is in the book."""
 
-    def __init__(self, book: JobBook) -> None:
-        self._book = book
+    def __init__(self, jobs: JobRegistry) -> None:
+        self._jobs = jobs
 
     @property
     def spec(self) -> ToolSpec:
@@ -123,16 +123,16 @@ class BashTool:
 
     def _spawn(self, spawn: Spawn, context: ToolContext) -> ToolOutput:
         check_command(spawn.command, context.working_directory)
-        job = self._book.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
+        job = self._jobs.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
         job.watch(context.on_output)
         try:
             return self._run(job, spawn, context)
-        except WorkingDirectoryGone as gone:
+        except WorkingDirectoryMissing as gone:
             return ToolOutput(str(gone), is_error=True)
         finally:
             job.unwatch(context.on_output)
             if not job.background:
-                self._book.drop(context.conversation_id, job)
+                self._jobs.drop(context.conversation_id, job)
 
     def _run(self, job: Job, spawn: Spawn, context: ToolContext) -> ToolOutput:
         """Start the command and wait; it ends here, or goes on in the background."""
@@ -153,7 +153,7 @@ class BashTool:
             raise ToolTransientError(f"The command was killed: nothing could watch it ({error}).", begun=True) from None
         end = job.wait(spawn.wait_seconds, context.cancel)
         if end is None and self._goes_on(job, let_go, context):
-            return answers.still_running(
+            return output_text.still_running(
                 job,
                 job.tail(PEEK_LINES),
                 context.working_directory,
@@ -162,7 +162,7 @@ class BashTool:
             )
         end = end or job.wait_out()
         context.reaped(end.reaped)
-        return answers.exited(
+        return output_text.exited(
             job,
             end,
             context.working_directory,
@@ -187,43 +187,43 @@ class BashTool:
     # --- peek, wait, kill -------------------------------------------------------------------------------------------
 
     def _peek(self, peek: Peek, context: ToolContext) -> ToolOutput:
-        job = self._book.find(context.conversation_id, peek.handle)
+        job = self._jobs.find(context.conversation_id, peek.handle)
         end = job.end
         window = job.tail(peek.lines) if peek.since is None else job.since(peek.since)
         if end is None:
-            return answers.running(job, window, context.working_directory)
-        return answers.tombstoned(job, end, window, context.working_directory)
+            return output_text.running(job, window, context.working_directory)
+        return output_text.tombstoned(job, end, window, context.working_directory)
 
     def _wait(self, wait: Wait, context: ToolContext) -> ToolOutput:
-        job, cwd = self._book.find(context.conversation_id, wait.handle), context.working_directory
+        job, cwd = self._jobs.find(context.conversation_id, wait.handle), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
-            return answers.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd)
+            return output_text.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd)
         job.watch(context.on_output)
         try:
             end = job.wait(wait.wait_seconds, context.cancel)
         finally:
             job.unwatch(context.on_output)
         if end is not None:
-            return answers.exited(job, end, cwd, hint=hint(context.mode, end))
+            return output_text.exited(job, end, cwd, hint=hint(context.mode, end))
         if context.cancel.cancelled:
-            return answers.stopped_waiting(job, cwd)
-        return answers.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
+            return output_text.stopped_waiting(job, cwd)
+        return output_text.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
 
     def _kill(self, kill: Kill, context: ToolContext) -> ToolOutput:
-        job, cwd = self._book.find(context.conversation_id, kill.handle), context.working_directory
+        job, cwd = self._jobs.find(context.conversation_id, kill.handle), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
-            return answers.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd, unsent=True)
+            return output_text.tombstoned(job, job.end, job.tail(PEEK_LINES), cwd, unsent=True)
         job.signal(kill.signal)
         end = job.wait(KILL_SECONDS, context.cancel)
         if end is not None:
-            return answers.tombstoned(job, end, job.tail(PEEK_LINES), cwd)
+            return output_text.tombstoned(job, end, job.tail(PEEK_LINES), cwd)
         if context.cancel.cancelled:
-            return answers.stopped_waiting(job, cwd)
+            return output_text.stopped_waiting(job, cwd)
         job.kill_pending = True
         waited = _milliseconds(context, began)
-        return answers.kill_pending(job, job.tail(PEEK_LINES), cwd, number=kill.signal, waited_ms=waited)
+        return output_text.kill_pending(job, job.tail(PEEK_LINES), cwd, number=kill.signal, waited_ms=waited)
 
 
 def _milliseconds(context: ToolContext, since: float) -> int:

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Callable
 
 
-class LiveText:
+class Utf8Stream:
     """Turns pieces of bytes into pieces of text, never splitting a character. One thread at a time."""
 
     def __init__(self, show: Callable[[str], None]) -> None:

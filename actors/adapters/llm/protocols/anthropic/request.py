@@ -10,18 +10,18 @@ from typing import Any
 from msgspec import Raw
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
-    failed,
-    in_base64,
-    is_result,
-    joined,
-    pictured,
+    base64_text,
+    has_visible_content,
+    image_placeholder,
+    is_failed,
+    is_tool_result,
+    json_elements,
+    object_with_array,
     result_text,
-    shown,
-    spoken,
+    separate_images,
     view_of,
-    with_last,
 )
 from actors.adapters.llm.provider import ANTHROPIC
 from actors.core.content import (
@@ -45,13 +45,13 @@ _ROLE = operator.itemgetter(0)
 _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("user", "assistant")}
 
 
-def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
     """The request as JSON. The same turns always give the same bytes, so the provider's cache and its check of
     returned thinking hold; sampling parameters are never sent."""
-    provider, request = asked.provider, asked.request
+    provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {
-        "model": asked.info.name,
-        "max_tokens": asked.limits.reserved_output,
+        "model": prepared.info.name,
+        "max_tokens": prepared.limits.reserved_output,
         "stream": True,
     }
     if request.system:
@@ -68,49 +68,49 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
         (_OPENINGS[role], b",".join(blocks for _, blocks in neighbours), b"]}")
         for role, neighbours in itertools.groupby(spoken_turns, key=_ROLE)
     )
-    return with_last(head | dict(provider.extra_body), "messages", messages)
+    return object_with_array(head | dict(provider.extra_body), "messages", messages)
 
 
-def turn_of(turn: Turn, asked: Asked) -> bytes:
+def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
     """A turn's blocks; b"" if nothing of it can be sent."""
-    if turn.role == "assistant" and not spoken(turn.content):
+    if turn.role == "assistant" and not has_visible_content(turn.content):
         return b""  # reasoning alone is refused
-    content = sorted(turn.content, key=lambda block: not is_result(block)) if turn.role == "user" else turn.content
-    return joined(encoded for block in content if (encoded := _block(block, asked)) is not None)
+    content = sorted(turn.content, key=lambda block: not is_tool_result(block)) if turn.role == "user" else turn.content
+    return json_elements(encoded for block in content if (encoded := _block(block, prepared)) is not None)
 
 
-def _block(block: Content, asked: Asked) -> Any:
+def _block(block: Content, prepared: PreparedRequest) -> Any:
     match block:
         case Text():
             return {"type": "text", "text": block.text} if block.text.strip() else None
         case Reasoning():
-            own = block.raw and block.protocol == ANTHROPIC and block.model == asked.info.name
+            own = block.raw and block.protocol == ANTHROPIC and block.model == prepared.info.name
             return Raw(block.raw.encode()) if own else None
         case ToolUse():
             arguments = Raw(tool_calls.arguments_of(block))
             return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}
         case Image():
-            view = view_of(block, asked)
-            return {"type": "text", "text": shown(block)} if view is None else _image(view)
+            view = view_of(block, prepared)
+            return {"type": "text", "text": image_placeholder(block)} if view is None else _image(view)
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
-            return _result(block, asked)
+            return _result(block, prepared)
 
 
 def _image(view: ImageView) -> dict[str, Any]:
     return {
         "type": "image",
-        "source": {"type": "base64", "media_type": view.media_type, "data": in_base64(view)},
+        "source": {"type": "base64", "media_type": view.media_type, "data": base64_text(view)},
     }
 
 
-def _result(block: ToolResult, asked: Asked) -> dict[str, Any]:
-    told, views = pictured(block, asked)
+def _result(block: ToolResult, prepared: PreparedRequest) -> dict[str, Any]:
+    told, views = separate_images(block, prepared)
     text = result_text(told)
     result: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": block.tool_use_id,
         "content": [{"type": "text", "text": text}, *map(_image, views)] if views else text,
     }
-    if failed(block):
+    if is_failed(block):
         result["is_error"] = True
     return result

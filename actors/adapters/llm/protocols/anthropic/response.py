@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
-    Asked,
     ContentSize,
-    Piece,
+    PreparedRequest,
     Stop,
-    conclude,
-    counted,
+    TextBuffer,
+    build_answer,
+    incomplete_answer,
     is_present,
-    no_end,
-    nonsense,
+    malformed_answer,
+    token_count,
 )
 from actors.adapters.llm.provider import ANTHROPIC
 from actors.adapters.llm.transport.sse import SseEvent
@@ -96,7 +96,7 @@ class _Block:
         self._head = _BLOCK.decode(self._raw)
         self._size = size
         size.begin_block()
-        self._text = Piece(sink, size, reasoning=self._head.type == "thinking")
+        self._text = TextBuffer(sink, size, reasoning=self._head.type == "thinking")
         self._input: list[str] = []
         self._signature: str | None = None
         self._text.add(self._head.thinking if self._head.type == "thinking" else self._head.text)
@@ -140,8 +140,8 @@ class _Block:
 class AnthropicReader:
     """See answer.AnswerReader."""
 
-    def __init__(self, asked: Asked, sink: ModelSink) -> None:
-        self._asked = asked
+    def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
+        self._prepared = prepared
         self._sink = sink
         self._blocks: dict[int, _Block] = {}
         self._stop_reason: str | None = None
@@ -159,7 +159,7 @@ class AnthropicReader:
             decoded = _EVENT.decode(event.data)
             self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked, self.usage) from None
+            raise malformed_answer(self._prepared, self.usage) from None
 
     def _take(self, kind: str, event: _Event, data: bytes) -> None:
         match kind:
@@ -175,10 +175,10 @@ class AnthropicReader:
                     self._stopped(event.delta.stop_reason, event.delta.stop_details)
             case "message_stop":
                 if self._stop_reason is None:
-                    raise no_end(self._asked, self.usage)
+                    raise incomplete_answer(self._prepared, self.usage)
                 self.complete = True
             case "error":
-                raise failures.stream_error_of(self._asked.provider, data, self.usage)
+                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _:
                 pass  # pings, stops of blocks, and whatever a later version adds
 
@@ -186,24 +186,24 @@ class AnthropicReader:
         try:
             message = _MESSAGE.decode(body)
             if message.type == "error":
-                raise failures.stream_error_of(self._asked.provider, body)
+                raise provider_errors.stream_error(self._prepared.provider, body)
             self._blocks = {index: _Block(raw, None, self.size) for index, raw in enumerate(message.content)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked) from None
+            raise malformed_answer(self._prepared) from None
         self._count(message.usage)
         self._stopped(message.stop_reason, message.stop_details)
         self.complete = message.stop_reason is not None
 
     def answer(self) -> ModelAnswer:
         if not self.complete:
-            raise no_end(self._asked, self.usage)
-        model = self._asked.info.name
+            raise incomplete_answer(self._prepared, self.usage)
+        model = self._prepared.info.name
         blocks = (self._blocks[index].content(model) for index in sorted(self._blocks))
         stop = _STOPS.get(self._stop_reason or "", Stop())
         if self._stop_reason == "refusal":
             details = self._details or _Details()
             stop = Stop(refusal=True, said=details.explanation or details.category or "")
-        return conclude(self._asked, tuple(block for block in blocks if block is not None), stop, self.usage)
+        return build_answer(self._prepared, tuple(block for block in blocks if block is not None), stop, self.usage)
 
     def _stopped(self, reason: str | None, details: _Details | None) -> None:
         self._stop_reason = reason or self._stop_reason
@@ -213,7 +213,7 @@ class AnthropicReader:
         """Counts are cumulative; what is absent stands as it was."""
         if not isinstance(usage, dict):
             return
-        found = {field: counted(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
+        found = {field: token_count(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
         self._counts = (self._counts or {}) | {field: count for field, count in found.items() if count is not None}
 
     @property
@@ -221,4 +221,4 @@ class AnthropicReader:
         if self._counts is None:
             return None
         counts = (self._counts.get(field, 0) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE))
-        return self._asked.priced(Usage(*counts))
+        return self._prepared.priced(Usage(*counts))

@@ -8,19 +8,19 @@ from typing import Any, TypeGuard
 import msgspec
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
     ENCODER,
     data_url,
-    failed,
-    follow_up_of,
-    is_result,
-    joined,
-    pictured,
+    has_visible_content,
+    images_caption,
+    is_failed,
+    is_tool_result,
+    json_elements,
+    object_with_array,
     result_text,
-    said,
-    spoken,
-    with_last,
+    separate_images,
+    user_parts,
 )
 from actors.adapters.llm.provider import OPENAI_CHAT
 from actors.core.content import Content, Reasoning, Text, ToolUse
@@ -30,15 +30,15 @@ from actors.ports import ImageView
 PATH = "/chat/completions"
 
 
-def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
     """The request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
-    provider, request = asked.provider, asked.request
-    head: dict[str, Any] = {"model": asked.info.name, "stream": True}
+    provider, request = prepared.provider, prepared.request
+    head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
-    if asked.info.known and provider.max_tokens_field:
+    if prepared.info.known and provider.max_tokens_field:
         # A server whose limits are unknown knows best what it can write.
-        head[provider.max_tokens_field] = asked.limits.reserved_output
+        head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id
     if request.tools:
@@ -53,29 +53,29 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
     texts = [ENCODER.encode(system) if request.system else b"", *(text for _, text in turns)]
-    return with_last(head | dict(provider.extra_body), "messages", ((text,) for text in texts if text))
+    return object_with_array(head | dict(provider.extra_body), "messages", ((text,) for text in texts if text))
 
 
-def turn_of(turn: Turn, asked: Asked) -> bytes:
+def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
     """A turn's messages; b"" if nothing of it can be sent."""
-    return joined(_messages(turn, asked))
+    return json_elements(_messages(turn, prepared))
 
 
-def _messages(turn: Turn, asked: Asked) -> Iterator[dict[str, Any]]:
+def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]:
     if turn.role == "assistant":
-        if spoken(turn.content):
-            yield _assistant(turn.content, asked)
+        if has_visible_content(turn.content):
+            yield _assistant(turn.content, prepared)
         return
     parts: list[str | ImageView] = []
     for block in turn.content:
-        if is_result(block):
-            told, views = pictured(block, asked)
+        if is_tool_result(block):
+            told, views = separate_images(block, prepared)
             # There is no flag for a failure, so the text says it.
-            text = ("Error: " if failed(block) else "") + result_text(told)
+            text = ("Error: " if is_failed(block) else "") + result_text(told)
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
             # Servers differ in whether a tool's message may hold images; what a person says may.
-            parts += [follow_up_of(block), *views] if views else []
-    parts += said(turn.content, asked)
+            parts += [images_caption(block), *views] if views else []
+    parts += user_parts(turn.content, prepared)
     if parts:
         yield {"role": "user", "content": _content(parts)}
 
@@ -93,15 +93,15 @@ def _content(parts: list[str | ImageView]) -> Any:
     ]
 
 
-def _assistant(content: tuple[Content, ...], asked: Asked) -> dict[str, Any]:
+def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[str, Any]:
     text = "".join(block.text for block in content if isinstance(block, Text))
     message: dict[str, Any] = {"role": "assistant", "content": text or None}
     calls = [block for block in content if isinstance(block, ToolUse)]
-    echo = asked.provider.echo_reasoning
+    echo = prepared.provider.echo_reasoning
     if echo == "always" or (echo == "calls" and calls):
         # Thinking models want their reasoning back beside their calls; beside plain answers some refuse it.
         for block in content:
-            if _is_own(block, asked.info.name):
+            if _is_own(block, prepared.info.name):
                 message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
     if calls:
         message["tool_calls"] = [

@@ -8,18 +8,18 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
-    Asked,
     ContentSize,
-    Piece,
+    PreparedRequest,
     Stop,
-    conclude,
-    counted,
+    TextBuffer,
+    build_answer,
+    incomplete_answer,
     is_present,
-    no_end,
-    nonsense,
+    malformed_answer,
+    token_count,
 )
 from actors.adapters.llm.provider import OPENAI_CHAT
 from actors.adapters.llm.transport.sse import SseEvent
@@ -115,8 +115,8 @@ class _Call:
 class OpenAiChatReader:
     """See answer.AnswerReader."""
 
-    def __init__(self, asked: Asked, sink: ModelSink) -> None:
-        self._asked = asked
+    def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
+        self._prepared = prepared
         self._start(sink)
         self._finish_reason: str | None = None
         self._refused = False
@@ -125,8 +125,8 @@ class OpenAiChatReader:
 
     def _start(self, sink: ModelSink | None) -> None:
         self.size = ContentSize()
-        self._text = Piece(sink, self.size)
-        self._reasoning = Piece(sink, self.size, reasoning=True)
+        self._text = TextBuffer(sink, self.size)
+        self._reasoning = TextBuffer(sink, self.size, reasoning=True)
         self._reasoning_key = "reasoning_content"
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
@@ -153,25 +153,27 @@ class OpenAiChatReader:
     def answer(self) -> ModelAnswer:
         content = self._content()
         if self._finish_reason is None and not (self.finished and content):
-            raise no_end(self._asked, self.usage)
+            raise incomplete_answer(self._prepared, self.usage)
         reason = (self._finish_reason or "").lower()
         if reason in _BROKEN:
-            raise failures.broken_off(self._asked.provider, f"the answer ended with {reason!r}", self.usage)
+            raise provider_errors.broken_answer(
+                self._prepared.provider, f"the answer ended with {reason!r}", self.usage
+            )
         stop = _STOPS.get(reason, Stop())
         if self._calls and not stop.truncated and not stop.refusal:
             # Some servers end tool calls with "stop".
             stop = Stop(end_turn=False)
         if self._refused:
             stop = Stop(refusal=True)
-        return conclude(self._asked, content, stop, self.usage)
+        return build_answer(self._prepared, content, stop, self.usage)
 
     def _decode(self, data: bytes) -> list[_Choice]:
         try:
             chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked, self.usage) from None
+            raise malformed_answer(self._prepared, self.usage) from None
         if is_present(chunk.error):
-            raise failures.stream_error_of(self._asked.provider, data, self.usage)
+            raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
         if chunk.usage is not None:
             self.usage = self._counted(chunk.usage)
         return chunk.choices or []
@@ -206,7 +208,7 @@ class OpenAiChatReader:
         blocks: list[Content] = []
         if self._reasoning.text:
             raw = msgspec.json.encode({self._reasoning_key: self._reasoning.text}).decode()
-            blocks.append(Reasoning(self._reasoning.text, OPENAI_CHAT, self._asked.info.name, raw))
+            blocks.append(Reasoning(self._reasoning.text, OPENAI_CHAT, self._prepared.info.name, raw))
         if self._text.text:
             blocks.append(Text(self._text.text))
         return (*blocks, *(call.content() for call in self._calls))
@@ -215,13 +217,13 @@ class OpenAiChatReader:
         """`prompt_tokens` holds what the cache read and wrote; ours does not. Some keep that count elsewhere."""
         if not isinstance(usage, dict):
             return self.usage
-        prompt = counted(usage, "prompt_tokens") or 0
-        read = next(filter(None, (counted(usage, *path) for path in _CACHE_READ)), 0)
+        prompt = token_count(usage, "prompt_tokens") or 0
+        read = next(filter(None, (token_count(usage, *path) for path in _CACHE_READ)), 0)
         read = min(read, prompt)
-        written = min(counted(usage, "prompt_tokens_details", "cache_write_tokens") or 0, prompt - read)
-        output = counted(usage, "completion_tokens") or 0
-        total = self._asked.priced(Usage(prompt - read - written, output, read, written))
-        if total is not None and self._asked.provider.cost_in_usage:
+        written = min(token_count(usage, "prompt_tokens_details", "cache_write_tokens") or 0, prompt - read)
+        output = token_count(usage, "completion_tokens") or 0
+        total = self._prepared.priced(Usage(prompt - read - written, output, read, written))
+        if total is not None and self._prepared.provider.cost_in_usage:
             return replace(total, cost_micros=_micros(usage.get("cost"), total.cost_micros))
         return total
 

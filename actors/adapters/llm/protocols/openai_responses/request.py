@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import Asked
+from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
     data_url,
-    failed,
-    follow_up_of,
-    is_result,
-    joined,
-    pictured,
+    has_visible_content,
+    images_caption,
+    is_failed,
+    is_tool_result,
+    json_elements,
+    object_with_array,
     result_text,
-    said,
-    spoken,
-    with_last,
+    separate_images,
+    user_parts,
 )
 from actors.adapters.llm.provider import OPENAI_RESPONSES
 from actors.core.content import Content, Reasoning, Text, ToolUse
@@ -46,15 +46,15 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _PHASE = msgspec.json.Decoder(Phase)
 
 
-def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
     """The request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
-    provider, request = asked.provider, asked.request
-    head: dict[str, Any] = {"model": asked.info.name, "stream": True, "store": False}
-    if provider.encrypted_reasoning and asked.limits.reasons:
+    provider, request = prepared.provider, prepared.request
+    head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
+    if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
-    if asked.info.known:
+    if prepared.info.known:
         # A server whose limits are unknown knows best what it can write.
-        head["max_output_tokens"] = asked.limits.reserved_output
+        head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id
     if request.system:
@@ -72,19 +72,19 @@ def body_of(asked: Asked, turns: Sequence[tuple[str, bytes]]) -> bytes:
         ]
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
-    return with_last(head | dict(provider.extra_body), "input", ((items,) for _, items in turns if items))
+    return object_with_array(head | dict(provider.extra_body), "input", ((items,) for _, items in turns if items))
 
 
-def turn_of(turn: Turn, asked: Asked) -> bytes:
+def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
     """A turn's items; b"" if nothing of it can be sent."""
     if turn.role == "assistant":
-        return joined(_answered(turn.content, asked.info.name)) if spoken(turn.content) else b""
-    return joined(_told(turn.content, asked))
+        return json_elements(_answered(turn.content, prepared.info.name)) if has_visible_content(turn.content) else b""
+    return json_elements(_told(turn.content, prepared))
 
 
 def _answered(content: tuple[Content, ...], model: str) -> Iterator[Any]:
     """An answer's items. Reasoning is refused without what came of it, so what trails is left out."""
-    last = max(index for index, block in enumerate(content) if spoken((block,)))
+    last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
     for block in content[: last + 1]:
         match block:
@@ -115,17 +115,17 @@ def _phase_of(raw: str) -> str:
         return ""
 
 
-def _told(content: tuple[Content, ...], asked: Asked) -> Iterator[Any]:
+def _told(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
     parts: list[str | ImageView] = []
     for block in content:
-        if is_result(block):
-            told, views = pictured(block, asked)
+        if is_tool_result(block):
+            told, views = separate_images(block, prepared)
             # There is no flag for a failure, so the text says it.
-            text = ("Error: " if failed(block) else "") + result_text(told)
+            text = ("Error: " if is_failed(block) else "") + result_text(told)
             yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
             # Servers differ in whether an output may hold images; what a person says may.
-            parts += [follow_up_of(block), *views] if views else []
-    parts += said(content, asked)
+            parts += [images_caption(block), *views] if views else []
+    parts += user_parts(content, prepared)
     if parts:
         yield {"type": "message", "role": "user", "content": [_part(part) for part in parts]}
 

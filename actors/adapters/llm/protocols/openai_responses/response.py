@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.adapters.llm import provider_errors as failures
+from actors.adapters.llm import provider_errors
 from actors.adapters.llm.protocols.answer_builder import (
     ABSENT,
-    Asked,
     ContentSize,
-    Piece,
+    PreparedRequest,
     Stop,
-    conclude,
-    counted,
+    TextBuffer,
+    build_answer,
+    incomplete_answer,
     is_present,
-    no_end,
-    nonsense,
+    malformed_answer,
+    token_count,
 )
 from actors.adapters.llm.protocols.openai_responses.request import Phase
 from actors.adapters.llm.provider import OPENAI_RESPONSES
@@ -104,7 +104,7 @@ class _Growing:
         self._sink = sink
         self._size = size
         size.begin_block()
-        self._text = Piece(sink, size, reasoning=self.head.type == "reasoning")
+        self._text = TextBuffer(sink, size, reasoning=self.head.type == "reasoning")
         self._arguments: list[str] = []
         self._raw: bytes = b""
 
@@ -167,8 +167,8 @@ def _text_of(item: _Item) -> str:
 class OpenAiResponsesReader:
     """See answer.AnswerReader."""
 
-    def __init__(self, asked: Asked, sink: ModelSink) -> None:
-        self._asked = asked
+    def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
+        self._prepared = prepared
         self._sink: ModelSink | None = sink
         self._items: list[_Growing] = []
         self._stop: Stop | None = None
@@ -190,7 +190,7 @@ class OpenAiResponsesReader:
             decoded = _EVENT.decode(event.data)
             self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked, self.usage) from None
+            raise malformed_answer(self._prepared, self.usage) from None
 
     def whole(self, body: bytes) -> None:
         self._sink = None
@@ -198,18 +198,18 @@ class OpenAiResponsesReader:
             response = _RESPONSE.decode(body)
             self._ended(response.status or "completed" if response.output is not None else "", response)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise nonsense(self._asked) from None
+            raise malformed_answer(self._prepared) from None
 
     def answer(self) -> ModelAnswer:
         if self._stop is None:
-            raise no_end(self._asked, self.usage)
-        content = tuple(block for item in self._items for block in item.contents(self._asked.info.name))
+            raise incomplete_answer(self._prepared, self.usage)
+        content = tuple(block for item in self._items for block in item.contents(self._prepared.info.name))
         stop = self._stop
         if any(item.refused for item in self._items):
             stop = Stop(refusal=True)
         elif stop.end_turn and not stop.refusal and any(isinstance(block, ToolUse) for block in content):
             stop = Stop(end_turn=False)
-        return conclude(self._asked, content, stop, self.usage)
+        return build_answer(self._prepared, content, stop, self.usage)
 
     def _take(self, kind: str, event: _Event, data: bytes) -> None:
         match kind:
@@ -230,7 +230,7 @@ class OpenAiResponsesReader:
             case "response.function_call_arguments.delta":
                 self._grow(event, "function_call").arguments(event.delta)
             case _ if kind == "error" or is_present(event.error):
-                raise failures.stream_error_of(self._asked.provider, data, self.usage)
+                raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _ if kind in _END:
                 self._ended(_END[kind], event.response or _Response())
             case _:
@@ -264,9 +264,11 @@ class OpenAiResponsesReader:
                 self._items.append(item)
         if status == "failed" or is_present(response.error):
             payload = b'{"error":%s}' % (bytes(response.error) or b"null")
-            raise failures.stream_error_of(self._asked.provider, payload, self.usage)
+            raise provider_errors.stream_error(self._prepared.provider, payload, self.usage)
         if status == "cancelled":
-            raise failures.broken_off(self._asked.provider, "the answer was cancelled by the provider", self.usage)
+            raise provider_errors.broken_answer(
+                self._prepared.provider, "the answer was cancelled by the provider", self.usage
+            )
         if status == "completed":
             self._stop = Stop()
         elif status == "incomplete":
@@ -277,8 +279,8 @@ class OpenAiResponsesReader:
         """`input_tokens` holds what the cache read and wrote; ours does not."""
         if not isinstance(usage, dict):
             return None
-        total = counted(usage, "input_tokens") or 0
-        read = min(counted(usage, "input_tokens_details", "cached_tokens") or 0, total)
-        written = min(counted(usage, "input_tokens_details", "cache_write_tokens") or 0, total - read)
-        output = counted(usage, "output_tokens") or 0
-        return self._asked.priced(Usage(total - read - written, output, read, written))
+        total = token_count(usage, "input_tokens") or 0
+        read = min(token_count(usage, "input_tokens_details", "cached_tokens") or 0, total)
+        written = min(token_count(usage, "input_tokens_details", "cache_write_tokens") or 0, total - read)
+        output = token_count(usage, "output_tokens") or 0
+        return self._prepared.priced(Usage(total - read - written, output, read, written))

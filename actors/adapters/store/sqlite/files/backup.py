@@ -20,7 +20,7 @@ from peewee import SqliteDatabase
 
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
-from actors.adapters.store.sqlite.files.disk_space import disk_is_full, is_want_of_room
+from actors.adapters.store.sqlite.files.disk_reserve import disk_is_full, is_want_of_room
 from actors.adapters.store.sqlite.files.partial_file import PART, BackupFailed, part_of
 from actors.adapters.store.sqlite.integrity_check import check_all
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
@@ -70,9 +70,9 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
         raise BackupFailed(f"there is no database in {directory}")
     if target.parent == directory.resolve():
         raise BackupFailed(f"{target} is in the data directory itself: choose another place")
-    with _told(f"{source} cannot be copied to {target}"), part_of(target) as part:
+    with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
-        with _told_if_full(directory), _reading(source, _LIVE) as database:
+        with _explain_full_disk(directory), _reading(source, _LIVE) as database:
             schema_of(database, source)
         with _reading(source, _LIVE) as database:
             _copy(raw(database), part)
@@ -93,7 +93,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
     DataDirectoryBusy while a server holds the directory.
     """
     _refuse_if_no_backup(backup)
-    with closing(DataDirectory(directory)), _told(f"{backup} cannot be restored to {directory}"):
+    with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
         target = directory / FILE
         there = target.exists()
         if there and not replace:
@@ -112,7 +112,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _explain(what: str) -> Iterator[None]:
     """What the system or SQLite says, in one line."""
     try:
         yield
@@ -123,7 +123,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _told_if_full(directory: Path) -> Iterator[None]:
+def _explain_full_disk(directory: Path) -> Iterator[None]:
     """Opening a database needs some room beside it, even for reading. Raises BackupFailed."""
     try:
         yield
@@ -150,7 +150,7 @@ def _refuse_if_no_backup(path: Path) -> None:
     if log.is_file() and log.stat().st_size:
         text = f"{path} is a database in use, with its latest changes in {log.name}"
         raise BackupFailed(f"{text}: make a backup of it with `bedrock backup --data-dir {path.parent} FILE`")
-    with _told(f"{path} cannot be read"), _reading(path, _AT_REST) as database:
+    with _explain(f"{path} cannot be read"), _reading(path, _AT_REST) as database:
         _schema(database, path)
 
 
@@ -178,7 +178,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 def _checked(path: Path, origin: Path) -> int:
     """Whether a copy can be relied on; returns how many conversations it has. Raises BackupFailed, StoreUnusable."""
-    with _told(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
+    with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
             raise BackupFailed(f"{origin} is damaged: {finding}")

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from actors.adapters.store.sqlite.files.disk_space import NO_SPACE, disk_is_full
+from actors.adapters.store.sqlite.files.disk_reserve import NO_SPACE, disk_is_full
 from actors.adapters.store.sqlite.files.open_files import Inode, inode_at, inode_of
 from actors.ports import DataDirectoryBusy, StoreUnusable
 
@@ -69,7 +69,7 @@ class DataDirectory:
         os.ftruncate(lock_file, len(told))
         self._lock_file: Inode = inode_of(lock_file)
 
-    def look_after_lock_file(self) -> None:
+    def check_lock_file(self) -> None:
         """Say so, once, if the lock file is not there any more. The directory stays held without it."""
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:

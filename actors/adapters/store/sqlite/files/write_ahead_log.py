@@ -9,7 +9,7 @@ from pathlib import Path
 import peewee
 
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, WAL_PAGES, raw, sqlite3
-from actors.adapters.store.sqlite.files.disk_space import Space
+from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class WriteAheadLog:
         self._database = database
         self._since = 0
 
-    def move_if_due(self, written: int, space: Space | None = None) -> None:
+    def move_if_due(self, written: int, space: DiskReserve | None = None) -> None:
         """So many changes have been written since the last call; a log that does not fit into the database stays."""
         self._since += written
         if self._since < MOVE_EVERY or self._database.is_closed():
@@ -48,7 +48,7 @@ class WriteAheadLog:
         except sqlite3.Error as error:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
-    def cut(self, space: Space) -> None:
+    def cut(self, space: DiskReserve) -> None:
         """Move it, and give its room back to the file system, if it fits into the database.
 
         As long as it does not, commits do not move it either.
@@ -63,7 +63,7 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be cut: %s", error)
 
 
-def close_database(database: peewee.SqliteDatabase, space: Space) -> None:
+def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
     """Close the last connection, which moves the log into the database and removes it, if it fits.
 
     Where it does not it is left for the next start, as after a crash.
@@ -88,7 +88,7 @@ def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
         database.close()
 
 
-def _fits(database: peewee.SqliteDatabase, space: Space) -> bool:
+def _fits(database: peewee.SqliteDatabase, space: DiskReserve) -> bool:
     """Also where nobody can tell: then closing does what it always does."""
     try:
         return space.log_fits(raw(database))

@@ -83,10 +83,10 @@ def by_walking(root: int, path: str) -> int:
         return passed.pop()
     finally:
         for directory in passed:
-            leave(directory)
+            close_quietly(directory)
 
 
-def leave(directory: int) -> None:
+def close_quietly(directory: int) -> None:
     """Close a descriptor that only served to find something: whether that works says nothing about the work done."""
     with suppress(OSError):
         os.close(directory)
@@ -105,7 +105,7 @@ def _walk(passed: list[int], path: str) -> None:
         if name == "..":
             if len(passed) == 1:
                 raise Escapes
-            leave(passed.pop())
+            close_quietly(passed.pop())
             continue
         target = _step(passed, name)
         if target is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
-from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
 
 TEMPORARY = ".bedrock-patch-"
@@ -62,18 +62,18 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 def located(path: str) -> Iterator[Place]:
     """Follow `path` to the directory of its file; raises Refused or OSError."""
     free = path.startswith("/")
-    root = os.open("/" if free else ".", beneath.DIRECTORY)
+    root = os.open("/" if free else ".", safe_open.DIRECTORY)
     try:
         place = Finder(root, free).follow(path.lstrip("/"))
-    except beneath.Escapes:
+    except safe_open.Escapes:
         why = "it leads out of the working directory, by a symbolic link or .."
         raise Refused(f"{why}; if that is meant, give the absolute path") from None
     finally:
-        beneath.leave(root)
+        safe_open.close_quietly(root)
     try:
         yield place
     finally:
-        beneath.leave(place.directory)
+        safe_open.close_quietly(place.directory)
 
 
 class Finder:
@@ -85,7 +85,7 @@ class Finder:
 
     def follow(self, path: str) -> Place:
         """The place of `path`, through the symbolic links that its last component may be."""
-        for _ in range(beneath.MAX_LINKS):
+        for _ in range(safe_open.MAX_LINKS):
             before, _, name = path.rpartition("/")
             if name in ("", ".", ".."):
                 raise Refused("it is a directory")
@@ -112,24 +112,24 @@ class Finder:
 
     def open(self, path: str) -> int:
         if self.free:
-            return os.open(path or ".", beneath.DIRECTORY, dir_fd=self.root)
-        return beneath.open_directory(self.root, path)
+            return os.open(path or ".", safe_open.DIRECTORY, dir_fd=self.root)
+        return safe_open.open_directory(self.root, path)
 
     def target(self, place: Place) -> str | None:
         """What the link at this place says, and then the place is closed; None if there is none."""
         target = None
         try:
-            target = None if place.missing else beneath.link_target(place.name, place.directory)
+            target = None if place.missing else safe_open.link_target(place.name, place.directory)
         except OSError:
-            beneath.leave(place.directory)
+            safe_open.close_quietly(place.directory)
             raise
         if target is not None:
-            beneath.leave(place.directory)
+            safe_open.close_quietly(place.directory)
         return target
 
     def from_top(self, path: str) -> str:
         if not self.free:
-            raise beneath.Escapes
+            raise safe_open.Escapes
         return path.lstrip("/")
 
 
@@ -166,13 +166,13 @@ def passed(place: Place) -> Iterator[tuple[int, int]]:
     try:
         while (one := identity(os.fstat(here))) != last:
             yield one
-            last, above = one, os.open("..", beneath.DIRECTORY, dir_fd=here)
-            beneath.leave(here)
+            last, above = one, os.open("..", safe_open.DIRECTORY, dir_fd=here)
+            safe_open.close_quietly(here)
             here = above
     except PermissionError:
         return
     finally:
-        beneath.leave(here)
+        safe_open.close_quietly(here)
 
 
 def read(place: Place) -> Found | None:
@@ -249,8 +249,8 @@ def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int
     except FileExistsError:
         raise Refused(f"its directory {name} is a symbolic link that leads nowhere, or was made this moment") from None
     undo.callback(quietly, os.rmdir, name, parent)
-    directory = os.open(name, beneath.LINK, dir_fd=parent)
-    opened.callback(beneath.leave, directory)
+    directory = os.open(name, safe_open.LINK, dir_fd=parent)
+    opened.callback(safe_open.close_quietly, directory)
     sync(parent)
     return directory
 

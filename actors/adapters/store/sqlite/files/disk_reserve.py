@@ -64,7 +64,7 @@ def disk_is_full(directory: Path) -> str:
     return f"the disk is full: free at least {2 * SIZE >> 20} MiB on the file system of {directory}, and try again"
 
 
-class Space:
+class DiskReserve:
     """Owns the reserve. Writer's thread, but for its first and its last moment."""
 
     def __init__(self, directory: Path) -> None:

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.tools.workers.patching import safe_open as beneath
+from actors.adapters.tools.workers.patching import safe_open
 
 
 def has_openat2() -> bool:
-    root = os.open("/", beneath.DIRECTORY)
+    root = os.open("/", safe_open.DIRECTORY)
     try:
-        os.close(beneath.by_openat2(root, "."))
-    except beneath.Unsupported:
+        os.close(safe_open.by_openat2(root, "."))
+    except safe_open.Unsupported:
         return False
     finally:
         os.close(root)
     return True
 
 
-WAYS = [beneath.by_walking, *([beneath.by_openat2] if has_openat2() else [])]
+WAYS = [safe_open.by_walking, *([safe_open.by_openat2] if has_openat2() else [])]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
@@ -53,7 +53,7 @@ def root(tmp_path: Path) -> Iterator[int]:
     }
     for name, target in links.items():
         (inside / name).symlink_to(target)
-    opened = os.open(inside, beneath.DIRECTORY)
+    opened = os.open(inside, safe_open.DIRECTORY)
     before = set(os.listdir("/proc/self/fd"))
     yield opened
     assert set(os.listdir("/proc/self/fd")) == before, "no descriptor is left"
@@ -93,7 +93,7 @@ def test_what_is_beneath_is_opened(way: Callable[[int, str], int], root: int, pa
     "path", ["..", "a/../..", "b/../../..", "a/out", "absolute", "a/magic", "/", "/etc", "a/up/..", "a/b/top/../root"]
 )
 def test_what_leads_out_is_refused(way: Callable[[int, str], int], root: int, path: str) -> None:
-    with pytest.raises(beneath.Escapes):
+    with pytest.raises(safe_open.Escapes):
         way(root, path)
 
 
@@ -117,11 +117,11 @@ def test_what_is_no_directory_fails(way: Callable[[int, str], int], root: int, p
 
 @pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
 def test_without_openat2_it_walks(root: int, refusal: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beneath, "_syscall", lambda *arguments: -1)
+    monkeypatch.setattr(safe_open, "_syscall", lambda *arguments: -1)
     monkeypatch.setattr(ctypes, "get_errno", lambda: refusal)
-    os.close(beneath.open_directory(root, "chain"))
-    with pytest.raises(beneath.Escapes):
-        beneath.open_directory(root, "a/out")
+    os.close(safe_open.open_directory(root, "chain"))
+    with pytest.raises(safe_open.Escapes):
+        safe_open.open_directory(root, "a/out")
 
 
 def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +131,8 @@ def test_a_rename_on_the_way_is_tried_again_and_not_for_ever(root: int, monkeypa
         answers.append(-1)
         return -1
 
-    monkeypatch.setattr(beneath, "_syscall", busy)
+    monkeypatch.setattr(safe_open, "_syscall", busy)
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EAGAIN)
     with pytest.raises(BlockingIOError):
-        beneath.open_directory(root, "a")
-    assert len(answers) == beneath.ATTEMPTS
+        safe_open.open_directory(root, "a")
+    assert len(answers) == safe_open.ATTEMPTS

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.sandbox import orphans as lost
+from actors.adapters.sandbox import orphans
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import landlock_abi
-from actors.adapters.sandbox.process_tree import HostedTree
+from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, SandboxReport
@@ -59,7 +59,7 @@ def program(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", f"DAEMON = {DAEMON!r}\n{KILLER}", *arguments)
 
 
-def killer(sandbox: ToolHostSandbox, told: Path, *sheds: str) -> tuple[HostedTree, int]:
+def killer(sandbox: ToolHostSandbox, told: Path, *sheds: str) -> tuple[ProcessTree, int]:
     """A tool whose daemon has killed host and init, and the daemon's process id."""
     tree = sandbox.start(launch("", argv=program(str(told), *sheds)), lambda _: None)
     eventually(told.exists, "the daemon's beginning")
@@ -99,7 +99,7 @@ def test_what_is_left_when_the_server_ends_is_looked_for_again(
 ) -> None:
     sandbox = ToolHostSandbox(report, pid_namespace=False)
     with monkeypatch.context() as patched:
-        patched.setattr(lost, "kill_lost", lambda *_, grouped: (set(), False))
+        patched.setattr(orphans, "kill_orphans", lambda *_, grouped: (set(), False))
         tree, daemon = killer(sandbox, tmp_path / "pid")
         assert tree.wait().leaked
     assert not ended(daemon), "otherwise the test proves nothing"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from actors.adapters.llm import provider_errors as failures
-from actors.adapters.llm.api_keys import Keys
-from actors.adapters.llm.protocols.answer_builder import AnswerReader, Asked
-from actors.adapters.llm.protocols.json_text import repaired
+from actors.adapters.llm import provider_errors
+from actors.adapters.llm.api_keys import ApiKeys
+from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
+from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.adapters.llm.provider import ProviderConfig, Secret
-from actors.adapters.llm.transport.connections import NothingLeft, TransportFailed, TransportTimedOut
+from actors.adapters.llm.transport.connections import LocalResourcesExhausted, TransportFailed, TransportTimedOut
 from actors.adapters.llm.transport.http import Reply, Transport
 from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
 from actors.core.errors import ErrorKind, LlmFailure
@@ -37,26 +37,28 @@ class KeyRefused(ModelFailed):
         self.key = key
 
 
-class Wire(Struct, frozen=True):
+class WireProtocol(Struct, frozen=True):
     """One wire protocol."""
 
     path: str
-    turn_of: Callable[[Turn, Asked], bytes]
+    turn_of: Callable[[Turn, PreparedRequest], bytes]
     """A turn as the elements of the body's last array."""
-    body_of: Callable[[Asked, Sequence[tuple[str, bytes]]], bytes]
+    body_of: Callable[[PreparedRequest, Sequence[tuple[str, bytes]]], bytes]
     """The request, given each turn's role and bytes."""
-    reader: Callable[[Asked, ModelSink], AnswerReader]
+    reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
 
 
-class Exchange:
+class ProviderClient:
     """Asks one provider. Any thread; keeps nothing between requests but a key that a command printed."""
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
         self.provider = provider
         self.transport = transport
-        self.keys = Keys(provider)
+        self.keys = ApiKeys(provider)
 
-    def ask(self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def request(
+        self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
+    ) -> ModelAnswer:
         """POST `body` and read the answer.
 
         If a key was refused and the command that printed it prints another one, that is tried, once. Raises
@@ -66,9 +68,9 @@ class Exchange:
         """
         if cancel.cancelled:
             raise ModelAborted
-        answer, failure = self._attempt(wire, asked, body, sink, cancel)
-        if isinstance(failure, KeyRefused) and self.keys.renewed(failure.key, cancel):
-            answer, failure = self._attempt(wire, asked, body, sink, cancel)
+        answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
+        if isinstance(failure, KeyRefused) and self.keys.renew(failure.key, cancel):
+            answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
         if cancel.cancelled:
             ended = answer or failure
             raise ModelAborted(ended.usage if ended else None)
@@ -77,25 +79,27 @@ class Exchange:
         return answer
 
     def _attempt(
-        self, wire: Wire, asked: Asked, body: bytes, sink: ModelSink, cancel: CancelToken
+        self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
     ) -> tuple[ModelAnswer | None, ModelFailed | None]:
         reader = None
         try:
-            provider = self.keys.armed(cancel)
-            reader = wire.reader(replace(asked, provider=provider), sink)
-            with self.transport.post(provider.url(wire.path), provider.request_headers(), body, cancel) as reply:
+            provider = self.keys.with_key(cancel)
+            reader = protocol.reader(replace(prepared, provider=provider), sink)
+            with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, sink, cancel)
             return reader.answer(), None
         except ModelFailed as failed:
             return None, failed
         except ModelAborted:
             return None, None  # while it waited for a key
-        except NothingLeft as full:
+        except LocalResourcesExhausted as full:
             return None, ModelFailed(no_room(full.text))
         except TransportTimedOut as late:
-            return None, failures.timed_out(self.provider, late.text, reader.usage if reader else None)
+            return None, provider_errors.timed_out(self.provider, late.text, reader.usage if reader else None)
         except TransportFailed as failed:
-            return None, failures.cut_off(self.provider, failed.kind, failed.text, reader.usage if reader else None)
+            return None, provider_errors.failed_request(
+                self.provider, failed.kind, failed.text, reader.usage if reader else None
+            )
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
             if text := lacking(fault):
                 return None, ModelFailed(no_room(text))
@@ -105,10 +109,12 @@ class Exchange:
         self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
     ) -> None:
         if not 200 <= reply.status < 300:
-            refusal = failures.refusal_of(provider, reply.status, reply.headers, _error_body(reply), time.time())
+            refusal = provider_errors.response_error(
+                provider, reply.status, reply.headers, _error_body(reply), time.time()
+            )
             raise KeyRefused(refusal.failure, provider.api_key) if reply.status == 401 else refusal
         if "json" in reply.headers.get("content-type", "").lower():
-            reader.whole(repaired(reply.read_all()))
+            reader.whole(replace_lone_surrogates(reply.read_all()))
             return
         parser = SseParser()
         begun = False
@@ -123,14 +129,14 @@ class Exchange:
                     if not begun:
                         begun = True
                         sink.started()
-                    reader.event(SseEvent(event.name, repaired(event.data)))
+                    reader.event(SseEvent(event.name, replace_lone_surrogates(event.data)))
                     if excess := reader.size.excess:
-                        raise failures.too_large(provider, excess, reader.usage)
+                        raise provider_errors.too_large(provider, excess, reader.usage)
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
         except SseTooLarge as error:
             text = f"the answer contains {error}"
-            raise failures.cut_off(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
+            raise provider_errors.failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
         except TransportFailed:
             if not reader.complete:
                 raise
@@ -140,7 +146,7 @@ def _error_body(reply: Reply) -> bytes:
     """What there is of an error's text; its status counts even if the text breaks off."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
-        return reply.read_all(failures.MAX_ERROR_BYTES)
+        return reply.read_all(provider_errors.MAX_ERROR_BYTES)
     except TransportFailed:
         return b""
 
@@ -150,4 +156,4 @@ def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailed:
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
     text = f"unexpected fault in the model adapter: {type(fault).__name__}"
-    return failures.cut_off(provider, ErrorKind.UNKNOWN, text)
+    return provider_errors.failed_request(provider, ErrorKind.UNKNOWN, text)
