@@ -41,11 +41,11 @@ from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
 from server import malloc_trim as freed_memory
 from server.config import Config, Listen
-from server.contract.auth import TokenAuth, TokenUnusable, read_or_create_token
+from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
 from server.local_access import claim_directory, socket_path
 from server.local_endpoint import published
 from server.process_settings import spare_what_stays
-from server.services.grpc_server import CannotListen, Endpoint
+from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,12 @@ STOP_SECONDS = 15.0
 brings everything to rest."""
 
 
-class CannotStart(Exception):
+class CannotStartError(Exception):
     """The server cannot be started; the text is one line for the operator."""
 
 
 @dataclass(frozen=True)
-class Wired:
+class Wiring:
     """What a running server consists of, but for its network side."""
 
     runtime: Runtime
@@ -77,8 +77,8 @@ class Wired:
 
 
 @contextmanager
-def wire(config: Config) -> Iterator[Wired]:
-    """Open everything behind the ports, and close it at the end. Raises CannotStart, or ConfigError for a model or
+def wire(config: Config) -> Iterator[Wiring]:
+    """Open everything behind the ports, and close it at the end. Raises CannotStartError, or ConfigError for a model or
     provider that cannot be used as it is set.
     """
     with ExitStack() as opened:
@@ -90,10 +90,10 @@ def wire(config: Config) -> Iterator[Wired]:
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / TOKEN_FILE)
             socket = socket_path(config.data_dir, config.environ)
-        except (DataDirectoryBusy, StoreUnusable, TokenUnusable, NotPrivate) as error:
-            raise CannotStart(str(error)) from None
+        except (DataDirectoryBusy, StoreUnusable, TokenUnusableError, NotPrivate) as error:
+            raise CannotStartError(str(error)) from None
         except OSError as error:
-            raise CannotStart(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
+            raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
         sandbox = _sandbox(config, socket)
         opened.callback(sandbox.close)
         timers = Timers(clock)
@@ -121,7 +121,7 @@ def wire(config: Config) -> Iterator[Wired]:
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
         listen = Listen(path=str(socket))
-        yield Wired(runtime, hub, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
+        yield Wiring(runtime, hub, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
 
 
 def _retention(config: Config) -> Retention:
@@ -133,7 +133,7 @@ def _retention(config: Config) -> Retention:
 
 
 def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
-    """What holds tools: nothing of the server's own is theirs to read or to connect to. Raises CannotStart."""
+    """What holds tools: nothing of the server's own is theirs to read or to connect to. Raises CannotStartError."""
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         groups = ControlGroups()
@@ -141,7 +141,7 @@ def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
         protected = [str(path) for path in own if path is not None]
         sandbox = ToolHostSandbox(report, protected=protected, groups=groups)
     except (SandboxUnavailable, OSError) as error:
-        raise CannotStart(str(error)) from None
+        raise CannotStartError(str(error)) from None
     return sandbox
 
 
@@ -178,14 +178,14 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
     """Serve until a signal says stop. `announce` gets the line that says that the server is ready.
 
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
-    program started ends with that program, however it ends. Raises CannotStart or ConfigError.
+    program started ends with that program, however it ends. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config) as wired:
         try:
             restored = wired.supervisor.start()
         except StoreError as error:
             text = f"the conversations in {config.data_dir} cannot be brought to rest: {error}"
-            raise CannotStart(text) from None
+            raise CannotStartError(text) from None
         wired.housekeeper.start()
         if restored:
             what = "conversation" if len(restored) == 1 else "conversations"
@@ -198,13 +198,13 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
 
 
 async def _serve(
-    config: Config, wired: Wired, announce: Callable[[str], None], deadline: Deadline, until_eof: bool
+    config: Config, wired: Wiring, announce: Callable[[str], None], deadline: Deadline, until_eof: bool
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
     if until_eof:
         _on_eof(stop)
-    endpoint = Endpoint(
+    endpoint = GrpcServer(
         wired.runtime,
         wired.hub,
         wired.supervisor,
@@ -224,14 +224,14 @@ async def _serve(
             announce(_ready(config, where))
             await stop.wait()
         log.info("stopping")
-    except (CannotListen, TokenUnusable) as error:
-        raise CannotStart(str(error)) from None
+    except (CannotListenError, TokenUnusableError) as error:
+        raise CannotStartError(str(error)) from None
     finally:
         deadline.set(config.drain_seconds + STOP_SECONDS)
         await _stop(config, wired.supervisor, endpoint, hurry)
 
 
-async def _stop(config: Config, supervisor: Supervisor, endpoint: Endpoint, hurry: asyncio.Event) -> None:
+async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
     """Take nothing new, let runs finish for a while, bring the rest to rest, end streams and calls."""
     await endpoint.withdraw()
     stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
@@ -259,7 +259,7 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Stop when standard input ends. Raises CannotStart if it is nothing whose end can be waited for."""
+    """Stop when standard input ends. Raises CannotStartError if it is nothing whose end can be waited for."""
     loop = asyncio.get_running_loop()
     source = 0
 
@@ -271,7 +271,7 @@ def _on_eof(stop: asyncio.Event) -> None:
     try:
         loop.add_reader(source, readable)
     except OSError:
-        raise CannotStart("--until-eof needs a pipe as standard input") from None
+        raise CannotStartError("--until-eof needs a pipe as standard input") from None
 
 
 class Deadline:
@@ -306,7 +306,7 @@ def _ready(config: Config, where: Sequence[Listen]) -> str:
 
 
 def _credentials(config: Config) -> grpc.ServerCredentials | None:
-    """TLS, if it is configured. Raises CannotStart."""
+    """TLS, if it is configured. Raises CannotStartError."""
     if config.tls_certificate is None or config.tls_key is None:
         return None
     try:
@@ -314,7 +314,9 @@ def _credentials(config: Config) -> grpc.ServerCredentials | None:
         # gRPC would only say that it cannot listen. A password is never asked for: there may be nobody to answer.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_certificate, config.tls_key, lambda: "")
     except ssl.SSLError:
-        raise CannotStart(f"{config.tls_certificate} and {config.tls_key} are no certificate with its key") from None
+        raise CannotStartError(
+            f"{config.tls_certificate} and {config.tls_key} are no certificate with its key"
+        ) from None
     except OSError as error:
-        raise CannotStart(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from None
+        raise CannotStartError(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from None
     return grpc.ssl_server_credentials([pair])

@@ -61,12 +61,12 @@ def _serve(config: Config, *, until_eof: bool) -> None:
     tune_process()
     with ending_at_once():
         from server import json_logs as logs  # noqa: PLC0415
-        from server.app import CannotStart, run  # noqa: PLC0415
+        from server.app import CannotStartError, run  # noqa: PLC0415
 
     logs.set_up(config.log_level)
     try:
         run(config, print_text, until_eof=until_eof)
-    except CannotStart as error:
+    except CannotStartError as error:
         fail(str(error), CANNOT_START)
 
 

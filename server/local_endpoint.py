@@ -16,7 +16,7 @@ from pathlib import Path
 from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
 
 from actors.ports.resources import lacking
-from server.contract.auth import TokenUnusable, write_private
+from server.contract.auth import TokenUnusableError, write_private
 from server.local_access import claim_directory
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ SPARE = "bedrock.sock.spare"
 def published(data_dir: Path, socket: Path) -> Iterator[None]:
     """Let clients of this machine find the server that listens on `socket`, as long as the block runs.
 
-    Raises TokenUnusable.
+    Raises TokenUnusableError.
     """
-    kept = PublishedSocket(data_dir, socket)
+    kept = LocalSocket(data_dir, socket)
     ended = threading.Event()
 
     def run() -> None:
@@ -49,11 +49,11 @@ def published(data_dir: Path, socket: Path) -> Iterator[None]:
         kept.withdraw()
 
 
-class PublishedSocket:
+class LocalSocket:
     """The socket of a server that runs, and the file that names it. One thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
-        """Write the address down, and keep a second link to the socket, which is listened on. Raises TokenUnusable."""
+        """Write the address down, and keep a second link to the socket, which is listened on. Raises TokenUnusableError."""
         self._data_dir, self._socket = data_dir, socket
         self._address = data_dir / ADDRESS_FILE
         self._directory = _inode(data_dir)
@@ -103,7 +103,7 @@ class PublishedSocket:
                 self._link_back()
             else:
                 write_private(path, self._line)
-        except (OSError, NotPrivate, TokenUnusable) as error:
+        except (OSError, NotPrivate, TokenUnusableError) as error:
             if not self._told[path]:
                 cause = error.strerror if isinstance(error, OSError) else error
                 log.critical(

@@ -18,7 +18,7 @@ _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 
 
-class FreedMemory:
+class MallocTrimmer:
     """Looks now and then whether this process has grown, on a thread of its own.
 
     Args:
@@ -60,12 +60,12 @@ class FreedMemory:
             self.look()
 
 
-def of_this_process() -> FreedMemory | None:
+def of_this_process() -> MallocTrimmer | None:
     """For this process; None where the C library is not glibc, which alone has to be told."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None or not _RESIDENT.exists():
         return None
-    return FreedMemory(_resident, lambda: trim(0))
+    return MallocTrimmer(_resident, lambda: trim(0))
 
 
 def _resident() -> int:

@@ -20,7 +20,7 @@ caller: ContextVar[str] = ContextVar("caller")
 """The principal of the call being served."""
 
 
-class TokenUnusable(Exception):
+class TokenUnusableError(Exception):
     """The token's file cannot be used; the text says why and holds no part of the token."""
 
 
@@ -45,23 +45,23 @@ class TokenAuth:
 def read_or_create_token(path: Path) -> str:
     """The token in `path`; made at the first start, readable for its owner only.
 
-    Raises TokenUnusable.
+    Raises TokenUnusableError.
     """
     try:
         return _read(path)
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
-        raise TokenUnusable(f"the token file {path} cannot be read: {error.strerror}") from None
+        raise TokenUnusableError(f"the token file {path} cannot be read: {error.strerror}") from None
 
 
 def _read(path: Path) -> str:
     with os.fdopen(open_regular(path), "rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise TokenUnusable(f"the token file {path} can be read by others: chmod 600 it, or remove it")
+            raise TokenUnusableError(f"the token file {path} can be read by others: chmod 600 it, or remove it")
         token = file.read(1024).decode("ascii", "replace").strip()
     if len(token) < TOKEN_BYTES:
-        raise TokenUnusable(f"the token file {path} holds no token: remove it, and a new one is made")
+        raise TokenUnusableError(f"the token file {path} holds no token: remove it, and a new one is made")
     return token
 
 
@@ -72,7 +72,7 @@ def _create(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all. Raises TokenUnusable."""
+    """Write a file that only its owner can read, whole or not at all. Raises TokenUnusableError."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -83,4 +83,4 @@ def write_private(path: Path, text: str) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise TokenUnusable(f"{path} cannot be written: {error.strerror}") from None
+        raise TokenUnusableError(f"{path} cannot be written: {error.strerror}") from None

@@ -70,7 +70,7 @@ FIELDS = {
 """The field that is wrong, for the reasons that are INVALID_ARGUMENT."""
 
 
-class Malformed(Exception):
+class MalformedRequestError(Exception):
     """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
 
     reason = "INVALID_ARGUMENT"
@@ -80,7 +80,7 @@ class Malformed(Exception):
         self.violations = violations
 
 
-class Missing(Exception):
+class ConversationNotFoundError(Exception):
     """There is nothing of this name, or it belongs to somebody else."""
 
     def __init__(self, name: str) -> None:
@@ -88,7 +88,7 @@ class Missing(Exception):
         self.name = name
 
 
-class Within(Exception):
+class NestedFieldError(Exception):
     """A refusal of something inside a field of the request."""
 
     def __init__(self, field: str, refusal: Rejected | Invalid) -> None:
@@ -97,7 +97,7 @@ class Within(Exception):
         self.refusal = refusal
 
 
-class ImageRefused(Malformed):
+class ImageRefusedError(MalformedRequestError):
     """An image of a message cannot be used; `text` goes on where "the image" begins."""
 
     reason = Reason.IMAGE_INVALID.value
@@ -106,21 +106,21 @@ class ImageRefused(Malformed):
         super().__init__((f"images[{index}]", f"the image {text}"))
 
 
-class Unauthenticated(Exception):
+class UnauthenticatedError(Exception):
     """The call brought no token, or an unknown one."""
 
     def __init__(self) -> None:
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
-class Unanswered(Exception):
+class AnswerTimeoutError(Exception):
     """The actor did not answer in time."""
 
     def __init__(self) -> None:
         super().__init__("no answer in time; the call may still take effect: repeat it with the same request_id")
 
 
-class Stalled(Exception):
+class SlowReaderError(Exception):
     """A reader took nothing for too long."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Stalled(Exception):
         super().__init__(text)
 
 
-class Lost(Exception):
+class ConnectionLostError(Exception):
     """A response could not be sent: as a rule nobody is there any more."""
 
     def __init__(self) -> None:
@@ -141,15 +141,15 @@ def status_of(error: BaseException) -> Status:
     match error:
         case Rejected(reason=reason):
             return _refusal(reason, str(error))
-        case Within(field=field, refusal=Rejected(reason=reason)):
+        case NestedFieldError(field=field, refusal=Rejected(reason=reason)):
             return _refusal(reason, str(error), f"{field}.")
-        case Within(field=field, refusal=Invalid(field=inner)):
+        case NestedFieldError(field=field, refusal=Invalid(field=inner)):
             return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
-        case Malformed(violations=violations, reason=reason):
+        case MalformedRequestError(violations=violations, reason=reason):
             return _malformed(violations, str(error), reason)
         case Invalid(field=field):
             return _malformed(((field, str(error)),), f"{field}: {error}")
-        case Missing(name=name):
+        case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
         case NotFound():
             return _missing("", str(error) or "there is no such conversation")
@@ -174,12 +174,12 @@ def status_of(error: BaseException) -> Status:
 
 
 _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
-    Unauthenticated: _Code.UNAUTHENTICATED,
-    Stalled: _Code.ABORTED,
-    Lost: _Code.UNAVAILABLE,
+    UnauthenticatedError: _Code.UNAUTHENTICATED,
+    SlowReaderError: _Code.ABORTED,
+    ConnectionLostError: _Code.UNAVAILABLE,
     EtagMismatch: _Code.ABORTED,
     Expired: _Code.DEADLINE_EXCEEDED,
-    Unanswered: _Code.DEADLINE_EXCEEDED,
+    AnswerTimeoutError: _Code.DEADLINE_EXCEEDED,
     ImagesUnavailable: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,
     asyncio.CancelledError: _Code.CANCELLED,
@@ -233,7 +233,7 @@ def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
     return make(CODES[reason], text, reason.value, None, *more)
 
 
-def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = Malformed.reason) -> Status:
+def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = MalformedRequestError.reason) -> Status:
     return make(_Code.INVALID_ARGUMENT, text, reason, None, _bad_request(violations))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from server.contract.errors import Malformed
+from server.contract.errors import MalformedRequestError
 
 Position = TypeVar("Position", bound=msgspec.Struct)
 
@@ -28,7 +28,7 @@ def token_of(position: msgspec.Struct, *listing: object) -> str:
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """The position in a token, None for an empty one. Raises Malformed for one that was not made for this listing."""
+    """The position in a token, None for an empty one. Raises MalformedRequestError for one that was not made for this listing."""
     if not token:
         return None
     try:
@@ -38,7 +38,7 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
             return msgspec.json.decode(body, type=kind)
     except (ValueError, msgspec.DecodeError):
         pass
-    raise Malformed(("page_token", "is not one that this server made for the same request"))
+    raise MalformedRequestError(("page_token", "is not one that this server made for the same request"))
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:

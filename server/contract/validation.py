@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.errors import Malformed
+from server.contract.errors import MalformedRequestError
 
 Rule: TypeAlias = Callable[[Any], str | None]
 
@@ -37,7 +37,7 @@ def check(request: Message) -> None:
     if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
         violations.append(("text", "must not be empty, unless there is an image"))
     if violations:
-        raise Malformed(*violations)
+        raise MalformedRequestError(*violations)
 
 
 def _value(request: Message, field: str) -> Any:

@@ -10,14 +10,14 @@ from bedrock import v1
 from actors.ports import Attachment, Store
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.errors import Missing, Stalled
-from server.queries.read_pool import Reads
+from server.contract.errors import ConversationNotFoundError, SlowReaderError
+from server.queries.read_pool import ReadPool
 
 
-class Downloads:
+class AttachmentDownloads:
     """Event loop only."""
 
-    def __init__(self, store: Store, reads: Reads, stall_seconds: float = limits.STALL_SECONDS) -> None:
+    def __init__(self, store: Store, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
         self._reads = reads
         self._stall_seconds = stall_seconds
@@ -28,19 +28,19 @@ class Downloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Write all of it. Raises Missing, Stalled or StoreError."""
+        """Write all of it. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         _, attachment_id = names.parse_child(request.name, "attachments") or ("", "")
         found = None
         if "." not in attachment_id:  # what has a dot was derived, and is not for clients
             found = await self._reads(self._store.attachment, conversation_id, attachment_id)
         if found is None:
-            raise Missing(request.name)
+            raise ConversationNotFoundError(request.name)
         for piece in _pieces(found):
             try:
                 async with asyncio.timeout(self._stall_seconds):
                     await write(piece)
             except TimeoutError:
-                raise Stalled("nothing was read for too long; read the attachment again") from None
+                raise SlowReaderError("nothing was read for too long; read the attachment again") from None
 
 
 def _pieces(attachment: Attachment) -> list[v1.DownloadAttachmentResponse]:

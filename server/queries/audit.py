@@ -10,18 +10,18 @@ from actors.maintenance.replay import Replay, ReplayedStep
 from actors.maintenance.verify import findings
 from actors.ports import ConversationRecord, JournalRow, RevisionTooOld, Store, StoreDamaged
 from server.contract import limits
-from server.contract.errors import Missing
-from server.queries.read_pool import Reads
+from server.contract.errors import ConversationNotFoundError
+from server.queries.read_pool import ReadPool
 from server.queries.slow_reader import send
 
 ROWS = 50
 """Of the log, read and run at a time."""
 
 
-class Audits:
+class StoredAudits:
     """Event loop only, but for what it has read."""
 
-    def __init__(self, store: Store, reads: Reads, stall_seconds: float = limits.STALL_SECONDS) -> None:
+    def __init__(self, store: Store, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
         self._reads = reads
         self._stall_seconds = stall_seconds
@@ -29,7 +29,7 @@ class Audits:
     async def verify(
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
-        """Check it. Raises Missing or StoreUnavailable."""
+        """Check it. Raises ConversationNotFoundError or StoreUnavailable."""
         return await self._reads(self._verify, conversation_id, request.name)
 
     def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
@@ -40,7 +40,7 @@ class Audits:
             return v1.VerifyConversationResponse(violations=found)
         violations = findings(self._store, record) if record else ()
         if record is None or (violations and self._store.load(conversation_id) is None):
-            raise Missing(name)  # perhaps it was deleted while it was looked at
+            raise ConversationNotFoundError(name)  # perhaps it was deleted while it was looked at
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
 
     async def replay(
@@ -49,17 +49,17 @@ class Audits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Run it again, up to where it stands now. Raises Missing, RevisionTooOld, Stalled or StoreError."""
+        """Run it again, up to where it stands now. Raises ConversationNotFoundError, RevisionTooOld, SlowReaderError or StoreError."""
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
-            raise Missing(request.name)
+            raise ConversationNotFoundError(request.name)
         until = request.until_revision or record.last_seq
         run = _Run(self._store, record, until)
         while steps := await self._reads(run.next):
             for step in steps:
                 await send(write, step, self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise Missing(request.name)  # it was deleted meanwhile, and these may not be all steps
+            raise ConversationNotFoundError(request.name)  # it was deleted meanwhile, and these may not be all steps
 
 
 class _Run:

@@ -13,7 +13,7 @@ from bedrock import v1
 from actors.adapters.workspace.safe_read import beneath
 from actors.core.errors import Reason
 from actors.ports import Workspace
-from server.contract.errors import Malformed
+from server.contract.errors import MalformedRequestError
 
 ENTRIES = 1_000
 """Entries that are listed."""
@@ -21,7 +21,7 @@ LOOKED_AT = 100_000
 """Entries that are looked at to find the first ones; in a larger directory some may be missing."""
 
 
-class NotBrowsable(Malformed):
+class NotBrowsableError(MalformedRequestError):
     """A path that cannot be shown."""
 
     reason = Reason.WORKING_DIRECTORY_INVALID.value
@@ -30,7 +30,7 @@ class NotBrowsable(Malformed):
         super().__init__(("path", text))
 
 
-class Browser:
+class DirectoryBrowser:
     """Lists directories, without what belongs to the server: nobody may work there. Any thread."""
 
     def __init__(self, workspace: Workspace, protected: Callable[[], Sequence[str]]) -> None:
@@ -39,17 +39,17 @@ class Browser:
         """Tells real paths, as they are now."""
 
     def browse(self, path: str) -> v1.BrowseDirectoryResponse:
-        """Raises NotBrowsable."""
+        """Raises NotBrowsableError."""
         try:
             real = self._workspace.check(path or _home())
             with os.scandir(real) as found:
                 entries = list(islice(self._entries(real, found), LOOKED_AT))
         except ValueError as error:
-            raise NotBrowsable(str(error)) from None
+            raise NotBrowsableError(str(error)) from None
         except PermissionError:
-            raise NotBrowsable("the user that the server runs as may not read it") from None
+            raise NotBrowsableError("the user that the server runs as may not read it") from None
         except OSError as error:
-            raise NotBrowsable(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+            raise NotBrowsableError(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
         shown = [
             v1.BrowseDirectoryResponse.Entry(name=name, directory=not file)
             for file, name in heapq.nsmallest(ENTRIES, entries)

@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from actors.core.notifications import ConversationUpdated
 from actors.ports import ConversationRecord, RevisionTooOld, Store, StoredEvent
 from server.contract import limits
-from server.contract.errors import Missing
-from server.queries.read_pool import Reads
+from server.contract.errors import ConversationNotFoundError
+from server.queries.read_pool import ReadPool
 from server.queries.slow_reader import send
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
 from server.wire.events import event_alone
 from server.wire.messages import message
@@ -24,13 +24,15 @@ PAGE = 100
 """Messages or events that are read at a time."""
 
 
-class Exports:
+class ConversationExports:
     """Event loop only, but for what it has read."""
 
-    def __init__(self, store: Store, reads: Reads, facts: Facts, stall_seconds: float = limits.STALL_SECONDS) -> None:
+    def __init__(
+        self, store: Store, reads: ReadPool, conversion: ConversionContext, stall_seconds: float = limits.STALL_SECONDS
+    ) -> None:
         self._store = store
         self._reads = reads
-        self._facts = facts
+        self._conversion = conversion
         self._stall_seconds = stall_seconds
 
     async def serve(
@@ -39,34 +41,36 @@ class Exports:
         request: v1.ExportConversationRequest,
         write: Callable[[v1.ExportConversationResponse], Awaitable[None]],
     ) -> None:
-        """Write all of it. Raises Missing, Stalled or StoreError."""
+        """Write all of it. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
-            raise Missing(request.name)
-        pages = _pages(self._store, self._facts, record)
+            raise ConversationNotFoundError(request.name)
+        pages = _pages(self._store, self._conversion, record)
         while (lines := await self._reads(next, pages, None)) is not None:
             for line in lines:
                 await send(write, v1.ExportConversationResponse(line=line), self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise Missing(request.name)  # it was deleted meanwhile, and what was written may not be all
+            raise ConversationNotFoundError(
+                request.name
+            )  # it was deleted meanwhile, and what was written may not be all
 
 
-def _pages(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[list[str]]:
+def _pages(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """The lines up to where the conversation stands in `record`; what is only ever added needs no snapshot."""
-    shown = conversation(facts, record)
+    shown = conversation(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
-    yield from _messages(store, facts, record)
-    yield from _events(store, facts, record)
+    yield from _messages(store, conversion, record)
+    yield from _events(store, conversion, record)
 
 
-def _messages(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[list[str]]:
+def _messages(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     after, end = 0, record.state.ledger.seq + 1
     while page := store.messages(record.id, after=after, before=end, limit=PAGE):
-        yield [_line("message", message(facts, record.id, each)) for each in page]
+        yield [_line("message", message(conversion, record.id, each)) for each in page]
         after = page[-1].sequence
 
 
-def _events(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[list[str]]:
+def _events(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """The events that are kept; what was pruned, also meanwhile, is left out."""
     after = 0
     while after < record.last_seq:
@@ -77,7 +81,7 @@ def _events(store: Store, facts: Facts, record: ConversationRecord) -> Iterator[
             continue
         if not page:
             return
-        yield [_line("event", event_alone(facts, record.id, each), **_settings(each)) for each in page]
+        yield [_line("event", event_alone(conversion, record.id, each), **_settings(each)) for each in page]
         after = page[-1].revision
 
 

@@ -11,13 +11,13 @@ from actors.core.content import Message
 from actors.ports import ConversationRecord, Store
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.errors import Missing
+from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire import conversation_messages as states
 from server.wire import messages
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 
 CHUNK = 100
 """Rows read at a time; a page that is full in bytes has read no more than this in vain."""
@@ -39,9 +39,9 @@ class _Messages(Struct):
 class Listings:
     """Reads for the list calls."""
 
-    def __init__(self, store: Store, facts: Facts) -> None:
+    def __init__(self, store: Store, conversion: ConversionContext) -> None:
         self._store = store
-        self._facts = facts
+        self._conversion = conversion
 
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
@@ -65,7 +65,7 @@ class Listings:
                 skipped=lambda conversation_id: answer.unreadable.append(names.conversation(conversation_id)),
             )
             for record in records:
-                shown = states.conversation(self._facts, record)
+                shown = states.conversation(self._conversion, record)
                 if not page.take(shown.ByteSize()):
                     assert last is not None  # noqa: S101 -- the first one always fits
                     answer.next_page_token = token_of(_Conversations(last.updated_at, last.id), *listing)
@@ -80,7 +80,7 @@ class Listings:
         """A page of messages. The revision is read before them, so following it misses none."""
         record = self._store.load(conversation_id)
         if record is None:
-            raise Missing(request.parent)
+            raise ConversationNotFoundError(request.parent)
         listing = ("messages", conversation_id, request.after_sequence, request.descending)
         start = position_of(request.page_token, _Messages, *listing)
         size = size_of(request.page_size, limits.MESSAGES_PAGE)
@@ -88,7 +88,7 @@ class Listings:
         place = start.sequence if start else 0
         while stored := self._messages_from(conversation_id, request, place):
             for message in stored:
-                shown = messages.message(self._facts, conversation_id, message)
+                shown = messages.message(self._conversion, conversation_id, message)
                 if not page.take(shown.ByteSize()):
                     answer.next_page_token = token_of(_Messages(place), *listing)
                     return answer
@@ -115,4 +115,4 @@ class Listings:
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
         """A page of request cycles."""
-        return list_cycles(self._store, self._facts, request, conversation_id)
+        return list_cycles(self._store, self._conversion, request, conversation_id)

@@ -6,26 +6,26 @@ from actors.ports import ConversationRecord, Store
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import resource_names as names
 from server.contract.auth import caller
-from server.contract.errors import Missing
-from server.queries.read_pool import Reads
+from server.contract.errors import ConversationNotFoundError
+from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
 """Owners of conversations kept in memory, so that a command on a known id reads nothing."""
 
 
-class Directory:
+class NameResolver:
     """Event loop only."""
 
-    def __init__(self, store: Store, reads: Reads) -> None:
+    def __init__(self, store: Store, reads: ReadPool) -> None:
         self._store = store
         self._reads = reads
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """The row of a conversation, read now. Raises Missing, also for what belongs to somebody else."""
+        """The row of a conversation, read now. Raises ConversationNotFoundError, also for what belongs to somebody else."""
         record = await self._reads(self._find, names.parse_conversation(name) or "")
         if record is None or record.principal != caller.get():
-            raise Missing(name)
+            raise ConversationNotFoundError(name)
         self._remember(record)
         return record
 
@@ -37,10 +37,10 @@ class Directory:
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
-        """The id of a conversation, even if the rest of its row cannot be read. Raises Missing."""
+        """The id of a conversation, even if the rest of its row cannot be read. Raises ConversationNotFoundError."""
         conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get())
         if conversation_id is None:
-            raise Missing(name)
+            raise ConversationNotFoundError(name)
         return conversation_id
 
     def _locate(self, key: str, principal: str) -> str | None:

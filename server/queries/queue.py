@@ -13,7 +13,7 @@ from actors.core.states import QueuedInput
 from actors.core.summary import run_id
 from actors.ports import ConversationRecord, SettledInput, Store
 from server.contract import limits
-from server.contract.errors import Missing
+from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.enums import FATE
 from server.wire.messages import queued_message
@@ -63,10 +63,10 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
 
 
 def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-    """A page of the queue. What ends its wait between two pages may be on both, and is on one. Raises Missing."""
+    """A page of the queue. What ends its wait between two pages may be on both, and is on one. Raises ConversationNotFoundError."""
     record = store.load(conversation_id)
     if record is None:
-        raise Missing(request.parent)
+        raise ConversationNotFoundError(request.parent)
     listing = ("queue", conversation_id, request.include_settled, request.descending)
     last = position_of(request.page_token, _Place, *listing)
     page, answer = Page(size_of(request.page_size, limits.QUEUE_PAGE), limits.PAGE_BYTES), v1.ListQueueResponse()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 THREADS = 8
 
 
-class Reads:
+class ReadPool:
     """Runs blocking reads. Called on the event loop; closed once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:

@@ -15,10 +15,10 @@ from actors.core.request_cycles import projector as cycles
 from actors.core.summary import run_id
 from actors.ports import ConversationRecord, StoppedRun, Store
 from server.contract import limits
-from server.contract.errors import Missing
+from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.context import Facts
-from server.wire.cycles import Ledger, fit
+from server.wire.context import ConversionContext
+from server.wire.cycles import CycleView, fit
 
 
 class _Place(Struct):
@@ -45,12 +45,12 @@ class _Span(Struct):
 
 
 def list_cycles(
-    store: Store, facts: Facts, request: v1.ListRequestCyclesRequest, conversation_id: str
+    store: Store, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
-    """A page of cycles; the run under way is at the newest end. Raises Missing."""
+    """A page of cycles; the run under way is at the newest end. Raises ConversationNotFoundError."""
     record = store.load(conversation_id)
     if record is None:
-        raise Missing(request.parent)
+        raise ConversationNotFoundError(request.parent)
     listing = ("cycles", conversation_id, request.view, request.descending)
     last = position_of(request.page_token, _Place, *listing)
     size = size_of(request.page_size, limits.CYCLES_PAGE)
@@ -61,10 +61,10 @@ def list_cycles(
     for span in spans:
         found = store.messages(record.id, after=span.after, before=span.through + 1, limit=span.through - span.after)
         own = [message for message in found if message.run == span.run]
-        cycle = _fold(facts, own, span.ended)
+        cycle = _fold(conversion, own, span.ended)
         if cycle is None:
             continue
-        shown = fit(Ledger(facts, record.id, cycle, own).show(request.view), limits.PAGE_BYTES)
+        shown = fit(CycleView(conversion, record.id, cycle, own).show(request.view), limits.PAGE_BYTES)
         if not page.take(shown.ByteSize()):
             assert last is not None  # noqa: S101 -- the first one always fits
             answer.next_page_token = token_of(last, *listing)
@@ -74,14 +74,16 @@ def list_cycles(
     return answer
 
 
-def _fold(facts: Facts, messages: list[Message], ended: StoppedRun | None) -> cycles.RequestCycle | None:
+def _fold(
+    conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
+) -> cycles.RequestCycle | None:
     """What a run's messages and its end amount to; None if it has no root."""
     told: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
         times = chain(repeat(0, len(told)), (ended.at,))
         told.append(ended.stop)
-    return cycles.cycle_of(cycles.events_of(told, facts.groups, times))
+    return cycles.cycle_of(cycles.events_of(told, conversion.groups, times))
 
 
 def _forwards(store: Store, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:

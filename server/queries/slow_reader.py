@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from server.contract import limits
-from server.contract.errors import Stalled
+from server.contract.errors import SlowReaderError
 
 Response = TypeVar("Response")
 
@@ -15,9 +15,9 @@ Response = TypeVar("Response")
 async def send(
     write: Callable[[Response], Awaitable[None]], response: Response, stall_seconds: float = limits.STALL_SECONDS
 ) -> None:
-    """Return once the transport has taken the response. Raises Stalled."""
+    """Return once the transport has taken the response. Raises SlowReaderError."""
     try:
         async with asyncio.timeout(stall_seconds):
             await write(response)
     except TimeoutError:
-        raise Stalled("nothing was read for too long; call again") from None
+        raise SlowReaderError("nothing was read for too long; call again") from None

@@ -22,8 +22,8 @@ from actors.ports import (
 )
 from server.contract import limits
 from server.contract import resource_names as names
-from server.queries.browse import Browser
-from server.queries.read_pool import Reads
+from server.queries.browse import DirectoryBrowser
+from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
 from server.wire.enums import MODE, TOOL_GROUP
 from server.wire.values import duration, struct_of
@@ -52,8 +52,8 @@ class CatalogService(v1.CatalogServiceServicer):
         models: ModelCatalog,
         toolbox: Toolbox,
         report: SandboxReport,
-        browser: Browser,
-        reads: Reads,
+        browser: DirectoryBrowser,
+        reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
         sqlite_version: str,

@@ -16,23 +16,22 @@ from bedrock import v1
 from actors.core.errors import Rejected
 from actors.messages import commands as requests
 from actors.ports import Clock, ConversationRecord
-from server import spawning
 from server.contract import limits
 from server.contract.auth import caller
-from server.contract.errors import Missing, Unanswered, Within
+from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_child
 from server.queries import queue
-from server.queries.attachments import Downloads
-from server.queries.audit import Audits
-from server.queries.export import Exports
+from server.queries.attachments import AttachmentDownloads
+from server.queries.audit import StoredAudits
+from server.queries.export import ConversationExports
 from server.queries.listings import Listings
-from server.queries.name_resolver import Directory
-from server.queries.read_pool import Reads
-from server.services.image_upload import Pictures
-from server.streams.subscribe import Watchers
-from server.streams.watch_conversations import WatchList
+from server.queries.name_resolver import NameResolver
+from server.queries.read_pool import ReadPool
+from server.services.image_upload import ImageUploads
+from server.streams.subscribe import SubscribeStreams
+from server.streams.watch_conversations import ConversationListStreams
 from server.wire import commands
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation, present
 
 T = TypeVar("T")
@@ -54,20 +53,20 @@ class ConversationService(v1.ConversationServiceServicer):
         self,
         *,
         conversations: Conversations,
-        directory: Directory,
+        resolver: NameResolver,
         listings: Listings,
-        watchers: Watchers,
-        watch_list: WatchList,
-        pictures: Pictures,
-        downloads: Downloads,
-        audits: Audits,
-        exports: Exports,
-        reads: Reads,
-        facts: Facts,
+        watchers: SubscribeStreams,
+        watch_list: ConversationListStreams,
+        pictures: ImageUploads,
+        downloads: AttachmentDownloads,
+        audits: StoredAudits,
+        exports: ConversationExports,
+        reads: ReadPool,
+        conversion: ConversionContext,
         clock: Clock,
     ) -> None:
         self._conversations = conversations
-        self._directory = directory
+        self._resolver = resolver
         self._listings = listings
         self._watchers = watchers
         self._watch_list = watch_list
@@ -76,7 +75,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self._audits = audits
         self._exports = exports
         self._reads = reads
-        self._facts = facts
+        self._conversion = conversion
         self._clock = clock
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ class ConversationService(v1.ConversationServiceServicer):
         create = commands.create(request, caller.get())
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
         record = await _answer(future, seconds)
-        return v1.CreateConversationResponse(conversation=conversation(self._facts, record))
+        return v1.CreateConversationResponse(conversation=conversation(self._conversion, record))
 
     async def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: Context
@@ -96,66 +95,66 @@ class ConversationService(v1.ConversationServiceServicer):
         try:
             record = await self._ask(context, request.conversation.name, commands.update(request))
         except (Rejected, requests.Invalid) as refusal:
-            raise Within("conversation", refusal) from None
-        return v1.UpdateConversationResponse(conversation=conversation(self._facts, record))
+            raise NestedFieldError("conversation", refusal) from None
+        return v1.UpdateConversationResponse(conversation=conversation(self._conversion, record))
 
     async def ArchiveConversation(
         self, request: v1.ArchiveConversationRequest, context: Context
     ) -> v1.ArchiveConversationResponse:
         record = await self._ask(context, request.name, requests.Archive(archived=True))
-        return v1.ArchiveConversationResponse(conversation=conversation(self._facts, record))
+        return v1.ArchiveConversationResponse(conversation=conversation(self._conversion, record))
 
     async def UnarchiveConversation(
         self, request: v1.UnarchiveConversationRequest, context: Context
     ) -> v1.UnarchiveConversationResponse:
         record = await self._ask(context, request.name, requests.Archive(archived=False))
-        return v1.UnarchiveConversationResponse(conversation=conversation(self._facts, record))
+        return v1.UnarchiveConversationResponse(conversation=conversation(self._conversion, record))
 
     async def DeleteConversation(
         self, request: v1.DeleteConversationRequest, context: Context
     ) -> v1.DeleteConversationResponse:
         try:
             warnings = await self._ask(context, request.name, requests.Delete(force=request.force))
-        except Missing:
+        except ConversationNotFoundError:
             if not request.allow_missing:
                 raise
             warnings = ()
         return v1.DeleteConversationResponse(warnings=warnings)
 
     async def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         images = await self._pictures.taken(conversation_id, request, _seconds(context))
         answer = await self._ask_id(context, request.name, conversation_id, commands.send(request, images))
-        return commands.sent(self._facts, conversation_id, answer)
+        return commands.sent(self._conversion, conversation_id, answer)
 
     async def CancelConversation(
         self, request: v1.CancelConversationRequest, context: Context
     ) -> v1.CancelConversationResponse:
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         answer = await self._ask_id(context, request.name, conversation_id, commands.cancel(request))
-        return commands.cancelled(self._facts, conversation_id, answer, self._clock.now_ms())
+        return commands.cancelled(self._conversion, conversation_id, answer, self._clock.now_ms())
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         parsed = parse_child(request.name, "approvals")
         if parsed is None:
-            raise Missing(request.name)
+            raise ConversationNotFoundError(request.name)
         name = f"conversations/{parsed[0]}"
         record = await self._ask(context, name, commands.resolve(request, parsed[1]))
-        return v1.ResolveApprovalResponse(conversation=conversation(self._facts, record))
+        return v1.ResolveApprovalResponse(conversation=conversation(self._conversion, record))
 
     async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
         parsed = parse_child(request.name, "messages")
         if parsed is None:
-            raise Missing(request.name)
+            raise ConversationNotFoundError(request.name)
         name = f"conversations/{parsed[0]}"
-        conversation_id = await self._directory.identify(name)
+        conversation_id = await self._resolver.identify(name)
         answer = await self._ask_id(context, name, conversation_id, requests.Withdraw(parsed[1]))
         return queue.withdrawn(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
-            conversation=conversation(self._facts, answer.record),
+            conversation=conversation(self._conversion, answer.record),
             surviving_jobs=answer.surviving_jobs,
             surviving_tool_use_ids=answer.surviving_calls,
             ended_jobs=answer.ended_jobs,
@@ -166,24 +165,24 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.TriggerContinuationRequest, context: Context
     ) -> v1.TriggerContinuationResponse:
         record = await self._ask(context, request.name, requests.Trigger())
-        return v1.TriggerContinuationResponse(conversation=conversation(self._facts, record))
+        return v1.TriggerContinuationResponse(conversation=conversation(self._conversion, record))
 
     async def ContinueConversation(
         self, request: v1.ContinueConversationRequest, context: Context
     ) -> v1.ContinueConversationResponse:
         record = await self._ask(context, request.name, commands.continue_(request))
-        return v1.ContinueConversationResponse(conversation=conversation(self._facts, record))
+        return v1.ContinueConversationResponse(conversation=conversation(self._conversion, record))
 
     async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         try:
-            answer = await self._ask_id(context, request.name, conversation_id, spawning.spawn(request))
+            answer = await self._ask_id(context, request.name, conversation_id, commands.spawn(request))
         except requests.TaskRefused as refusal:
-            raise Within(f"tasks[{refusal.index}]", refusal) from None
-        return spawning.spawned(self._facts, conversation_id, answer)
+            raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
+        return commands.spawned(self._conversion, conversation_id, answer)
 
     async def _ask(self, context: Context, name: str, request: requests.Request) -> Any:
-        return await self._ask_id(context, name, await self._directory.identify(name), request)
+        return await self._ask_id(context, name, await self._resolver.identify(name), request)
 
     async def _ask_id(self, context: Context, name: str, conversation_id: str, request: requests.Request) -> Any:
         """Ask the actor. A cancel has no deadline there: it is carried out even if nobody waits for the answer."""
@@ -192,32 +191,32 @@ class ConversationService(v1.ConversationServiceServicer):
         try:
             return await _answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
         except requests.NotFound:
-            raise Missing(name) from None
+            raise ConversationNotFoundError(name) from None
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def GetConversation(self, request: v1.GetConversationRequest, context: Context) -> v1.GetConversationResponse:
-        record = await self._directory.record(request.name)
-        return v1.GetConversationResponse(conversation=present(self._facts, record))
+        record = await self._resolver.record(request.name)
+        return v1.GetConversationResponse(conversation=present(self._conversion, record))
 
     async def ListConversations(
         self, request: v1.ListConversationsRequest, context: Context
     ) -> v1.ListConversationsResponse:
-        parent = await self._directory.locate(request.parent) if request.parent else None
+        parent = await self._resolver.locate(request.parent) if request.parent else None
         return await self._reads(self._listings.conversations, request, caller.get(), parent)
 
     async def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:
-        conversation_id = await self._directory.identify(request.parent)
+        conversation_id = await self._resolver.identify(request.parent)
         return await self._reads(self._listings.messages, request, conversation_id)
 
     async def ListRequestCycles(
         self, request: v1.ListRequestCyclesRequest, context: Context
     ) -> v1.ListRequestCyclesResponse:
-        record = await self._directory.record(request.parent)
+        record = await self._resolver.record(request.parent)
         return await self._reads(self._listings.cycles, request, record.id)
 
     async def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
-        conversation_id = await self._directory.identify(request.parent)
+        conversation_id = await self._resolver.identify(request.parent)
         return await self._reads(self._listings.queue, request, conversation_id)
 
     async def DownloadAttachment(  # type: ignore[override]
@@ -225,31 +224,31 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> None:
         parsed = parse_child(request.name, "attachments")
         if parsed is None:
-            raise Missing(request.name)
-        conversation_id = await self._directory.identify(f"conversations/{parsed[0]}")
+            raise ConversationNotFoundError(request.name)
+        conversation_id = await self._resolver.identify(f"conversations/{parsed[0]}")
         await self._downloads.serve(conversation_id, request, context.write)
 
     async def VerifyConversation(
         self, request: v1.VerifyConversationRequest, context: Context
     ) -> v1.VerifyConversationResponse:
-        conversation_id = await self._directory.locate(request.name)
+        conversation_id = await self._resolver.locate(request.name)
         return await self._audits.verify(conversation_id, request)
 
     async def ReplayConversation(  # type: ignore[override]
         self, request: v1.ReplayConversationRequest, context: Context
     ) -> None:
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         await self._audits.replay(conversation_id, request, context.write)
 
     async def ExportConversation(  # type: ignore[override]
         self, request: v1.ExportConversationRequest, context: Context
     ) -> None:
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
         """Writes its responses itself: they are bytes already, made once for all watchers."""
-        conversation_id = await self._directory.identify(request.name)
+        conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 
     async def WatchConversations(  # type: ignore[override]
@@ -265,9 +264,9 @@ def _seconds(context: Context) -> float:
 
 
 async def _answer(future: Future[T], seconds: float) -> T:
-    """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or Unanswered."""
+    """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or AnswerTimeoutError."""
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.wrap_future(future)
     except TimeoutError:
-        raise Unanswered from None
+        raise AnswerTimeoutError from None

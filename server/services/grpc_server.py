@@ -19,23 +19,23 @@ from actors.runtime.services import Runtime
 from server.config import Listen
 from server.contract import limits
 from server.contract.auth import TokenAuth
-from server.queries.attachments import Downloads
-from server.queries.audit import Audits
-from server.queries.browse import Browser
-from server.queries.export import Exports
+from server.queries.attachments import AttachmentDownloads
+from server.queries.audit import StoredAudits
+from server.queries.browse import DirectoryBrowser
+from server.queries.export import ConversationExports
 from server.queries.listings import Listings
-from server.queries.name_resolver import Directory
-from server.queries.read_pool import Reads
+from server.queries.name_resolver import NameResolver
+from server.queries.read_pool import ReadPool
 from server.services.catalog import CatalogService
 from server.services.conversations import Conversations, ConversationService
-from server.services.image_upload import Pictures
-from server.services.interceptors import Gate
+from server.services.image_upload import ImageUploads
+from server.services.interceptors import RequestInterceptor
 from server.streams.base import WatchSettings
-from server.streams.encoding import Frames
-from server.streams.subscribe import Sources, Watchers
+from server.streams.encoding import EventEncoder
+from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import TEXT_PAUSE_SECONDS, Wakeups
-from server.streams.watch_conversations import WatchList
-from server.wire.context import Facts
+from server.streams.watch_conversations import ConversationListStreams
+from server.wire.context import ConversionContext
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
@@ -57,11 +57,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-class CannotListen(Exception):
+class CannotListenError(Exception):
     """The address cannot be listened on; the text says which and why."""
 
 
-class Endpoint:
+class GrpcServer:
     """One gRPC server. Made in a running event loop; `stop` ends everything that it started."""
 
     def __init__(
@@ -76,39 +76,39 @@ class Endpoint:
         reflection: bool = False,
     ) -> None:
         watching = watching or WatchSettings()
-        facts = facts_of(runtime)
-        self._reads = Reads()
-        self._pictures = Pictures(runtime.images)
+        conversion = conversion_context(runtime)
+        self._reads = ReadPool()
+        self._pictures = ImageUploads(runtime.images)
         wakeups = Wakeups(asyncio.get_running_loop())
-        self.watchers = Watchers(_sources(runtime, hub, self._reads, facts, wakeups), watching)
+        self.watchers = SubscribeStreams(_sources(runtime, hub, self._reads, conversion, wakeups), watching)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(interceptors=[Gate(auth)], options=OPTIONS)
+        self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth)], options=OPTIONS)
         service = ConversationService(
             conversations=conversations,
-            directory=Directory(runtime.store, self._reads),
-            listings=Listings(runtime.store, facts),
+            resolver=NameResolver(runtime.store, self._reads),
+            listings=Listings(runtime.store, conversion),
             watchers=self.watchers,
-            watch_list=WatchList(
+            watch_list=ConversationListStreams(
                 self.watchers,
                 feed=hub.list,
                 store=runtime.store,
                 reads=self._reads,
-                facts=facts,
+                conversion=conversion,
                 wakeups=wakeups,
             ),
             pictures=self._pictures,
-            downloads=Downloads(runtime.store, self._reads),
-            audits=Audits(runtime.store, self._reads),
-            exports=Exports(runtime.store, self._reads, facts),
+            downloads=AttachmentDownloads(runtime.store, self._reads),
+            audits=StoredAudits(runtime.store, self._reads),
+            exports=ConversationExports(runtime.store, self._reads, conversion),
             reads=self._reads,
-            facts=facts,
+            conversion=conversion,
             clock=runtime.clock,
         )
         catalog = CatalogService(
             models=runtime.models,
             toolbox=runtime.toolbox,
             report=runtime.sandbox.report,
-            browser=Browser(runtime.workspace, lambda: runtime.sandbox.protected),
+            browser=DirectoryBrowser(runtime.workspace, lambda: runtime.sandbox.protected),
             reads=self._reads,
             bounds=runtime.limits,
             watching=watching,
@@ -122,7 +122,7 @@ class Endpoint:
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
         """Bind; returns where, with the port that was chosen. A Unix socket takes no `credentials`, since nobody but
-        its owner can connect to it. Raises CannotListen.
+        its owner can connect to it. Raises CannotListenError.
         """
         _probe(where)
         if where.path:
@@ -134,7 +134,7 @@ class Endpoint:
             else:
                 port = self._server.add_secure_port(where.target, credentials)
         except RuntimeError:
-            raise CannotListen(f"cannot listen on {where.target}") from None
+            raise CannotListenError(f"cannot listen on {where.target}") from None
         finally:
             os.umask(mask)
         return where if where.path else Listen(where.host, port)
@@ -158,23 +158,25 @@ class Endpoint:
         await asyncio.to_thread(self._reads.close)
 
 
-def _sources(runtime: Runtime, hub: EventHub, reads: Reads, facts: Facts, wakeups: Wakeups) -> Sources:
+def _sources(
+    runtime: Runtime, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
+) -> Sources:
     return Sources(
         hub=hub,
         store=runtime.store,
         reads=reads,
-        frames=Frames(runtime.store, facts, runtime.clock),
-        facts=facts,
+        frames=EventEncoder(runtime.store, conversion, runtime.clock),
+        conversion=conversion,
         wakeups=wakeups,
         text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
     )
 
 
-def facts_of(runtime: Runtime) -> Facts:
-    """What conversions must know."""
+def conversion_context(runtime: Runtime) -> ConversionContext:
+    """Return what conversions must know of the tools, models and jobs."""
     specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
-    return Facts(groups, runtime.usable_window, runtime.limits, runtime.toolbox.jobs)
+    return ConversionContext(groups, runtime.usable_window, runtime.limits, runtime.toolbox.jobs)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:
@@ -184,7 +186,7 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 def _probe(where: Listen) -> None:
-    """Find out what is wrong with an address before gRPC does, which does not say it. Raises CannotListen."""
+    """Find out what is wrong with an address before gRPC does, which does not say it. Raises CannotListenError."""
     if where.path:
         _probe_path(where)
         return
@@ -197,21 +199,21 @@ def _probe(where: Listen) -> None:
             tried.listen()
     except OSError as error:
         text = error.strerror or "unknown host"
-        raise CannotListen(f"cannot listen on {where.target}: {text.lower()}") from None
+        raise CannotListenError(f"cannot listen on {where.target}: {text.lower()}") from None
 
 
 def _probe_path(where: Listen) -> None:
     """gRPC would take the path from a server that still listens there."""
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
-        raise CannotListen(f"cannot listen on {where.target}: what is there is no socket; remove it")
+        raise CannotListenError(f"cannot listen on {where.target}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         try:
             tried.connect(where.path)
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except OSError as error:
-            raise CannotListen(f"cannot listen on {where.target}: {(error.strerror or '').lower()}") from None
+            raise CannotListenError(f"cannot listen on {where.target}: {(error.strerror or '').lower()}") from None
         else:
-            raise CannotListen(f"cannot listen on {where.target}: another server does")
+            raise CannotListenError(f"cannot listen on {where.target}: another server does")
     if not os.access(Path(where.path).parent, os.W_OK | os.X_OK):
-        raise CannotListen(f"cannot listen on {where.target}: its directory is missing or cannot be written")
+        raise CannotListenError(f"cannot listen on {where.target}: its directory is missing or cannot be written")

@@ -11,25 +11,25 @@ from actors.ports import CancelToken, Fenced, ImageInvalid, Images
 from actors.ports.images import IMAGE_TYPES
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.errors import ImageRefused, Missing, Unanswered
-from server.queries.read_pool import Reads
+from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, ImageRefusedError
+from server.queries.read_pool import ReadPool
 
 THREADS = 2
 """Messages with images that are looked at at the same time; others wait, within their deadlines."""
 
 
-class Pictures:
+class ImageUploads:
     """Event loop only. Owns the threads that wait for images."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
-        self._threads = Reads(THREADS, name="bedrock-image")
+        self._threads = ReadPool(THREADS, name="bedrock-image")
 
     async def taken(self, conversation_id: str, request: v1.SendMessageRequest, seconds: float) -> tuple[Image, ...]:
         """Take all of them in; returns the references to them. In the request their bytes are replaced by their names,
         by which it can be told from another one.
 
-        Raises ImageRefused for the first one that is wrong, Missing if the conversation is gone meanwhile, Unanswered
+        Raises ImageRefusedError for the first one that is wrong, ConversationNotFoundError if the conversation is gone meanwhile, AnswerTimeoutError
         after `seconds`, ImagesUnavailable or StoreError.
         """
         pictures = list(request.images)
@@ -42,7 +42,7 @@ class Pictures:
             async with asyncio.timeout(seconds):
                 images = await self._threads(self._ingest, conversation_id, pictures, cancel)
         except TimeoutError:
-            raise Unanswered from None
+            raise AnswerTimeoutError from None
         finally:
             cancel.cancel()  # nobody waits any more, or nothing is left to stop
         for picture, image in zip(pictures, images, strict=True):
@@ -56,11 +56,11 @@ class Pictures:
             try:
                 image = self._images.ingest(conversation_id, picture.data, cancel)
             except ImageInvalid as invalid:
-                raise ImageRefused(index, str(invalid)) from None
+                raise ImageRefusedError(index, str(invalid)) from None
             except Fenced:
-                raise Missing(names.conversation(conversation_id)) from None
+                raise ConversationNotFoundError(names.conversation(conversation_id)) from None
             if image.media_type != picture.media_type:
-                raise ImageRefused(index, f"is {image.media_type}, not {picture.media_type}")
+                raise ImageRefusedError(index, f"is {image.media_type}, not {picture.media_type}")
             taken.append(image)
         return tuple(taken)
 
@@ -70,10 +70,10 @@ class Pictures:
 
 
 def _check(index: int, picture: v1.Image) -> None:
-    """What can be said without looking at it. Raises ImageRefused."""
+    """What can be said without looking at it. Raises ImageRefusedError."""
     if picture.media_type not in IMAGE_TYPES:
-        raise ImageRefused(index, f"must have one of the media types {', '.join(IMAGE_TYPES)}")
+        raise ImageRefusedError(index, f"must have one of the media types {', '.join(IMAGE_TYPES)}")
     if not picture.data:
-        raise ImageRefused(index, "has no data")
+        raise ImageRefusedError(index, "has no data")
     if len(picture.data) > limits.MAX_IMAGE_BYTES:
-        raise ImageRefused(index, f"must have at most {limits.MAX_IMAGE_BYTES} bytes")
+        raise ImageRefusedError(index, f"must have at most {limits.MAX_IMAGE_BYTES} bytes")

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from actors.ports import StoreDamaged, StoreUnusable
 from server.contract.auth import TokenAuth, caller
-from server.contract.errors import Lost, Malformed, Unauthenticated, status_of
+from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class Gate(grpc.aio.ServerInterceptor):
+class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the services' methods once each; runs on the event loop."""
 
     def __init__(self, auth: TokenAuth) -> None:
@@ -61,7 +61,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
 
 async def _refuse(_request: Any, context: Context) -> NoReturn:
-    await abort(context, status_of(Unauthenticated()))
+    await abort(context, status_of(UnauthenticatedError()))
 
 
 async def abort(context: Context, status: Status) -> NoReturn:
@@ -100,7 +100,7 @@ def _guard(method: str, handler: Handler) -> Handler:
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except grpc.aio.InternalError:  # a watcher who leaves while something is written to it is no fault of ours
-            status = status_of(Lost())
+            status = status_of(ConnectionLostError())
         except Exception as error:  # noqa: BLE001 -- whatever it is, the client gets a status
             status = status_of(error)
         else:
@@ -120,7 +120,7 @@ async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message
     try:
         request = decode(raw)
     except DecodeError:
-        raise Malformed(("", "the request is no message of the contract")) from None
+        raise MalformedRequestError(("", "the request is no message of the contract")) from None
     check(request)
     try:
         answer = behaviour(request, context)

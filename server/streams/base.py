@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors.core.errors import Reason, Rejected
-from server.contract.errors import Stalled
+from server.contract.errors import SlowReaderError
 from server.contract.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
 from server.streams.outbox import Outbox
 
@@ -54,7 +54,7 @@ class Stream(ABC):
         """Leave those who wake it; idempotent."""
 
     async def run(self) -> None:
-        """Serve the stream to its end. Raises Stalled, or what sending raises."""
+        """Serve the stream to its end. Raises SlowReaderError, or what sending raises."""
         self._task = asyncio.current_task()
         try:
             await self._open()
@@ -64,7 +64,7 @@ class Stream(ABC):
             if not self._stalled or self._task is None:
                 raise
             self._task.uncancel()
-            raise Stalled from None
+            raise SlowReaderError from None
 
     def look_after(self, now: float, next_time: float) -> None:
         """Break a silence that would be too long next time; end the stream if its reader has stalled."""

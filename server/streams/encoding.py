@@ -13,7 +13,7 @@ from bedrock import v1
 
 from actors.events.hub import HubEvent, Passing
 from actors.ports import Clock, ConversationRecord, Store, StoredEvent
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.values import timestamp
@@ -40,12 +40,12 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-class Frames:
+class EventEncoder:
     """Makes frames. Event loop only, but for `stored`."""
 
-    def __init__(self, store: Store, facts: Facts, clock: Clock) -> None:
+    def __init__(self, store: Store, conversion: ConversionContext, clock: Clock) -> None:
         self._store = store
-        self._facts = facts
+        self._conversion = conversion
         self._clock = clock
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
@@ -54,7 +54,7 @@ class Frames:
         made: list[bytes] = []
         for each in events:
             if not needs_record(each.notification):
-                made.append(frame(event(self._facts, conversation_id, each)))
+                made.append(frame(event(self._conversion, conversation_id, each)))
                 continue
             if present is None:
                 present = self._update(self._store.load(conversation_id))
@@ -68,12 +68,12 @@ class Frames:
         """
         if record is None:
             return b""
-        body = conversation(self._facts, record).SerializeToString()
+        body = conversation(self._conversion, record).SerializeToString()
         return b"".join((_UPDATED_TAG, _varint(len(body)), body))
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
         """The frame of an event that shows the conversation. Fields of a message may be joined like this."""
-        return _framed(event(self._facts, conversation_id, stored).SerializeToString() + update)
+        return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
         """Frames of events that have just happened."""
@@ -87,7 +87,7 @@ class Frames:
     def _live(self, conversation_id: str, each: HubEvent) -> bytes:
         if needs_record(each.event.notification):
             return self._updated(conversation_id, each.event, self._update(each.record))
-        return frame(event(self._facts, conversation_id, each.event))
+        return frame(event(self._conversion, conversation_id, each.event))
 
     def text(self, passing: Passing) -> list[bytes]:
         """Frames of fresh text of a request."""

@@ -9,19 +9,19 @@ from bedrock import v1
 from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmRequesting, Phase
 from actors.events.hub import Piece
 from actors.ports import ConversationRecord, Snapshot, Store
-from server.contract.errors import Malformed, Missing
+from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
 from server.queries.queue import waiting
 from server.wire.agents import standing
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import pending_approvals, present, summary_of
 from server.wire.events import text_delta
 from server.wire.messages import message, queued_message
 
 
 @dataclass(frozen=True)
-class Opening:
+class InitialSnapshot:
     """What a watcher is told first."""
 
     record: ConversationRecord
@@ -49,31 +49,33 @@ class Opening:
                 self.snapshot.partial.append(text_delta(request_id, attempt, 0, text, reasoning=reasoning))
 
 
-def open_stream(store: Store, facts: Facts, conversation_id: str, request: v1.SubscribeRequest) -> Opening:
+def open_stream(
+    store: Store, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
+) -> InitialSnapshot:
     """Read what a stream begins with (reading thread).
 
-    Raises Missing, and Malformed for a revision that is yet to come.
+    Raises ConversationNotFoundError, and MalformedRequestError for a revision that is yet to come.
     """
     resuming = request.WhichOneof("start") == "after_revision"
     wanted = request.recent_messages if request.WhichOneof("start") == "recent_messages" else RECENT_MESSAGES[0]
     seen = store.snapshot(conversation_id, 0 if resuming else min(wanted, RECENT_MESSAGES[1]))
     if seen is None:
-        raise Missing(request.name)
+        raise ConversationNotFoundError(request.name)
     if not resuming:
-        return Opening(seen.record, _snapshot(facts, seen), None)
+        return InitialSnapshot(seen.record, _snapshot(conversion, seen), None)
     after = request.after_revision
     if after > seen.record.last_seq:
         text = f"is newer than the newest revision, {seen.record.last_seq}: take a fresh snapshot"
-        raise Malformed(("after_revision", text))
-    return Opening(seen.record, _snapshot(facts, seen), after)
+        raise MalformedRequestError(("after_revision", text))
+    return InitialSnapshot(seen.record, _snapshot(conversion, seen), after)
 
 
-def _snapshot(facts: Facts, seen: Snapshot) -> v1.Event.Snapshot:
+def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
     """The view as a message that fits into a response, whatever it takes from the oldest of its messages."""
     record = seen.record
     answer = v1.Event.Snapshot(
-        conversation=present(facts, record),
-        pending_approvals=pending_approvals(facts, record.id, summary_of(facts, record.id, record.state)),
+        conversation=present(conversion, record),
+        pending_approvals=pending_approvals(conversion, record.id, summary_of(conversion, record.id, record.state)),
         queue=[queued_message(record.id, *entry) for entry in waiting(record)],
     )
     if isinstance(record.state, AwaitingSubAgents):
@@ -82,7 +84,7 @@ def _snapshot(facts: Facts, seen: Snapshot) -> v1.Event.Snapshot:
     page = Page(len(seen.messages), room)
     recent: list[v1.Message] = []
     for stored in reversed(seen.messages):
-        shown = message(facts, record.id, stored)
+        shown = message(conversion, record.id, stored)
         if not page.take(shown.ByteSize()):
             break
         recent.append(shown)

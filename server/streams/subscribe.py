@@ -16,14 +16,14 @@ from bedrock import v1
 from actors.core.errors import Reason, Rejected
 from actors.events.hub import Batch, EventHub
 from actors.ports import Store, StoredEvent
-from server.queries.read_pool import Reads
+from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams, WatchSettings
-from server.streams.encoding import Frames
+from server.streams.encoding import EventEncoder
 from server.streams.outbox import start_of_last_commit
 from server.streams.snapshot import open_stream
-from server.streams.until_settled import Settled
+from server.streams.until_settled import SettledTracker
 from server.streams.wakeups import Wakeups
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +32,15 @@ class Sources:
 
     hub: EventHub
     store: Store
-    reads: Reads
-    frames: Frames
-    facts: Facts
+    reads: ReadPool
+    frames: EventEncoder
+    conversion: ConversionContext
     wakeups: Wakeups
     text_wakeups: Wakeups
     """For passing text, which pauses longer."""
 
 
-class Watchers(Streams):
+class SubscribeStreams(Streams):
     """The streams of this server; those of single conversations begin here. Event loop only."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
@@ -52,17 +52,17 @@ class Watchers(Streams):
     ) -> None:
         """Serve one stream to its end; returns if that is OK.
 
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Missing, Malformed, Stalled or StoreError.
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, Malformed, Stalled or StoreError.
         """
-        await self.attend(lambda: Watcher(self, self._sources, conversation_id, request, write))
+        await self.attend(lambda: SubscribeStream(self, self._sources, conversation_id, request, write))
 
 
-class Watcher(Stream):
+class SubscribeStream(Stream):
     """One stream of Subscribe. Event loop only, but for what the hub calls."""
 
     def __init__(
         self,
-        watchers: Watchers,
+        watchers: SubscribeStreams,
         sources: Sources,
         conversation_id: str,
         request: v1.SubscribeRequest,
@@ -75,7 +75,7 @@ class Watcher(Stream):
         self._deltas = not request.omit_deltas
         self._position = 0
         """The last revision sent, or contained in the snapshot."""
-        self._settled: Settled | None = None
+        self._settled: SettledTracker | None = None
         """Only if the stream ends once the conversation has settled."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
@@ -94,9 +94,11 @@ class Watcher(Stream):
     async def _open(self) -> None:
         """Snapshot, what was missed, caught up."""
         sources = self._sources
-        opening = await sources.reads(open_stream, sources.store, sources.facts, self._conversation_id, self._request)
+        opening = await sources.reads(
+            open_stream, sources.store, sources.conversion, self._conversation_id, self._request
+        )
         if self._request.until_settled:
-            self._settled = Settled(opening.record)
+            self._settled = SettledTracker(opening.record)
         if self._deltas and opening.slot is not None:
             opening.add_partial(self._watch.take(*opening.slot))
         await self._out.add([self._sources.frames.snapshot(opening.snapshot)])

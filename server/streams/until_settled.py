@@ -10,7 +10,7 @@ AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *T
 QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
-class Settled:
+class SettledTracker:
     """Follows a conversation from a record on; true when nothing is under way and nothing waits but a person.
 
     To be asked between commits only: within one, a conversation may be idle for a moment.

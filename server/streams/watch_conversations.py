@@ -16,10 +16,10 @@ from actors.core.errors import Reason, Rejected
 from actors.events.conversation_list import Listed, ListFeed
 from actors.ports import ConversationRecord, Store, StoreDamaged
 from server.contract import resource_names as names
-from server.queries.read_pool import Reads
+from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams
 from server.streams.wakeups import Wakeups
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
 
 log = logging.getLogger(__name__)
@@ -32,31 +32,38 @@ PAUSE_SECONDS = 0.05
 Write = Callable[[bytes], Awaitable[None]]
 
 
-class WatchList:
+class ConversationListStreams:
     """Begins streams. Event loop only."""
 
     def __init__(
-        self, streams: Streams, *, feed: ListFeed, store: Store, reads: Reads, facts: Facts, wakeups: Wakeups
+        self,
+        streams: Streams,
+        *,
+        feed: ListFeed,
+        store: Store,
+        reads: ReadPool,
+        conversion: ConversionContext,
+        wakeups: Wakeups,
     ) -> None:
         self._streams = streams
         self.feed = feed
         self.store = store
         self.reads = reads
-        self.facts = facts
+        self.conversion = conversion
         self.wakeups = wakeups
 
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
-        """Serve one stream to its end. Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), Stalled or StoreError."""
-        await self._streams.attend(lambda: ListWatcher(self._streams, self, principal, request, write))
+        """Serve one stream to its end. Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), SlowReaderError or StoreError."""
+        await self._streams.attend(lambda: ConversationListStream(self._streams, self, principal, request, write))
 
 
-class ListWatcher(Stream):
+class ConversationListStream(Stream):
     """One stream. Event loop only, but for what the feed calls."""
 
     def __init__(
         self,
         streams: Streams,
-        sources: WatchList,
+        sources: ConversationListStreams,
         principal: str,
         request: v1.WatchConversationsRequest,
         write: Write,
@@ -108,8 +115,8 @@ class ListWatcher(Stream):
     def _wire(self, listed: Listed) -> bytes:
         """The response, made once for all watchers."""
         if listed.wire is None:
-            facts = self._sources.facts
-            shown = _gone(listed.id) if listed.deleted else _shown(facts, listed.record)
+            conversion = self._sources.conversion
+            shown = _gone(listed.id) if listed.deleted else _shown(conversion, listed.record)
             listed.wire = shown.SerializeToString()
         return listed.wire
 
@@ -123,13 +130,13 @@ class ListWatcher(Stream):
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
         """What exists, page by page (reading thread)."""
-        facts = self._sources.facts
+        conversion = self._sources.conversion
         for archived in (False, True):
             before: tuple[int, str] | None = None
             while records := self._sources.store.list(
                 principal=self._principal, archived=archived, parent=None, before=before, limit=PAGE
             ):
-                yield [_shown(facts, record) for record in records]
+                yield [_shown(conversion, record) for record in records]
                 before = (records[-1].updated_at, records[-1].id)
                 if self._request.include_sub_agents:
                     for record in records:
@@ -146,11 +153,11 @@ class ListWatcher(Stream):
         except StoreDamaged:
             log.exception("conversation %s cannot be read and is left out", id_)
             return None
-        return _gone(id_) if record is None else _shown(self._sources.facts, record)
+        return _gone(id_) if record is None else _shown(self._sources.conversion, record)
 
 
-def _shown(facts: Facts, record: ConversationRecord) -> v1.WatchConversationsResponse:
-    return v1.WatchConversationsResponse(conversation_changed=conversation(facts, record))
+def _shown(conversion: ConversionContext, record: ConversationRecord) -> v1.WatchConversationsResponse:
+    return v1.WatchConversationsResponse(conversation_changed=conversation(conversion, record))
 
 
 def _gone(conversation_id: str) -> v1.WatchConversationsResponse:

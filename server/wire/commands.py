@@ -14,7 +14,7 @@ from actors.messages import commands as requests
 from server.contract import resource_names as names
 from server.wire import conversation_messages as states
 from server.wire import enums, messages
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 
 M = TypeVar("M", bound=Message)
 
@@ -130,10 +130,10 @@ def _budget(value: v1.Budget) -> Budget:
     return Budget(value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
 
 
-def sent(facts: Facts, conversation_id: str, answer: requests.Sent) -> v1.SendMessageResponse:
+def sent(conversion: ConversionContext, conversation_id: str, answer: requests.Sent) -> v1.SendMessageResponse:
     delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
     if answer.message is not None:
-        message = messages.message(facts, conversation_id, answer.message)
+        message = messages.message(conversion, conversation_id, answer.message)
     elif answer.queued is not None:
         message = messages.queued_message(conversation_id, answer.queued, delivery, answer.run)
     else:
@@ -146,11 +146,13 @@ def sent(facts: Facts, conversation_id: str, answer: requests.Sent) -> v1.SendMe
     )
 
 
-def cancelled(facts: Facts, conversation_id: str, answer: requests.Cancelled, at: int) -> v1.CancelConversationResponse:
+def cancelled(
+    conversion: ConversionContext, conversation_id: str, answer: requests.Cancelled, at: int
+) -> v1.CancelConversationResponse:
     """`at`: when the state was entered, as far as anybody knows."""
     return v1.CancelConversationResponse(
         no_op=answer.no_op,
-        state=states.state(facts, conversation_id, answer.state, at),
+        state=states.state(conversion, conversation_id, answer.state, at),
         run=names.cycle(conversation_id, answer.run),
         llm_request_id=answer.llm_request_id,
         tool_use_ids=answer.tool_use_ids,
@@ -161,4 +163,34 @@ def cancelled(facts: Facts, conversation_id: str, answer: requests.Cancelled, at
         ended_jobs=answer.ended_jobs,
         revision=0 if answer.no_op else answer.revision,
         unrecorded=not answer.recorded,
+    )
+
+
+def spawn(request: v1.SpawnSubAgentsRequest) -> requests.Spawn:
+    """Return the command of a SpawnSubAgents request."""
+    return requests.Spawn(
+        tasks=tuple(map(_task, request.tasks)),
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request, "name"),
+    )
+
+
+def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnTask:
+    return requests.SpawnTask(
+        task=task.task,
+        model=names.parse_model(task.model) or "",
+        max_turns=task.max_turns,
+        timeout_ms=task.timeout.ToMilliseconds(),
+        read_first=tuple(task.read_first),
+        working_directory=task.working_directory,
+    )
+
+
+def spawned(conversion: ConversionContext, conversation_id: str, answer: requests.Spawned) -> v1.SpawnSubAgentsResponse:
+    """Return the response to a SpawnSubAgents request."""
+    return v1.SpawnSubAgentsResponse(
+        message=messages.message(conversion, conversation_id, answer.message),
+        run=names.cycle(conversation_id, answer.run),
+        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
+        revision=answer.revision,
     )

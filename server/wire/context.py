@@ -14,7 +14,7 @@ def _no_jobs(conversation_id: str) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ConversionContext:
     """Given once, when the server is wired."""
 
     groups: Mapping[str, ToolGroup]

@@ -15,13 +15,13 @@ from actors.messages.commands import etag_of
 from actors.ports import ConversationRecord
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.enums import APPROVAL_POLICY, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
 from server.wire.messages import tool_call
 from server.wire.values import budget, failure, run_error, timestamp, usage
 
 
-def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
+def conversation(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
     """A conversation as its row has it."""
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
@@ -31,11 +31,11 @@ def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
         title=record.title,
         working_directory=record.cwd,
         model=names.model(record.model),
-        state=state_of(facts, record),
+        state=state_of(conversion, record),
         mode=MODE[record.mode],
         context_usage=v1.ContextUsage(
             used_tokens=ledger.used_tokens,
-            usable_window_tokens=facts.usable_window(record.model),
+            usable_window_tokens=conversion.usable_window(record.model),
             warning=ledger.warned,
         ),
         total_usage=usage(ledger.total_usage),
@@ -57,25 +57,27 @@ def conversation(facts: Facts, record: ConversationRecord) -> v1.Conversation:
     )
 
 
-def present(facts: Facts, record: ConversationRecord) -> v1.Conversation:
+def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
     """A conversation as its row has it, with what is known only now: the background jobs. Any thread."""
-    answer = conversation(facts, record)
-    answer.background_jobs.extend(facts.background_jobs(record.id))
+    answer = conversation(conversion, record)
+    answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 
 
-def state_of(facts: Facts, record: ConversationRecord) -> v1.ConversationState:
+def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
     """The state in a row."""
-    return state(facts, record.id, summary_of(facts, record.id, record.state), record.state_updated_at)
+    return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
-def summary_of(facts: Facts, conversation_id: str, stored: State) -> StateSummary:
+def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
     """What people see of a state. Of the context only the id and the limits show."""
-    context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=facts.limits)
+    context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
 
-def state(facts: Facts, conversation_id: str, summary: StateSummary, entered: int) -> v1.ConversationState:
+def state(
+    conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
+) -> v1.ConversationState:
     """A state with the details of its kind."""
     answer = v1.ConversationState(
         kind=STATE_KIND[summary.kind],
@@ -87,10 +89,10 @@ def state(facts: Facts, conversation_id: str, summary: StateSummary, entered: in
         case "llm_requesting" | "awaiting_continuation":
             answer.llm_requesting.CopyFrom(_llm_requesting(summary))
         case "awaiting_tool_approval":
-            questions = pending_approvals(facts, conversation_id, summary)
+            questions = pending_approvals(conversion, conversation_id, summary)
             answer.awaiting_approval.CopyFrom(v1.ConversationState.AwaitingApproval(pending=questions))
         case "tool_executing":
-            answer.tool_executing.CopyFrom(_tool_executing(facts, summary))
+            answer.tool_executing.CopyFrom(_tool_executing(conversion, summary))
         case "awaiting_sub_agents":
             pending = map(sub_agent, summary.pending_agents)
             answer.awaiting_sub_agents.CopyFrom(
@@ -120,9 +122,9 @@ def _llm_requesting(summary: StateSummary) -> v1.ConversationState.LlmRequesting
     )
 
 
-def _tool_executing(facts: Facts, summary: StateSummary) -> v1.ConversationState.ToolExecuting:
+def _tool_executing(conversion: ConversionContext, summary: StateSummary) -> v1.ConversationState.ToolExecuting:
     return v1.ConversationState.ToolExecuting(
-        current=None if summary.current_call is None else tool_call(facts, summary.current_call),
+        current=None if summary.current_call is None else tool_call(conversion, summary.current_call),
         attempt=summary.attempt,
         max_attempts=summary.max_attempts,
         retry_time=timestamp(summary.retry_at),
@@ -135,15 +137,18 @@ def _error(summary: StateSummary) -> v1.RunError:
     return run_error(summary.error_kind or ErrorKind.UNKNOWN, summary.error_message)
 
 
-def pending_approvals(facts: Facts, conversation_id: str, summary: StateSummary) -> list[v1.PendingApproval]:
+def pending_approvals(
+    conversion: ConversionContext, conversation_id: str, summary: StateSummary
+) -> list[v1.PendingApproval]:
     """The open questions of a state, in the order of the response."""
     return [
-        pending_approval(facts, conversation_id, call, approval_kind(call), summary.since) for call in summary.undecided
+        pending_approval(conversion, conversation_id, call, approval_kind(call), summary.since)
+        for call in summary.undecided
     ]
 
 
 def pending_approval(
-    facts: Facts, conversation_id: str, call: ToolUse, kind: ApprovalKind, since: int
+    conversion: ConversionContext, conversation_id: str, call: ToolUse, kind: ApprovalKind, since: int
 ) -> v1.PendingApproval:
     """One question."""
     question = v1.PendingApproval(name=names.approval(conversation_id, call.id), create_time=timestamp(since))
@@ -152,7 +157,7 @@ def pending_approval(
             v1.PendingApproval.ModeUpgrade(tool_use_id=call.id, reason=_reason_in(call.input))
         )
     else:
-        question.tool_call.CopyFrom(tool_call(facts, call))
+        question.tool_call.CopyFrom(tool_call(conversion, call))
     return question
 
 

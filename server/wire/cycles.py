@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
 from actors.core.request_cycles import projector as cycles
 from server.contract import resource_names as names
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.messages import message, tool_call, tool_result
 from server.wire.values import timestamp, usage
@@ -73,13 +73,17 @@ def _cut(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:characters]} … [{len(text) - characters} more characters]"
 
 
-class Ledger:
+class CycleView:
     """A request cycle, with the messages that it speaks of."""
 
     def __init__(
-        self, facts: Facts, conversation_id: str, cycle: cycles.RequestCycle, messages: Iterable[Message]
+        self,
+        conversion: ConversionContext,
+        conversation_id: str,
+        cycle: cycles.RequestCycle,
+        messages: Iterable[Message],
     ) -> None:
-        self._facts = facts
+        self._conversion = conversion
         self._conversation_id = conversation_id
         self._cycle = cycle
         self._messages = {stored.id: stored for stored in messages}
@@ -108,7 +112,7 @@ class Ledger:
         )
 
     def _message(self, said: cycles.UserMessage) -> v1.Message:
-        return message(self._facts, self._conversation_id, self._messages[said.id])
+        return message(self._conversion, self._conversation_id, self._messages[said.id])
 
     def _step(self, step: cycles.Step) -> v1.ResolutionStep:
         match step:
@@ -135,7 +139,7 @@ class Ledger:
         answer = v1.ToolCallGroup(group=TOOL_GROUP[group.group])
         for each in group.calls:
             use = ToolUse(each.call.tool_call_id, each.call.tool, each.call.input)
-            answer.calls.append(tool_call(self._facts, use))
+            answer.calls.append(tool_call(self._conversion, use))
             result = self._results.get(use.id)
             if result is not None:
                 answer.results[use.id].CopyFrom(tool_result(self._conversation_id, result))

@@ -26,7 +26,7 @@ from actors.core.notifications import (
 from actors.ports import StoredEvent
 from server.contract import resource_names as names
 from server.wire import agents
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.conversation_messages import pending_approval, state
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
 from server.wire.messages import message, queued_message
@@ -38,16 +38,16 @@ def needs_record(notification: Durable) -> bool:
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
-def event(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
+def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """A durable event. One that needs the record lacks it still; see `server.streams.encoding`."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
-    _fill(answer, facts, conversation_id, stored)
+    _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
-def event_alone(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
+def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
     """A durable event with no more than itself tells: of a conversation that was updated, what was updated then."""
-    answer = event(facts, conversation_id, stored)
+    answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:
         case UsageChanged(used_tokens=used, window_tokens=window, total=total, warning=warning):
@@ -63,13 +63,13 @@ def event_alone(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.E
     return answer
 
 
-def _fill(answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEvent) -> None:
+def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> None:
     match stored.notification:
         case StateChanged(state=summary, fsm_path=path):
-            answer.state_changed.state.CopyFrom(state(facts, conversation_id, summary, stored.at))
+            answer.state_changed.state.CopyFrom(state(conversion, conversation_id, summary, stored.at))
             answer.state_changed.fsm_path.extend(CONTEXT_STATE[step] for step in path)
         case MessageAdded(message=added):
-            answer.message_added.CopyFrom(message(facts, conversation_id, added))
+            answer.message_added.CopyFrom(message(conversion, conversation_id, added))
         case StreamDiscarded(request_id=request_id, attempt=attempt):
             answer.stream_discarded.CopyFrom(v1.Event.StreamDiscarded(llm_request_id=request_id, attempt=attempt))
         case Retrying() as retrying:
@@ -78,7 +78,7 @@ def _fill(answer: v1.Event, facts: Facts, conversation_id: str, stored: StoredEv
             answer.queue_changed.message.CopyFrom(queued_message(conversation_id, queued, delivery))
             answer.queue_changed.fate = FATE[fate]
         case ApprovalRequested() | ApprovalResolved() as question:
-            answer.approval_changed.CopyFrom(_approval(facts, conversation_id, question))
+            answer.approval_changed.CopyFrom(_approval(conversion, conversation_id, question))
         case UsageChanged() | ModeChanged() | ConversationUpdated():
             pass
         case ContextWarning(used_tokens=used, window_tokens=window):
@@ -107,10 +107,10 @@ def _retrying(retrying: Retrying) -> v1.Event.Retrying:
 
 
 def _approval(
-    facts: Facts, conversation_id: str, question: ApprovalRequested | ApprovalResolved
+    conversion: ConversionContext, conversation_id: str, question: ApprovalRequested | ApprovalResolved
 ) -> v1.Event.ApprovalChanged:
     if isinstance(question, ApprovalRequested):
-        asked = pending_approval(facts, conversation_id, question.call, question.kind, question.since)
+        asked = pending_approval(conversion, conversation_id, question.call, question.kind, question.since)
         return v1.Event.ApprovalChanged(approval=asked)
     return v1.Event.ApprovalChanged(
         approval=v1.PendingApproval(name=names.approval(conversation_id, question.tool_use_id)),

@@ -19,7 +19,7 @@ from actors.core.content import (
 )
 from actors.core.states import QueuedInput
 from server.contract import resource_names as names
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
 from server.wire.values import duration, struct, timestamp, usage
 
@@ -27,14 +27,14 @@ STRUCT_BYTES = 4096
 """What the input of a tool call may always take as a Struct; more only up to twice its JSON text."""
 
 
-def message(facts: Facts, conversation_id: str, stored: Message) -> v1.Message:
+def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
     """A stored message."""
     return v1.Message(
         name=names.message(conversation_id, stored.id),
         sequence=stored.sequence,
         role=ROLE[stored.type],
         delivery=DELIVERY.get(stored.delivery, v1.DELIVERY_UNSPECIFIED),
-        content=[block(facts, conversation_id, part) for part in stored.content if _shown(part)],
+        content=[block(conversion, conversation_id, part) for part in stored.content if _shown(part)],
         usage=usage(stored.usage),
         create_time=timestamp(stored.created_at),
         request_cycle=names.cycle(conversation_id, stored.run),
@@ -66,7 +66,7 @@ def _shown(part: Content) -> bool:
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
-def block(facts: Facts, conversation_id: str, part: Content) -> v1.ContentBlock:
+def block(conversion: ConversionContext, conversation_id: str, part: Content) -> v1.ContentBlock:
     match part:
         case Text(text=text):
             return v1.ContentBlock(text=text)
@@ -75,7 +75,7 @@ def block(facts: Facts, conversation_id: str, part: Content) -> v1.ContentBlock:
         case Image():
             return v1.ContentBlock(image=image(conversation_id, part))
         case ToolUse():
-            return v1.ContentBlock(tool_call=tool_call(facts, part))
+            return v1.ContentBlock(tool_call=tool_call(conversion, part))
         case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
             return v1.ContentBlock(tool_result=tool_result(conversation_id, part))
 
@@ -89,7 +89,7 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
     )
 
 
-def tool_call(facts: Facts, call: ToolUse) -> v1.ToolCall:
+def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
     """Numbers in lists take many times their text as a Struct: such an input stays text, or responses would grow
     beyond what clients take.
     """
@@ -101,7 +101,7 @@ def tool_call(facts: Facts, call: ToolUse) -> v1.ToolCall:
         tool=call.name,
         input=arguments,
         raw_input="" if arguments is not None else call.input,
-        group=TOOL_GROUP[facts.group_of(call)],
+        group=TOOL_GROUP[conversion.group_of(call)],
     )
 
 

@@ -26,8 +26,8 @@ from actors.core.content import (
 )
 from actors.core.context import Limits, ToolGroup
 from actors.core.request_cycles import projector as cycles
-from server.wire.context import Facts
-from server.wire.cycles import Ledger
+from server.wire.context import ConversionContext
+from server.wire.cycles import CycleView
 
 _DELIVERIES: dict[cycles.Delivery | None, str] = {
     cycles.Delivery.DIRECT: "direct",
@@ -91,8 +91,8 @@ def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
     named = _with_message_ids(cycle)
     run = named.stop.run if named.stop and named.stop.run else f"{number}"
     messages = list(_messages(named, run))
-    facts = Facts(_groups(cycle), lambda model: 0, Limits())
-    answer = Ledger(facts, NOWHERE, named, messages).show(v1.ListRequestCyclesRequest.VIEW_FULL)
+    conversion = ConversionContext(_groups(cycle), lambda model: 0, Limits())
+    answer = CycleView(conversion, NOWHERE, named, messages).show(v1.ListRequestCyclesRequest.VIEW_FULL)
     answer.events.extend(map(cycles.encode_line, cycles.events_in(cycle)))
     return answer
 

@@ -22,7 +22,7 @@ from actors.core.states import Idle
 from actors.ports import Commit, ConversationRecord, LogEntry
 from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.enums import FATE
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
@@ -146,7 +146,7 @@ def _shown(events: tuple[CycleEvent, ...]) -> list[str]:
 def _listed(
     store: MemoryStore, conversation_id: str, groups: dict[str, ToolGroup], size: int, *, descending: bool
 ) -> list[list[str]]:
-    facts = Facts(groups, lambda model: 1_000, Limits())
+    facts = ConversionContext(groups, lambda model: 1_000, Limits())
     view = v1.ListRequestCyclesRequest.VIEW_EVENTS
     request = v1.ListRequestCyclesRequest(page_size=size, view=view, descending=descending)
     found: list[list[str]] = []

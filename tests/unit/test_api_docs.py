@@ -14,7 +14,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from actors.core.errors import Reason, Rejected
 from server.config import load
 from server.contract import limits
-from server.contract.errors import CODES, Malformed, Missing, status_of
+from server.contract.errors import CODES, ConversationNotFoundError, MalformedRequestError, status_of
 from server.services.grpc_server import SERVICES
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs
@@ -110,9 +110,9 @@ def test_the_reason_is_told_in_the_error_info(reason: Reason) -> None:
 @pytest.mark.parametrize(
     ("error", "detail"),
     [
-        (Malformed(("slug", "too long")), "google.rpc.BadRequest"),
+        (MalformedRequestError(("slug", "too long")), "google.rpc.BadRequest"),
         (Rejected(Reason.MODEL_UNAVAILABLE), "google.rpc.BadRequest"),
-        (Missing("conversations/x"), "google.rpc.ResourceInfo"),
+        (ConversationNotFoundError("conversations/x"), "google.rpc.ResourceInfo"),
         (Rejected(Reason.STORE_UNAVAILABLE), "google.rpc.RetryInfo"),
     ],
 )

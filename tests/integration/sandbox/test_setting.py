@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.sandbox import probe
-from server.app import CannotStart, wire
+from server.app import CannotStartError, wire
 from server.config import SANDBOXES, load
 
 
@@ -21,7 +21,10 @@ def test_a_tier_that_cannot_be_kept_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr(probe, "why_not", lambda report: "the network can be reached")
     config = load({"data_dir": str(tmp_path / "data"), "sandbox": tier}, {"HOME": str(tmp_path)})
-    with pytest.raises(CannotStart, match=f"sandbox = {tier} cannot be kept.*the network") as refusal, wire(config):
+    with (
+        pytest.raises(CannotStartError, match=f"sandbox = {tier} cannot be kept.*the network") as refusal,
+        wire(config),
+    ):
         pass
     assert "\n" not in str(refusal.value)
 

@@ -25,7 +25,7 @@ from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
 from server.config import Listen
 from server.contract.auth import TokenAuth
-from server.services.grpc_server import Endpoint
+from server.services.grpc_server import GrpcServer
 from server.streams.base import WatchSettings
 from tests.toolboxes import NothingKept
 
@@ -150,8 +150,8 @@ class House:
         self.stub = v1.ConversationServiceStub(self.channel)
         self.catalog = v1.CatalogServiceStub(self.channel)
 
-    async def _start(self, watching: WatchSettings) -> tuple[Endpoint, str]:
-        endpoint = Endpoint(
+    async def _start(self, watching: WatchSettings) -> tuple[GrpcServer, str]:
+        endpoint = GrpcServer(
             self.runtime,
             self.hub,
             self.conversations,

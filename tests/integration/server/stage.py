@@ -20,16 +20,16 @@ from actors.events.hub import EventHub
 from actors.ports import Commit, ConversationRecord, LogEntry, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.contract.auth import PRINCIPAL
-from server.queries.read_pool import Reads
+from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
-from server.streams.encoding import Frames
-from server.streams.subscribe import Sources, Watchers
+from server.streams.encoding import EventEncoder
+from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 
 PATIENCE = 10.0
 """Seconds before a test gives up waiting for something that should be there at once."""
-FACTS = Facts({"bash": ToolGroup.BASH}, lambda model: 1_000, Limits())
+FACTS = ConversionContext({"bash": ToolGroup.BASH}, lambda model: 1_000, Limits())
 ID = "c1"
 NAME = f"conversations/{ID}"
 
@@ -177,15 +177,15 @@ class Stage:
     def __init__(self, settings: WatchSettings, store: Store | None = None) -> None:
         self.store = store or MemoryStore()
         self.hub = EventHub()
-        self.reads = Reads(2)
-        self.frames = Frames(self.store, FACTS, SystemClock())
-        self.watchers = Watchers(
+        self.reads = ReadPool(2)
+        self.frames = EventEncoder(self.store, FACTS, SystemClock())
+        self.watchers = SubscribeStreams(
             Sources(
                 hub=self.hub,
                 store=self.store,
                 reads=self.reads,
                 frames=self.frames,
-                facts=FACTS,
+                conversion=FACTS,
                 wakeups=Wakeups(asyncio.get_running_loop()),
                 text_wakeups=Wakeups(asyncio.get_running_loop()),
             ),

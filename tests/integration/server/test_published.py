@@ -18,7 +18,7 @@ from bedrock.cli.spawned_server import server_answers
 from bedrock.errors import ServerNotRunning, ServerUnreachable
 from bedrock.local_server import check_socket, server_process
 
-from server.local_endpoint import PublishedSocket
+from server.local_endpoint import LocalSocket
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def connects(path: Path) -> bool:
 
 
 def test_a_socket_that_was_removed_is_reached_again(data: Path, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     published.look()
     assert caplog.records == []
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_a_socket_that_was_removed_is_reached_again(data: Path, path: Path, capl
 
 
 def test_its_directory_is_made_again_for_its_owner_alone_but_not_the_data_directory(data: Path, path: Path) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     shutil.rmtree(path.parent)
     published.look()
     if path.parent == data:
@@ -77,7 +77,7 @@ def test_its_directory_is_made_again_for_its_owner_alone_but_not_the_data_direct
 def test_what_is_in_its_place_is_left_alone_and_told_once(
     data: Path, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     path.unlink()
     path.write_text("mine")
     published.look()
@@ -98,7 +98,7 @@ def test_a_file_system_without_hard_links_is_told_of(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     path.unlink()
     published.look()
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
@@ -106,7 +106,7 @@ def test_a_file_system_without_hard_links_is_told_of(
 
 @pytest.mark.parametrize("how", ["removed", "other", "directory", "fifo"])
 def test_the_address_is_written_again(data: Path, path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     address = data / "address"
     before = address.read_text()
     address.unlink()
@@ -132,7 +132,7 @@ def test_the_address_is_written_again(data: Path, path: Path, how: str, caplog: 
 def test_a_server_that_lacks_what_it_needs_to_look_does_not_take_its_address_for_removed(
     data: Path, path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
 
     def fail(_: Path) -> int:
         raise OSError(number, os.strerror(number))
@@ -143,7 +143,7 @@ def test_a_server_that_lacks_what_it_needs_to_look_does_not_take_its_address_for
 
 
 def test_another_data_directory_in_its_place_is_left_alone(data: Path, path: Path) -> None:
-    published = PublishedSocket(data, path)
+    published = LocalSocket(data, path)
     data.rename(data.with_name("moved"))
     data.mkdir(mode=0o700)
     (data / "address").write_text("of another server")
@@ -156,7 +156,7 @@ def test_another_data_directory_in_its_place_is_left_alone(data: Path, path: Pat
 def test_clients_tell_of_a_server_that_runs_but_cannot_be_reached(
     data: Path, path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    PublishedSocket(data, path)
+    LocalSocket(data, path)
     environ = {"BEDROCK_DATA_DIR": str(data)}
     (path if missing == "socket" else data / "address").unlink()
     lock = data / "lock"

@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.conversation.supervisor import Supervisor
 from actors.ports import StoreUnavailable
-from server.app import CannotStart, run
+from server.app import CannotStartError, run
 from server.cli import serve
 from server.config import ConfigError, load
 from tests.integration.server.house import Refusal, refused
@@ -412,7 +412,7 @@ def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
 
     monkeypatch.setattr(Supervisor, "start", start)
     config = load({"data_dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}, environ={"HOME": str(tmp_path)})
-    with pytest.raises(CannotStart) as told:
+    with pytest.raises(CannotStartError) as told:
         run(config, pytest.fail)
     assert str(told.value) == (
         f"the conversations in {tmp_path / 'data'} cannot be brought to rest: "

@@ -19,9 +19,9 @@ from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger,
 from actors.events import hub as event_hub
 from actors.ports import RevisionTooOld, Snapshot, StoredEvent, StoreUnavailable
 from server.contract import limits
-from server.contract.errors import Malformed, Missing, Stalled
+from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import outbox as batches
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 from server.wire.events import event
 from tests.integration.server.stage import ID, Author, changed, stage
 from tests.unit.server.samples import STATES
@@ -129,7 +129,7 @@ async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
 async def test_a_conversation_that_is_gone_cannot_be_watched() -> None:
     async with stage() as s:
         s.store.delete(ID)
-        with pytest.raises(Missing):
+        with pytest.raises(ConversationNotFoundError):
             await s.watch().end()
 
 
@@ -160,7 +160,7 @@ async def test_a_revision_that_is_yet_to_come_is_refused_by_its_field() -> None:
     async with stage() as s:
         s.author.commit(s.author.says())
         stream = s.watch(after_revision=2)
-        with pytest.raises(Malformed) as refusal:
+        with pytest.raises(MalformedRequestError) as refusal:
             await stream.end()
         assert [field for field, _ in refusal.value.violations] == ["after_revision"]
         assert stream.responses == []
@@ -317,9 +317,9 @@ async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.Mon
             await stream.kind("caught_up")
         encoded: list[int] = []
 
-        def counted(facts: Facts, conversation_id: str, stored: StoredEvent) -> v1.Event:
+        def counted(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
             encoded.append(stored.revision)
-            return event(facts, conversation_id, stored)
+            return event(conversion, conversation_id, stored)
 
         monkeypatch.setattr("server.streams.encoding.event", counted)
         s.author.commit(s.author.says())
@@ -667,7 +667,7 @@ async def test_a_reader_who_takes_nothing_is_ended_and_holds_nobody_up() -> None
         stuck.gate.clear()
         s.author.commit(s.author.says())
         await other.revision(1)
-        with pytest.raises(Stalled):
+        with pytest.raises(SlowReaderError):
             await stuck.end()
         assert s.hub.watchers() == 1
         resumed = s.watch(after_revision=0)

@@ -47,9 +47,9 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.ports import ConversationRecord
-from server.wire.context import Facts
+from server.wire.context import ConversionContext
 
-FACTS = Facts({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
+FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 
 LEDGER = Ledger(
     run=3, live=True, seq=9, used_tokens=800, warned=True, total_usage=Usage(1, 2, 3, 4, 5), aside_usage=Usage(9),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.contract.auth import PRINCIPAL, TokenAuth, TokenUnusable, read_or_create_token, write_private
+from server.contract.auth import PRINCIPAL, TokenAuth, TokenUnusableError, read_or_create_token, write_private
 
 
 def test_the_first_start_makes_a_token_that_only_its_owner_can_read(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> N
     path = tmp_path / "token"
     token = read_or_create_token(path)
     path.chmod(mode)
-    with pytest.raises(TokenUnusable, match="chmod 600") as refusal:
+    with pytest.raises(TokenUnusableError, match="chmod 600") as refusal:
         read_or_create_token(path)
     assert token not in str(refusal.value)
 
@@ -43,19 +43,19 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> N
 def test_an_empty_token_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     write_private(path, text)
-    with pytest.raises(TokenUnusable, match="holds no token"):
+    with pytest.raises(TokenUnusableError, match="holds no token"):
         read_or_create_token(path)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_no_token(tmp_path: Path, make: Callable[..., None]) -> None:
     make(tmp_path / "token", 0o700)
-    with pytest.raises(TokenUnusable, match=r"token cannot be read: not a regular file"):
+    with pytest.raises(TokenUnusableError, match=r"token cannot be read: not a regular file"):
         read_or_create_token(tmp_path / "token")
 
 
 def test_a_token_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TokenUnusable, match="cannot be written"):
+    with pytest.raises(TokenUnusableError, match="cannot be written"):
         read_or_create_token(tmp_path / "missing" / "token")
 
 

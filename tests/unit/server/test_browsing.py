@@ -9,12 +9,12 @@ import pytest
 
 from actors.adapters.workspace.local import LocalWorkspace
 from server.queries import browse as browsing
-from server.queries.browse import Browser, NotBrowsable
+from server.queries.browse import DirectoryBrowser, NotBrowsableError
 
 
-def browser(*protected: Path) -> Browser:
+def browser(*protected: Path) -> DirectoryBrowser:
     paths = [str(path) for path in protected]
-    return Browser(LocalWorkspace(lambda: paths), lambda: paths)
+    return DirectoryBrowser(LocalWorkspace(lambda: paths), lambda: paths)
 
 
 def listed(path: Path, *protected: Path) -> list[tuple[str, bool]]:
@@ -23,7 +23,7 @@ def listed(path: Path, *protected: Path) -> list[tuple[str, bool]]:
 
 
 def why_not(path: str, *protected: Path) -> str:
-    with pytest.raises(NotBrowsable) as refused:
+    with pytest.raises(NotBrowsableError) as refused:
         browser(*protected).browse(path)
     ((field, text),) = refused.value.violations
     assert (field, refused.value.reason) == ("path", "WORKING_DIRECTORY_INVALID")

@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from server.contract import limits
-from server.contract.errors import Malformed
+from server.contract.errors import MalformedRequestError
 from server.contract.validation import _TASK, RULES, check
 
 NAME = "conversations/calm-cove"
@@ -143,7 +143,7 @@ CASES = [
 
 
 def violated(request: Message) -> list[str]:
-    with pytest.raises(Malformed) as refusal:
+    with pytest.raises(MalformedRequestError) as refusal:
         check(request)
     assert all(text for _, text in refusal.value.violations)
     return [field for field, _ in refusal.value.violations]

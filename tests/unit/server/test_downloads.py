@@ -14,10 +14,10 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailable, ImageView
 from server.contract import limits
-from server.contract.errors import Missing, Stalled, Unanswered
-from server.queries.attachments import Downloads
-from server.queries.read_pool import Reads
-from server.services.image_upload import Pictures
+from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
+from server.queries.attachments import AttachmentDownloads
+from server.queries.read_pool import ReadPool
+from server.services.image_upload import ImageUploads
 from tests.integration.store.drafts import record_of
 
 DATA = bytes(range(256)) * (limits.ATTACHMENT_PIECE_BYTES // 256 * 5 // 2)
@@ -25,8 +25,8 @@ NAME = "conversations/c1/attachments/a1"
 
 
 @pytest.fixture
-def reads() -> Iterator[Reads]:
-    pool = Reads(1)
+def reads() -> Iterator[ReadPool]:
+    pool = ReadPool(1)
     yield pool
     pool.close()
 
@@ -39,33 +39,33 @@ def store() -> MemoryStore:
     return kept
 
 
-def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: MemoryStore, reads: Reads) -> None:
+def test_an_attachment_comes_in_pieces_that_say_first_what_it_is(store: MemoryStore, reads: ReadPool) -> None:
     pieces: list[v1.DownloadAttachmentResponse] = []
 
     async def write(piece: v1.DownloadAttachmentResponse) -> None:
         pieces.append(piece)
 
-    asyncio.run(Downloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
+    asyncio.run(AttachmentDownloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
     assert b"".join(piece.data for piece in pieces) == DATA
     assert [(piece.media_type, piece.size_bytes) for piece in pieces] == [("image/png", len(DATA)), ("", 0), ("", 0)]
 
 
-def test_a_reader_who_stops_reading_is_ended(store: MemoryStore, reads: Reads) -> None:
+def test_a_reader_who_stops_reading_is_ended(store: MemoryStore, reads: ReadPool) -> None:
     async def write(_: v1.DownloadAttachmentResponse) -> None:
         await asyncio.Event().wait()
 
-    downloads = Downloads(store, reads, stall_seconds=0.01)
-    with pytest.raises(Stalled):
+    downloads = AttachmentDownloads(store, reads, stall_seconds=0.01)
+    with pytest.raises(SlowReaderError):
         asyncio.run(downloads.serve("c1", v1.DownloadAttachmentRequest(name=NAME), write))
 
 
-def test_what_is_not_there_is_missing(store: MemoryStore, reads: Reads) -> None:
+def test_what_is_not_there_is_missing(store: MemoryStore, reads: ReadPool) -> None:
     async def write(_: v1.DownloadAttachmentResponse) -> None:
         raise AssertionError("there is nothing to write")
 
     for name in (f"{NAME}.view1", "conversations/c1/attachments/a2"):
-        with pytest.raises(Missing):
-            asyncio.run(Downloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=name), write))
+        with pytest.raises(ConversationNotFoundError):
+            asyncio.run(AttachmentDownloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=name), write))
 
 
 class Endless:
@@ -91,10 +91,10 @@ class Endless:
 
 def test_an_image_that_takes_too_long_is_given_up_and_its_decoder_stopped() -> None:
     images = Endless()
-    pictures = Pictures(images)
+    pictures = ImageUploads(images)
     request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])
     try:
-        with pytest.raises(Unanswered):
+        with pytest.raises(AnswerTimeoutError):
             asyncio.run(pictures.taken("c1", request, 0.01))
         assert images.stopped.wait(30)
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server import malloc_trim as freed_memory
-from server.malloc_trim import RISE_BYTES, FreedMemory
+from server.malloc_trim import RISE_BYTES, MallocTrimmer
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 10.0
@@ -24,7 +24,7 @@ def test_memory_is_given_back_once_the_process_has_grown() -> None:
         given.append(resident[0])
         resident[0] = 101 << 20
 
-    memory = FreedMemory(lambda: resident[0], give_back)
+    memory = MallocTrimmer(lambda: resident[0], give_back)
     assert not memory.look()
     resident[0] += RISE_BYTES - 1
     assert not memory.look()
@@ -46,7 +46,7 @@ def test_it_looks_by_itself_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) 
         looks.release()
         return 0
 
-    memory = FreedMemory(resident, lambda: None)
+    memory = MallocTrimmer(resident, lambda: None)
     memory.start()
     for _ in range(4):
         assert looks.acquire(timeout=PATIENCE)

@@ -7,7 +7,7 @@ import base64
 import msgspec
 import pytest
 
-from server.contract.errors import Malformed
+from server.contract.errors import MalformedRequestError
 from server.contract.pagination import Page, position_of, size_of, token_of
 
 
@@ -35,7 +35,7 @@ def test_no_token_is_no_position() -> None:
     ],
 )
 def test_another_token_is_refused_by_its_field(token: str) -> None:
-    with pytest.raises(Malformed) as refusal:
+    with pytest.raises(MalformedRequestError) as refusal:
         position_of(token, Place, "list", "a")
     assert refusal.value.violations[0][0] == "page_token"
 

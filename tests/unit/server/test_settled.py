@@ -8,7 +8,7 @@ from actors.core.notifications import Durable, Fate, QueueChanged, StateChanged
 from actors.core.states import AwaitingLlm, Idle, Ledger, LlmReason, QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
-from server.streams.until_settled import Settled
+from server.streams.until_settled import SettledTracker
 from tests.unit.server.samples import STATES, record
 
 SETTLED = {"idle", "error", "context_exhausted", "completed", "failed", "awaiting_tool_approval"}
@@ -21,13 +21,13 @@ def later(*notifications: Durable, first: int = 43) -> list[StoredEvent]:
 
 @pytest.mark.parametrize("kind", STATES)
 def test_states_at_rest_are_settled(kind: str) -> None:
-    assert bool(Settled(record(STATES[kind]))) is (kind in SETTLED)
+    assert bool(SettledTracker(record(STATES[kind]))) is (kind in SETTLED)
 
 
 @pytest.mark.parametrize("kind", STATES)
 def test_a_change_of_state_is_followed(kind: str) -> None:
     before = Idle() if kind not in SETTLED else AwaitingLlm(Ledger(live=True), LlmReason.STEER)
-    settled = Settled(record(before))
+    settled = SettledTracker(record(before))
     assert bool(settled) is (kind not in SETTLED)
     for event in later(StateChanged(StateSummary(kind), ())):
         settled.take(event)
@@ -35,7 +35,7 @@ def test_a_change_of_state_is_followed(kind: str) -> None:
 
 
 def test_a_follow_up_that_waits_is_not_settled() -> None:
-    settled = Settled(record(Idle(Ledger(follows=(FOLLOW_UP,)))))
+    settled = SettledTracker(record(Idle(Ledger(follows=(FOLLOW_UP,)))))
     assert not settled
     for event in later(QueueChanged(FOLLOW_UP, "follow_up", Fate.WITHDRAWN)):
         settled.take(event)
@@ -43,14 +43,14 @@ def test_a_follow_up_that_waits_is_not_settled() -> None:
 
 
 def test_steers_do_not_count() -> None:
-    settled = Settled(record(STATES["idle"]))
+    settled = SettledTracker(record(STATES["idle"]))
     for event in later(QueueChanged(FOLLOW_UP, "steer", Fate.QUEUED)):
         settled.take(event)
     assert settled
 
 
 def test_events_from_before_the_record_are_old_news() -> None:
-    settled = Settled(record(STATES["idle"]))
+    settled = SettledTracker(record(STATES["idle"]))
     for event in later(StateChanged(StateSummary("tool_executing"), ()), first=42):
         settled.take(event)
     assert settled

@@ -20,12 +20,12 @@ from server.contract.errors import (
     DOMAIN,
     FIELDS,
     MAX_VIOLATIONS,
-    Malformed,
-    Missing,
-    Stalled,
-    Unanswered,
-    Unauthenticated,
-    Within,
+    AnswerTimeoutError,
+    ConversationNotFoundError,
+    MalformedRequestError,
+    NestedFieldError,
+    SlowReaderError,
+    UnauthenticatedError,
     status_of,
 )
 
@@ -106,11 +106,11 @@ def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pyte
 
 
 PLAIN = [
-    (Unauthenticated(), "UNAUTHENTICATED"),
-    (Stalled(), "ABORTED"),
+    (UnauthenticatedError(), "UNAUTHENTICATED"),
+    (SlowReaderError(), "ABORTED"),
     (EtagMismatch(), "ABORTED"),
     (Expired(), "DEADLINE_EXCEEDED"),
-    (Unanswered(), "DEADLINE_EXCEEDED"),
+    (AnswerTimeoutError(), "DEADLINE_EXCEEDED"),
 ]
 
 
@@ -121,19 +121,24 @@ def test_errors_that_are_no_refusals_have_their_code_as_the_reason(error: Except
 
 
 def test_bad_fields_are_all_named() -> None:
-    code, reason, found = told(Malformed(("title", "is too long"), ("slug", "is odd")))
+    code, reason, found = told(MalformedRequestError(("title", "is too long"), ("slug", "is odd")))
     assert (code, reason, fields(found)) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", ["title", "slug"])
     assert fields(told(Invalid("budget", "is negative"))[2]) == ["budget"]
 
 
 def test_fields_within_a_field_are_named_by_their_path() -> None:
-    assert fields(told(Within("conversation", Rejected(Reason.MODEL_UNAVAILABLE)))[2]) == ["conversation.model"]
-    assert fields(told(Within("conversation", Invalid("budget", "no")))[2]) == ["conversation.budget"]
-    assert told(Within("conversation", Rejected(Reason.AGENT_BUSY)))[:2] == ("FAILED_PRECONDITION", "AGENT_BUSY")
+    assert fields(told(NestedFieldError("conversation", Rejected(Reason.MODEL_UNAVAILABLE)))[2]) == [
+        "conversation.model"
+    ]
+    assert fields(told(NestedFieldError("conversation", Invalid("budget", "no")))[2]) == ["conversation.budget"]
+    assert told(NestedFieldError("conversation", Rejected(Reason.AGENT_BUSY)))[:2] == (
+        "FAILED_PRECONDITION",
+        "AGENT_BUSY",
+    )
 
 
 def test_what_does_not_exist_is_named() -> None:
-    code, reason, found = told(Missing("conversations/x"))
+    code, reason, found = told(ConversationNotFoundError("conversations/x"))
     resource = found["ResourceInfo"]
     assert isinstance(resource, details.ResourceInfo)
     assert (code, reason, resource.resource_name) == ("NOT_FOUND", "NOT_FOUND", "conversations/x")
@@ -169,7 +174,7 @@ def test_a_fault_tells_the_client_a_number_and_the_log_the_rest(
 
 
 def test_a_status_always_fits_into_trailers() -> None:
-    many = Malformed(*((f"field{n}", "x" * 5_000) for n in range(100)))
+    many = MalformedRequestError(*((f"field{n}", "x" * 5_000) for n in range(100)))
     status = status_of(many)
     assert len(fields(unpack(status))) == MAX_VIOLATIONS
     assert status.ByteSize() < 8_000

@@ -10,7 +10,7 @@ from bedrock import v1
 from actors.core.content import Message, MessageType, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.notifications import Durable, MessageAdded, RunStop, StopReason
 from actors.core.request_cycles import projector as cycles
-from server.wire.cycles import Ledger, fit
+from server.wire.cycles import CycleView, fit
 from tests.unit.server.samples import FACTS
 
 FULL = v1.ListRequestCyclesRequest.VIEW_FULL
@@ -37,7 +37,7 @@ def one(*notifications: Durable, view: v1.ListRequestCyclesRequest.View.ValueTyp
     times = chain(repeat(0, len(messages)), (600,))
     cycle = cycles.cycle_of(cycles.events_of(notifications, FACTS.groups, times))
     assert cycle is not None
-    return Ledger(FACTS, "c", cycle, messages).show(view)
+    return CycleView(FACTS, "c", cycle, messages).show(view)
 
 
 RUN = (

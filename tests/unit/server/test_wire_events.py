@@ -37,7 +37,7 @@ from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.contract.limits import REPORT_CHARS
-from server.streams.encoding import Frames
+from server.streams.encoding import EventEncoder
 from server.wire.conversation_messages import conversation, state_of, summary_of
 from server.wire.events import event, needs_record, output_delta, text_delta
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
@@ -74,7 +74,7 @@ class OneRecord(MemoryStore):
 
 def sent(store: Store, notification: Durable) -> v1.Event:
     """The event as it is sent."""
-    (frame,) = Frames(store, FACTS, SystemClock()).stored("c", [StoredEvent(12, 3_400, notification)])
+    (frame,) = EventEncoder(store, FACTS, SystemClock()).stored("c", [StoredEvent(12, 3_400, notification)])
     (event,) = v1.SubscribeResponse.FromString(frame).events
     return event
 

@@ -136,7 +136,7 @@ def test_an_upgrade_without_a_readable_reason_is_still_a_question() -> None:
 
 
 def test_background_jobs_are_told_only_of_a_conversation_as_it_is_now() -> None:
-    facts = replace(FACTS, background_jobs={"c": ("b-1", "b-3")}.__getitem__)
+    conversion = replace(FACTS, background_jobs={"c": ("b-1", "b-3")}.__getitem__)
     row = record(Idle())
-    assert list(present(facts, row).background_jobs) == ["b-1", "b-3"]
-    assert list(conversation(facts, row).background_jobs) == []
+    assert list(present(conversion, row).background_jobs) == ["b-1", "b-3"]
+    assert list(conversation(conversion, row).background_jobs) == []
