@@ -53,7 +53,7 @@ class LocalSocket:
     """The socket of a server that runs, and the file that names it. One thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
-        """Write the address down, and keep a second link to the socket, which is listened on. Raises TokenUnusableError."""
+        """Write the address file, and keep a second link to the listening socket. Raises TokenUnusableError."""
         self._data_dir, self._socket = data_dir, socket
         self._address = data_dir / ADDRESS_FILE
         self._directory = _inode(data_dir)

@@ -28,7 +28,11 @@ def token_of(position: msgspec.Struct, *listing: object) -> str:
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """The position in a token, None for an empty one. Raises MalformedRequestError for one that was not made for this listing."""
+    """Return the position in a token, None for an empty one.
+
+    Raises:
+        MalformedRequestError: The token was not made for this listing.
+    """
     if not token:
         return None
     try:

@@ -49,7 +49,10 @@ class StoredAudits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Run it again, up to where it stands now. Raises ConversationNotFoundError, RevisionTooOld, SlowReaderError or StoreError."""
+        """Replay the log, up to its end of now.
+
+        Raises ConversationNotFoundError, RevisionTooOld, SlowReaderError or StoreError.
+        """
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.name)

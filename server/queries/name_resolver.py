@@ -22,7 +22,7 @@ class NameResolver:
         self._owners: dict[str, str] = {}
 
     async def record(self, name: str) -> ConversationRecord:
-        """The row of a conversation, read now. Raises ConversationNotFoundError, also for what belongs to somebody else."""
+        """Read the row of a conversation of the caller. Raises ConversationNotFoundError, also for another owner's."""
         record = await self._reads(self._find, names.parse_conversation(name) or "")
         if record is None or record.principal != caller.get():
             raise ConversationNotFoundError(name)

@@ -63,7 +63,10 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
 
 
 def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-    """A page of the queue. What ends its wait between two pages may be on both, and is on one. Raises ConversationNotFoundError."""
+    """Return a page of the queue. Raises ConversationNotFoundError.
+
+    A message whose wait ends between two pages is on one of them, and may be on both.
+    """
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.parent)

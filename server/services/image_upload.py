@@ -26,11 +26,15 @@ class ImageUploads:
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
     async def taken(self, conversation_id: str, request: v1.SendMessageRequest, seconds: float) -> tuple[Image, ...]:
-        """Take all of them in; returns the references to them. In the request their bytes are replaced by their names,
-        by which it can be told from another one.
+        """Store the images of a message, and return references to them.
 
-        Raises ImageRefusedError for the first one that is wrong, ConversationNotFoundError if the conversation is gone meanwhile, AnswerTimeoutError
-        after `seconds`, ImagesUnavailable or StoreError.
+        In the request their bytes are replaced by their names, so that its hash tells it from another request.
+
+        Raises:
+            ImageRefusedError: An image is wrong; the first one is named.
+            ConversationNotFoundError: The conversation was deleted meanwhile.
+            AnswerTimeoutError: It took longer than `seconds`.
+            ImagesUnavailable, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
         for index, picture in enumerate(pictures):

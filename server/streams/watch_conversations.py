@@ -53,7 +53,10 @@ class ConversationListStreams:
         self.wakeups = wakeups
 
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
-        """Serve one stream to its end. Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), SlowReaderError or StoreError."""
+        """Serve one stream to its end.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), SlowReaderError or StoreError.
+        """
         await self._streams.attend(lambda: ConversationListStream(self._streams, self, principal, request, write))
 
 
