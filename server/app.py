@@ -35,7 +35,14 @@ from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper, Retention
-from actors.ports import DataDirectoryBusy, NoFaults, SandboxReport, SandboxUnavailable, StoreError, StoreUnusable
+from actors.ports import (
+    DataDirectoryBusyError,
+    NoFaultPoints,
+    SandboxReport,
+    SandboxUnavailableError,
+    StoreError,
+    StoreUnusableError,
+)
 from actors.runtime.services import Runtime
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
@@ -90,7 +97,7 @@ def wire(config: Config) -> Iterator[Wiring]:
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / TOKEN_FILE)
             socket = socket_path(config.data_dir, config.environ)
-        except (DataDirectoryBusy, StoreUnusable, TokenUnusableError, NotPrivate) as error:
+        except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivate) as error:
             raise CannotStartError(str(error)) from None
         except OSError as error:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
@@ -107,7 +114,7 @@ def wire(config: Config) -> Iterator[Wiring]:
             sandbox=sandbox,
             clock=clock,
             ids=RandomIds(),
-            faults=NoFaults(),
+            faults=NoFaultPoints(),
             workspace=LocalWorkspace(lambda: sandbox.protected),
             timers=timers,
             images=SandboxedImages(store, sandbox),
@@ -140,7 +147,7 @@ def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
         report = with_limits(probe(config.sandbox), groups.controllers)
         protected = [str(path) for path in own if path is not None]
         sandbox = ToolHostSandbox(report, protected=protected, groups=groups)
-    except (SandboxUnavailable, OSError) as error:
+    except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None
     return sandbox
 

@@ -11,7 +11,7 @@ from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
 from bedrock.local_server import NotPrivate
 
-from actors.ports import DataDirectoryBusy, StoreUnusable
+from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from server.cli import USAGE, fail
 from server.config import ConfigError, load
 from server.local_access import close_to_others
@@ -43,7 +43,7 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     directory = _directory(data_dir, config)
     try:
         made = back_up(directory, file, replace=force)
-    except (BackupFailed, StoreUnusable) as error:
+    except (BackupFailed, StoreUnusableError) as error:
         fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExists) else FAILED)
     except KeyboardInterrupt:
         fail("interrupted: no backup was made", INTERRUPTED)
@@ -71,9 +71,9 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         made = put_back(file, directory, replace=force, accept_damage=accept_damage)
     except DamagedBackup as error:
         fail(f"nothing was restored: {error}; --accept-damage restores it as it is", FAILED)
-    except (BackupFailed, StoreUnusable) as error:
+    except (BackupFailed, StoreUnusableError) as error:
         fail(f"nothing was restored: {error}", FAILED)
-    except DataDirectoryBusy as error:
+    except DataDirectoryBusyError as error:
         fail(f"nothing was restored: {error}: stop the server first", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was restored", INTERRUPTED)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
 
-from actors.ports.resources import lacking
+from actors.ports.resources import exhausted_resource
 from server.contract.auth import TokenUnusableError, write_private
 from server.local_access import claim_directory
 
@@ -141,4 +141,4 @@ def _holds(path: Path, text: str) -> bool:
             return file.read(4096) == text.encode()
     except OSError as error:
         # A server without a free descriptor cannot look: that is no sign that the file was removed.
-        return bool(lacking(error))
+        return bool(exhausted_resource(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.core.context import Mode
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 
 
 class NothingKept:
@@ -14,7 +14,9 @@ class NothingKept:
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         return ()
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+    def end_jobs(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
         return 0
 
     def forget(self, conversation_id: str) -> None:

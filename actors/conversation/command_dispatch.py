@@ -45,7 +45,7 @@ from actors.messages.commands import (
     Withdraw,
     etag_of,
 )
-from actors.ports import CommandExists, CommandRecord, ConversationRecord, SlugTaken, StoreUnavailable
+from actors.ports import CommandExistsError, CommandRecord, ConversationRecord, SlugTakenError, StoreUnavailableError
 from actors.road import Road
 from actors.runners.effect_executor import live_run
 from actors.runners.sub_agents import Birth
@@ -131,16 +131,16 @@ class Commands:
             record, commit = settings.creation(self._runtime, self._road.conversation_id, request, self._road.now())
             try:
                 self._runtime.store.commit(commit)
-            except CommandExists:
+            except CommandExistsError:
                 continue
-            except SlugTaken:
+            except SlugTakenError:
                 if request.slug:
                     raise
                 continue
             self._road.machine = Machine(self._runtime, record)
             self._runtime.bus.created(record)
             return record
-        raise SlugTaken
+        raise SlugTakenError
 
     def _known_create(self, request: Create) -> ConversationRecord | None:
         if not request.request_id:
@@ -191,7 +191,8 @@ class Commands:
         """Stop what is under way; `event` is the request as the machine takes it.
 
         The background jobs first: to kill them takes nothing of the store. If the store cannot take the cancel, all
-        the same is stopped, and the receipt says so. Raises StoreUnavailable if nothing is awake that it could stop.
+        the same is stopped, and the receipt says so. Raises StoreUnavailableError if nothing is awake that it could
+        stop.
         """
         machine = self._road.load()
         ended: tuple[str, ...] = ()
@@ -202,7 +203,7 @@ class Commands:
         try:
             self._road.perform(machine, draft, urgent=True)
             recorded = True
-        except StoreUnavailable:
+        except StoreUnavailableError:
             self._road.executor.stop_unrecorded(draft.effects, draft.record, draft.context)
             recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
@@ -288,11 +289,11 @@ class Commands:
             successor, commit = settings.succession(self._runtime, draft, request, summary, at)
             try:
                 self._road.perform(machine, draft, commit, command=_remembered(request, successor.id.encode(), at))
-            except SlugTaken:
+            except SlugTakenError:
                 continue
             self._runtime.bus.created(successor)
             return successor
-        raise SlugTaken
+        raise SlugTakenError
 
     def _stop(self, force: bool) -> None:
         """Bring it to rest and kill all that it has running, before it is deleted."""

@@ -29,10 +29,17 @@ from actors.core.events import (
 )
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.messages.commands import Cancel, Delete, EtagMismatch, Expired, Invalid, NotFound
 from actors.messages.log_entries import TreeReaped
-from actors.ports import ConversationDirectory, Fenced, SlugTaken, StoreDamaged, StoreError, StoreUnavailable
+from actors.ports import (
+    ConversationDirectory,
+    FencedError,
+    SlugTakenError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from actors.road import Road, needs_rest
 from actors.runners.effect_executor import EffectExecutor, JobGone, Work
 from actors.runners.llm_runner import Outcome, TextWaiting
@@ -81,7 +88,7 @@ class Shutdown:
     urgent: bool = True
 
 
-Entry = Outcome | TextWaiting | Receipt | Doubt | StartOver
+Entry = Outcome | TextWaiting | KillReceipt | Doubt | StartOver
 """What is committed without anybody waiting for a verdict."""
 
 
@@ -160,7 +167,7 @@ class ConversationActor(Actor):
             case Outcome() | TextWaiting():
                 self._backlog.add(message)
                 self._backlog.settle()
-            case Receipt():
+            case KillReceipt():
                 self._reaped(message)
             case JobGone(receipt=receipt):
                 self._job_gone(receipt)
@@ -204,9 +211,9 @@ class ConversationActor(Actor):
                 asked.succeed(answer)
         except (Rejected, NotFound, Invalid, EtagMismatch) as refusal:
             asked.fail(refusal)
-        except SlugTaken:
+        except SlugTakenError:
             asked.fail(Rejected(Reason.SLUG_TAKEN))
-        except StoreUnavailable:
+        except StoreUnavailableError:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             # What is there of a sub-agent that failed to start must not stay there half-born.
             self._backlog.put_off(StartOver(1) if isinstance(asked.request, Birth) else Doubt())
@@ -272,14 +279,14 @@ class ConversationActor(Actor):
         else:
             self._apply(entry)
 
-    def _apply(self, entry: Outcome | TextWaiting | Receipt | Doubt) -> None:
+    def _apply(self, entry: Outcome | TextWaiting | KillReceipt | Doubt) -> None:
         match entry:
             case Outcome(event=event):
                 self._take(event)
             case TextWaiting(source=source):
                 for chunk in source.take():
                     self._road.advance(chunk)
-            case Receipt():
+            case KillReceipt():
                 self._record(entry)
             case Doubt():
                 self._look_again()
@@ -290,17 +297,17 @@ class ConversationActor(Actor):
         if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
             self._road.advance(UsageReported(event.at, event.usage, aside=False))
 
-    def _job_gone(self, receipt: Receipt) -> None:
+    def _job_gone(self, receipt: KillReceipt) -> None:
         if self._executor.job_gone(receipt):
             self._reaped(receipt)
 
-    def _reaped(self, receipt: Receipt) -> None:
+    def _reaped(self, receipt: KillReceipt) -> None:
         if self._deletion is not None and receipt.leaked:
             self._deletion.leaked = True
         self._backlog.add(receipt)
         self._backlog.settle()
 
-    def _record(self, receipt: Receipt) -> None:
+    def _record(self, receipt: KillReceipt) -> None:
         machine, at = self._road.load(), self._road.now()
         reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
         draft = machine.draft()
@@ -319,12 +326,12 @@ class ConversationActor(Actor):
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """A bug, or a store that fails: nothing of the message happened, or all of it did."""
-        if isinstance(error, StoreDamaged):
+        if isinstance(error, StoreDamagedError):
             log.error("conversation %s is damaged in the store", self.conversation_id)
         elif isinstance(message, Asked) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)
-        if isinstance(error, Fenced):
+        if isinstance(error, FencedError):
             self._start_over()
         elif not isinstance(error, StoreError):
             self._contain()
@@ -338,7 +345,7 @@ class ConversationActor(Actor):
         fault = InternalFault(self._road.now(), "Bedrock itself failed; its log tells more.")
         try:
             self._road.advance(fault)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             self._backlog.put_off(Outcome(fault), first=True)
         except BaseException:
             log.exception("conversation %s could not record its fault", self.conversation_id)

@@ -21,7 +21,7 @@ from actors.core.events import Event
 from actors.core.notifications import Durable, MessageAdded, Token
 from actors.core.states import State
 from actors.core.transition import run_chain
-from actors.ports import CommandRecord, Commit, ConversationRecord, Fenced, LogEntry, StoredEvent
+from actors.ports import CommandRecord, Commit, ConversationRecord, FencedError, LogEntry, StoredEvent
 from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class Machine:
     def _commit(self, draft: Draft, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool) -> None:
         try:
             self._runtime.store.commit(draft.commit(command), *others, urgent=urgent)
-        except Fenced:
+        except FencedError:
             if not self._is_stored(draft):
                 raise
             log.warning("conversation %s: the store had taken a commit that it reported as failed", self.record.id)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Backlog(Generic[Entry]):
 
     Args:
         name: Whose it is, for the log.
-        apply: Commits one entry; raises StoreUnavailable if the store does not take it now.
+        apply: Commits one entry; raises StoreUnavailableError if the store does not take it now.
         later: Has `retry` called on the actor's thread after so many milliseconds.
     """
 
@@ -66,7 +66,7 @@ class Backlog(Generic[Entry]):
             entry = self._waiting.popleft()
             try:
                 self._apply(entry)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 self._waiting.appendleft(entry)
                 self._retry_later()
                 return False

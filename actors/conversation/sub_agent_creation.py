@@ -9,7 +9,7 @@ from actors.core import budget
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.messages.commands import Spawn, Spawned
-from actors.ports import AgentsRefused, ConversationRecord
+from actors.ports import ConversationRecord, SubAgentsRefusedError
 from actors.road import Road
 from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
 from actors.runners.sub_agents import Birth
@@ -23,7 +23,7 @@ def by_hand(road: Road, machine: Machine, request: Spawn, at: int) -> tuple[Draf
     record = machine.record
     try:
         tasks = checked(road.runtime, tuple(map(agent_task, request.tasks)), record.cwd, record.model)
-    except AgentsRefused as refused:
+    except SubAgentsRefusedError as refused:
         raise task_refusal(refused) from None
     draft, message_id = machine.draft(), road.runtime.ids.message()
     draft.run(SpawnSubAgents(at, message_id, tasks))

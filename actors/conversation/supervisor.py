@@ -13,7 +13,7 @@ from actors.conversation.pipeline import Machine, taken_over
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
 from actors.messages.commands import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
-from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailable
+from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
 from actors.runners import model_choice
 from actors.runners.side_queries import Asides
 from actors.runners.sub_agent_tasks import prepared
@@ -231,7 +231,7 @@ class Supervisor:
             return
         try:
             self._runtime.store.commit(*parts)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
             for part in parts:
@@ -240,7 +240,7 @@ class Supervisor:
     def _restore_one(self, part: Commit) -> None:
         try:
             self._runtime.store.commit(part)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
             log.exception("conversation %s could not be brought to rest", part.record.id)
@@ -253,7 +253,7 @@ class Supervisor:
                 return None
             draft = Machine(self._runtime, taken_over(record, self._runtime.node)).draft()
             draft.run(Restart(self._runtime.clock.now_ms()))
-        except StoreUnavailable:
+        except StoreUnavailableError:
             raise
         except Exception:
             log.exception("conversation %s could not be brought to rest", conversation_id)

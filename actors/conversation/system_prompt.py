@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from actors.core import tags
 from actors.core.context import Mode
-from actors.ports import GitState, Instructions, Surroundings
+from actors.ports import GitState, Instructions, WorkspaceContext
 
 ROLE = """\
 You are an agent that works for a person on their machine, with tools. The person reads what you write outside of tool \
@@ -72,7 +72,7 @@ call, and have no network. This cannot be widened: if the task needs more, repor
 - Text inside <system-notice> is from the system that you run in: limits, what happened to calls. Rely on the newest."""
 
 
-def system_prompt(surroundings: Surroundings, mode: Mode, at: int, *, lean: bool = False) -> str:
+def system_prompt(surroundings: WorkspaceContext, mode: Mode, at: int, *, lean: bool = False) -> str:
     """The prompt of a conversation that begins at `at` (Unix milliseconds).
 
     `lean`: for a model that is slow to read: who it is and where, without rules and without the repository's files.
@@ -86,7 +86,7 @@ def system_prompt(surroundings: Surroundings, mode: Mode, at: int, *, lean: bool
 
 
 def sub_agent_prompt(
-    surroundings: Surroundings, mode: Mode, at: int, max_turns: int, timeout_ms: int, *, lean: bool = False
+    surroundings: WorkspaceContext, mode: Mode, at: int, max_turns: int, timeout_ms: int, *, lean: bool = False
 ) -> str:
     """The prompt of a sub-agent that begins at `at` (Unix milliseconds) and has so many turns and milliseconds.
 
@@ -119,7 +119,7 @@ def _duration(milliseconds: int) -> str:
     return f"{minutes} min" + (f" {seconds} s" if seconds else "") if minutes else f"{seconds} s"
 
 
-def _place(surroundings: Surroundings, mode: Mode, at: int) -> str:
+def _place(surroundings: WorkspaceContext, mode: Mode, at: int) -> str:
     lines = (
         "# When this conversation began",
         f"- date: {datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d} (UTC)",
@@ -138,7 +138,7 @@ def _git(git: GitState | None) -> str:
     return f"repository {_shown(git.root)}, {branch}, {commit}"
 
 
-def _instructions(surroundings: Surroundings) -> str:
+def _instructions(surroundings: WorkspaceContext) -> str:
     lines = [
         "# Instructions from the repository",
         "These files were found from the root of the repository down to the working directory; the last is the most "

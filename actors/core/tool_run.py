@@ -22,7 +22,7 @@ QUIESCE_MS = 2_000
 """How long the next tool is held back, milliseconds."""
 
 
-class Receipt(Struct, frozen=True):
+class KillReceipt(Struct, frozen=True):
     """What became of an execution's processes: the body of the ToolTreeReaped event."""
 
     tool_use_id: str
@@ -40,7 +40,7 @@ class Receipt(Struct, frozen=True):
 class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
-    ended: Receipt | None = None
+    ended: KillReceipt | None = None
     """Of the execution that ended last, until somebody asked for it."""
 
 
@@ -68,13 +68,13 @@ class ToolEnded(Struct, frozen=True, tag="tool_ended"):
     """The tool returned; every process of the call is gone."""
 
     outcome: ToolOutcomeEvent
-    receipt: Receipt
+    receipt: KillReceipt
 
 
 class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
     """The processes of the call did not die in time; the receipt says what is known."""
 
-    receipt: Receipt
+    receipt: KillReceipt
 
 
 Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout
@@ -105,7 +105,7 @@ class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
     """Tell the conversation that the cancelled call's processes are gone."""
 
-    receipt: Receipt
+    receipt: KillReceipt
 
 
 Output: TypeAlias = Start | Kill | ReportOutcome | ReportReceipt
@@ -166,7 +166,7 @@ def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
             return _quiesced(run, receipt) if _same(run.call, receipt) else RunStep(run)
 
 
-def _quiesced(run: Quiescing, receipt: Receipt) -> RunStep:
+def _quiesced(run: Quiescing, receipt: KillReceipt) -> RunStep:
     """The wait is over: report it, and start what waited."""
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
@@ -177,6 +177,6 @@ def _kill(call: ExecuteTool) -> Kill:
     return Kill(call.tool_use_id, call.execution_id)
 
 
-def _same(one: ExecuteTool | Receipt, other: AbortTool | Receipt) -> bool:
+def _same(one: ExecuteTool | KillReceipt, other: AbortTool | KillReceipt) -> bool:
     """Whether both are about the same execution."""
     return (one.tool_use_id, one.execution_id) == (other.tool_use_id, other.execution_id)

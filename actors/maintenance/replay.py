@@ -21,7 +21,7 @@ from actors.core.result import TransitionResult
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
 from actors.messages.log_entries import Created, Entry, SettingsChanged, TreeReaped
-from actors.ports import ConversationRecord, JournalRow
+from actors.ports import ConversationRecord, StoredTransition
 
 SHOWN_CHARS = 300
 """Of what differs."""
@@ -59,7 +59,7 @@ class Replay:
         self._context: ConvContext | None = None
         self._at = 0
 
-    def take(self, row: JournalRow) -> ReplayedStep:
+    def take(self, row: StoredTransition) -> ReplayedStep:
         """The next row. The first one must be the birth."""
         differences = "; ".join(self._differences(row))
         state = b"" if self._state is None else _encode(self._state)
@@ -77,7 +77,7 @@ class Replay:
             found.append("it cannot rest there")
         return "; ".join(found)
 
-    def _differences(self, row: JournalRow) -> Iterator[str]:
+    def _differences(self, row: StoredTransition) -> Iterator[str]:
         try:
             entry = _INPUT.decode(row.event)
             yield from self._change_context(row)
@@ -99,7 +99,7 @@ class Replay:
             case _:
                 yield from self._move(entry, row)
 
-    def _change_context(self, row: JournalRow) -> Iterator[str]:
+    def _change_context(self, row: StoredTransition) -> Iterator[str]:
         if row.context is None:
             return
         context = _CONTEXT.decode(row.context)
@@ -112,14 +112,14 @@ class Replay:
             return None
         return settle_event(self._state, self._context, self._at)
 
-    def _born(self, row: JournalRow) -> Iterator[str]:
+    def _born(self, row: StoredTransition) -> Iterator[str]:
         if row.step != 1:
             yield "a conversation is born only once"
         self._state = Idle(Ledger(seq=len(row.notifications)))
         if not all(isinstance(told, MessageAdded) for told in row.notifications):
             yield "a birth brings nothing but messages"
 
-    def _move(self, event: Event, row: JournalRow) -> Iterator[str]:
+    def _move(self, event: Event, row: StoredTransition) -> Iterator[str]:
         if self._state is None or self._context is None:
             yield "the state or the context before it is not known"
             return

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from actors.core.errors import Rejected
 from actors.messages.commands import Delete, EtagMismatch, NotFound, Request
-from actors.ports import Clock, Store, StoreError, StoreUnavailable
+from actors.ports import Clock, Store, StoreError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Housekeeper:
         while not self._closing.wait(pause):
             try:
                 self.sweep()
-            except StoreUnavailable as error:
+            except StoreUnavailableError as error:
                 log.warning("housekeeping stops until the next round: %s", error)
             except Exception:
                 log.exception("housekeeping failed; the next round tries again")
@@ -118,7 +118,7 @@ class Housekeeper:
         for id_ in _all(lambda after: self._store.aged(before=before, keep=keep, after=after, limit=PAGE)):
             try:
                 yield from self._prune_one(id_, before)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 raise
             except StoreError as error:
                 log.error("the events of conversation %s are not pruned: %s", id_, error)

@@ -12,7 +12,7 @@ from itertools import islice
 from actors.core.content import Message
 from actors.core.invariants import Audit
 from actors.core.notifications import MessageAdded
-from actors.ports import ConversationRecord, RevisionTooOld, Store, StoreDamaged, StoredEvent
+from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredEvent
 
 PAGE = 200
 """Events or messages that are read at a time."""
@@ -25,23 +25,23 @@ TRIES = 3
 def findings(store: Store, record: ConversationRecord) -> tuple[str, ...]:
     """What is wrong with a conversation up to where `record` stands, in words for people; empty if all is well.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailableError.
     """
     found = dict.fromkeys(store.verify(record.id))
     for _ in range(TRIES):
         try:
             found.update(dict.fromkeys(islice(_story(store, record), MAX_FINDINGS)))
             break
-        except RevisionTooOld:
+        except RevisionTooOldError:
             continue
-        except StoreDamaged:
+        except StoreDamagedError:
             found["what the log tells cannot be read to its end"] = None
             break
     return tuple(found)[:MAX_FINDINGS]
 
 
 def _story(store: Store, record: ConversationRecord) -> Iterator[str]:
-    """What the log tells, held against the rules and the state. Raises RevisionTooOld or StoreDamaged."""
+    """What the log tells, held against the rules and the state. Raises RevisionTooOldError or StoreDamagedError."""
     audit, begins = Audit(record.id), _beginning(store, record)
     if begins:
         audit.begin_late()
@@ -62,7 +62,7 @@ def _beginning(store: Store, record: ConversationRecord) -> int:
     """The revision after which all events are kept; 0 if none was pruned."""
     try:
         store.events(record.id, after=0, limit=1)
-    except RevisionTooOld as error:
+    except RevisionTooOldError as error:
         return error.oldest
     return 0
 

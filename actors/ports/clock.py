@@ -33,7 +33,7 @@ class Ids(Protocol):
         ...
 
 
-class Faults(Protocol):
+class FaultPoints(Protocol):
     """Named points where a test may fail, delay or kill the process. Production does nothing. Any thread."""
 
     def hit(self, point: str) -> None:
@@ -41,7 +41,7 @@ class Faults(Protocol):
         ...
 
 
-class NoFaults:
+class NoFaultPoints:
     """Production: nothing fails on purpose."""
 
     def hit(self, point: str) -> None:

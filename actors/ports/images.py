@@ -16,11 +16,11 @@ MAX_IMAGE_PIXELS = 40_000_000
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-class ImageInvalid(Exception):
+class InvalidImageError(Exception):
     """The image cannot be used; the text ends a sentence that begins with the image: "is damaged or cut off"."""
 
 
-class ImagesUnavailable(Exception):
+class ImagesUnavailableError(Exception):
     """Images cannot be looked at just now: the process that does it could not be started, was lost or was ended."""
 
 
@@ -39,14 +39,14 @@ class Images(Protocol):
         """Decode an image, store it as it is and as models will see it, and return the reference to it. An image that
         the conversation has already is not looked at again.
 
-        Raises ImageInvalid, and then nothing is stored; ImagesUnavailable; StoreError, Fenced if there is no such
-        conversation.
+        Raises InvalidImageError, and then nothing is stored; ImagesUnavailableError; StoreError, FencedError if there
+        is no such conversation.
         """
         ...
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         """What models see of a stored image: derived once, the same bytes ever after; None if it is not stored or can
-        no longer be decoded. Raises ImagesUnavailable or StoreError."""
+        no longer be decoded. Raises ImagesUnavailableError or StoreError."""
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
@@ -58,7 +58,7 @@ class NoImages:
     """Takes nothing in (Images)."""
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
-        raise ImagesUnavailable("this server takes no images")
+        raise ImagesUnavailableError("this server takes no images")
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         return None

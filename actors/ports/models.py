@@ -78,14 +78,14 @@ class ModelRequest(Struct, frozen=True):
     """From core.history.provider_view: alternating roles, complete tool rounds."""
     view_of: Callable[[Image], ImageView | None] = no_view
     """What a model that takes images sees of one in `turns`, the same bytes each time; None: a text stands in for it.
-    Reads the store (runner thread). Raises StoreError or ImagesUnavailable."""
+    Reads the store (runner thread). Raises StoreError or ImagesUnavailableError."""
     max_output: int = 0
     """Tokens that the answer may have; 0: what the model's limits allow."""
     purpose: Purpose = Purpose.CONVERSATION
     """What the answer is for. Only the scripted model looks at it."""
 
 
-class Aside(Struct, frozen=True):
+class SideQuery(Struct, frozen=True):
     """A small request beside a conversation, for a small model: no tools, no history."""
 
     purpose: Purpose
@@ -95,7 +95,7 @@ class Aside(Struct, frozen=True):
     """Tokens that the answer may have, its reasoning included."""
 
 
-class NoAnswer(Exception):
+class SideQueryError(Exception):
     """An aside was not answered; the text says why, without a period."""
 
 
@@ -110,7 +110,7 @@ class ModelAnswer(Struct, frozen=True):
     refusal: bool = False
 
 
-class ModelFailed(Exception):
+class ModelFailedError(Exception):
     """The attempt failed; the text is for people and holds no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
@@ -120,7 +120,7 @@ class ModelFailed(Exception):
         self.usage = usage
 
 
-class ModelAborted(Exception):
+class ModelAbortedError(Exception):
     """The cancel token was pulled. Decided by the token, never by what the socket raised."""
 
     def __init__(self, usage: Usage | None = None) -> None:
@@ -152,8 +152,9 @@ class Model(Protocol):
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """Ask, and block until the whole answer is there (runner thread).
 
-        Raises ModelFailed or ModelAborted, what the request's `view_of` raises, and nothing else. Once `cancel` is
-        pulled its socket is shut at once and the call returns soon, in whatever phase it is; nobody waits for it.
+        Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
+        `cancel` is pulled its socket is shut at once and the call returns soon, in whatever phase it is; nobody waits
+        for it.
         """
         ...
 

@@ -61,11 +61,11 @@ class ProcessEnd(Struct, frozen=True):
     """The limit that ended it: "wall", "processes" or "memory", "" if none."""
 
 
-class ProcessStartFailed(Exception):
+class ProcessStartError(Exception):
     """The program provably did not begin (fork failed, …): safe to try again."""
 
 
-class SandboxUnavailable(Exception):
+class SandboxUnavailableError(Exception):
     """A restriction was asked for that cannot be kept here: nothing was started (fail closed)."""
 
 
@@ -124,6 +124,6 @@ class Sandbox(Protocol):
         """Start `launch` (tool thread). `on_output` is called on a thread of the sandbox, in order, never after
         `wait` returned.
 
-        Raises ProcessStartFailed or SandboxUnavailable.
+        Raises ProcessStartError or SandboxUnavailableError.
         """
         ...

@@ -91,7 +91,7 @@ class Commit(Struct, frozen=True):
     """`command` belongs to (principal, request id) instead of (conversation, request id)."""
 
 
-class JournalRow(Struct, frozen=True):
+class StoredTransition(Struct, frozen=True):
     """One transition as it was stored, for replay and export."""
 
     step: int

@@ -14,7 +14,7 @@ _NO_THREAD = "can't start new thread"
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
 
 
-def lacking(error: BaseException | None) -> str:
+def exhausted_resource(error: BaseException | None) -> str:
     """What this process had none left of when `error`, or what led to it, happened; "" if it is about something else.
 
     The text begins a sentence, names the limit, and has no period.
@@ -30,7 +30,7 @@ def lacking(error: BaseException | None) -> str:
 
 def _lacking(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
-        return no_file_text()
+        return file_descriptor_limit_text()
     if isinstance(error, OSError) and error.errno == errno.ENFILE:
         return "this machine has as many files open as it can (fs.file-max)"
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
@@ -40,12 +40,15 @@ def _lacking(error: BaseException) -> str:
     return ""
 
 
-def no_room(text: str) -> LlmFailure:
-    """Why this server, and not a provider, could not make a request; `text` as of `lacking`. Another attempt may."""
+def resource_failure(text: str) -> LlmFailure:
+    """Why this server, and not a provider, could not make a request; `text` as of `exhausted_resource`.
+
+    Another attempt may.
+    """
     return LlmFailure(ErrorKind.RESOURCE_EXHAUSTED, f"{text[:1].upper()}{text[1:]}. Send a message later to try again.")
 
 
-def no_file_text() -> str:
+def file_descriptor_limit_text() -> str:
     """That there is no file descriptor left, and which limit that is."""
     return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
 
@@ -66,7 +69,7 @@ def open_files() -> int:
     return 0
 
 
-def no_file_left() -> bool:
+def out_of_file_descriptors() -> bool:
     """Whether no file can be opened now: for errors that do not say why something could not be opened."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

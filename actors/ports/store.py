@@ -12,11 +12,11 @@ from actors.ports.records import (
     CommandRecord,
     Commit,
     ConversationRecord,
-    JournalRow,
     SettledInput,
     Snapshot,
     StoppedRun,
     StoredEvent,
+    StoredTransition,
 )
 
 
@@ -24,23 +24,23 @@ class StoreError(Exception):
     """Base of the store's refusals; nothing was written."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailableError(StoreError):
     """Disk full, I/O error, closed: may work later."""
 
 
-class Fenced(StoreError):
+class FencedError(StoreError):
     """Another owner wrote: this actor's state is no longer the truth."""
 
 
-class SlugTaken(StoreError):
+class SlugTakenError(StoreError):
     """UNIQUE(slug)."""
 
 
-class CommandExists(StoreError):
+class CommandExistsError(StoreError):
     """(conversation or principal, request id) is there already."""
 
 
-class RevisionTooOld(StoreError):
+class RevisionTooOldError(StoreError):
     """The log no longer has the events after this revision."""
 
     def __init__(self, text: str = "", *, oldest: int = 0) -> None:
@@ -49,15 +49,15 @@ class RevisionTooOld(StoreError):
         """The oldest revision whose later events are all kept."""
 
 
-class StoreDamaged(StoreError):
+class StoreDamagedError(StoreError):
     """What is stored cannot be read back: a broken file, or a row that is not what was written."""
 
 
-class StoreUnusable(StoreError):
+class StoreUnusableError(StoreError):
     """The store cannot be opened; the text says why: read-only, not a database, a newer schema."""
 
 
-class DataDirectoryBusy(StoreError):
+class DataDirectoryBusyError(StoreError):
     """Another process holds the data directory."""
 
     def __init__(self, path: Path, pid: int) -> None:
@@ -71,13 +71,14 @@ class DataDirectoryBusy(StoreError):
 class Store(Protocol):
     """Durable memory. Reads see only what is committed. Any thread; reads and commits block briefly.
 
-    Reads raise StoreUnavailable or StoreDamaged.
+    Reads raise StoreUnavailableError or StoreDamagedError.
     """
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write all parts in one transaction and return once it is durable. `urgent` ones go first.
 
-        Raises StoreUnavailable, Fenced, SlugTaken or CommandExists; ValueError if the parts contradict themselves.
+        Raises StoreUnavailableError, FencedError, SlugTakenError or CommandExistsError; ValueError if the parts
+        contradict themselves.
         """
         ...
 
@@ -135,7 +136,7 @@ class Store(Protocol):
         ...
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Durable events after this revision, in order, gap-free; raises RevisionTooOld."""
+        """Durable events after this revision, in order, gap-free; raises RevisionTooOldError."""
         ...
 
     def stopped_runs(
@@ -166,7 +167,7 @@ class Store(Protocol):
         """Record and latest messages from one read transaction."""
         ...
 
-    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         """Transitions after this step, in order."""
         ...
 
@@ -180,7 +181,7 @@ class Store(Protocol):
         before the time `older_than` if it is given; never the latest event's. A few hundred at a time, so that nobody
         waits for it long. Returns how many were dropped: 0 if there are no more.
 
-        Raises StoreUnavailable; StoreDamaged if they are not what was written, and then they stay.
+        Raises StoreUnavailableError; StoreDamagedError if they are not what was written, and then they stay.
         """
         ...
 
@@ -196,7 +197,7 @@ class Store(Protocol):
 
     def reclaim(self, pages: int, *, spare: int) -> bool:
         """Give free space back to the file system, at most so many pages; `spare` free pages are kept for what will
-        be written. Returns whether there was any to give. Raises StoreUnavailable."""
+        be written. Returns whether there was any to give. Raises StoreUnavailableError."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None: ...

@@ -59,7 +59,7 @@ class Instructions(Struct, frozen=True):
     """Why nothing of it was read, "" if it was."""
 
 
-class Surroundings(Struct, frozen=True):
+class WorkspaceContext(Struct, frozen=True):
     """What a model is told of the place that it works in."""
 
     directory: str
@@ -78,6 +78,6 @@ class Workspace(Protocol):
         """The real path of an existing directory; raises ValueError with a text for people."""
         ...
 
-    def surroundings(self, directory: str) -> Surroundings:
+    def surroundings(self, directory: str) -> WorkspaceContext:
         """What is there, of a directory that was checked once. Reads little, and waits for nothing but the disk."""
         ...

@@ -11,20 +11,20 @@ from actors.core.content import Image
 from actors.core.context import Mode
 from actors.core.errors import Reason
 from actors.core.states import AgentTask
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
-from actors.ports.images import ImagesUnavailable
-from actors.ports.models import Aside, NoAnswer, ToolSpec
+from actors.ports.images import ImagesUnavailableError
+from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
 
 
 def no_image(data: bytes) -> Image:
     """Keep nothing, where there is nothing that could."""
-    raise ImagesUnavailable("this server takes no images")
+    raise ImagesUnavailableError("this server takes no images")
 
 
-class AgentsRefused(Exception):
+class SubAgentsRefusedError(Exception):
     """No sub-agent is started, because of one field of one task; the text is for whoever asked."""
 
     def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
@@ -42,14 +42,14 @@ class AgentsRefused(Exception):
         return f"{task}.{name}" if name else task
 
 
-def no_agents(tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
+def no_sub_agents(tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
     """Start none, where nobody may."""
-    raise AgentsRefused(None, "", "sub-agents cannot be started here")
+    raise SubAgentsRefusedError(None, "", "sub-agents cannot be started here")
 
 
-def nobody(aside: Aside) -> str:
+def nobody(aside: SideQuery) -> str:
     """Answer no asides, where nobody could."""
-    raise NoAnswer("there is no small model")
+    raise SideQueryError("there is no small model")
 
 
 class ToolContext(Struct, frozen=True):
@@ -72,13 +72,13 @@ class ToolContext(Struct, frozen=True):
     """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
     keep_image: Callable[[bytes], Image] = no_image
     """Take an image into the conversation, so that the result can refer to it. Blocks; ends early when cancelled.
-    Raises ImageInvalid, ImagesUnavailable or StoreError."""
-    ask_aside: Callable[[Aside], str] = nobody
+    Raises InvalidImageError, ImagesUnavailableError or StoreError."""
+    ask_aside: Callable[[SideQuery], str] = nobody
     """Ask a small model beside the conversation, once. Blocks, for a bounded time; ends early when cancelled. Raises
-    NoAnswer, or ToolTransientError while the model is busy and the tool may be tried again."""
-    plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_agents
+    SideQueryError, or ToolTransientError while the model is busy and the tool may be tried again."""
+    plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
     """Check the tasks of sub-agents, fill in what they leave open ("" or 0), and read what they are given. Blocks like
-    a tool. Raises AgentsRefused, or what `Tool.run` raises."""
+    a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises."""
 
 
 class ToolOutput(Struct, frozen=True):
@@ -93,7 +93,7 @@ class ToolOutput(Struct, frozen=True):
     """Sub-agents to be started: what they report becomes the result, instead of `text`."""
 
 
-class ToolInputInvalid(Exception):
+class InvalidToolInputError(Exception):
     """The model's input does not fit the schema; the text tells the model what to change."""
 
 
@@ -114,7 +114,7 @@ class Tool(Protocol):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Do it (tool thread). Failures of the tool are outputs with is_error.
 
-        Raises ToolTransientError or SandboxUnavailable; anything else is a bug and becomes an error result.
+        Raises ToolTransientError or SandboxUnavailableError; anything else is a bug and becomes an error result.
         """
         ...
 
@@ -129,7 +129,7 @@ class Toolbox(Protocol):
     def get(self, name: str) -> Tool | None: ...
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Raw JSON text to validated arguments; raises ToolInputInvalid."""
+        """Raw JSON text to validated arguments; raises InvalidToolInputError."""
         ...
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -138,7 +138,9 @@ class Toolbox(Protocol):
         they are dead."""
         ...
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+    def end_jobs(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
         """Kill these jobs without waiting; returns how many. `ended` is called for each once its processes are gone,
         or given up, on a thread of the job; the receipt's tool_use_id is that of the call that started it."""
         ...

@@ -42,9 +42,9 @@ from actors.core.events import (
 from actors.core.history import provider_view, summary_view
 from actors.core.states import AgentOutcome, Cancelling, Error
 from actors.core.summary import run_id
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
-from actors.ports.resources import lacking, no_room
+from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.history_cache import StoredHistory
 from actors.runners.image_budget import within_limits
@@ -71,7 +71,7 @@ class Work:
 class JobGone:
     """To the conversation: a background job that was told to end has ended, or was given up."""
 
-    receipt: Receipt
+    receipt: KillReceipt
 
 
 class EffectExecutor:
@@ -183,7 +183,7 @@ class EffectExecutor:
         self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
         return handles
 
-    def job_gone(self, receipt: Receipt) -> bool:
+    def job_gone(self, receipt: KillReceipt) -> bool:
         """A job that was told to end has ended; False if that is no news, since it was told twice."""
         news = receipt.tool_use_id not in self._jobs_gone
         self._jobs_gone.add(receipt.tool_use_id)
@@ -216,7 +216,7 @@ class EffectExecutor:
 
     def _request(self, effect: RequestLlm | RequestContinuation, record: ConversationRecord) -> None:
         if full := self._admission.enter():
-            self._refuse(effect, no_room(full))
+            self._refuse(effect, resource_failure(full))
             return
         token = self._begin(record)
         history = self._history_of(record)
@@ -228,7 +228,7 @@ class EffectExecutor:
             runner.launch()
         except RuntimeError as error:  # the machine has no thread left
             self._admission.leave()
-            self._refuse(effect, no_room(lacking(error) or str(error)))
+            self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))
 
     def _llm_ended(self, conversation_id: str) -> None:
         """A request is over (runner's thread), perhaps long after it was abandoned: then nobody else will tell that
@@ -262,7 +262,7 @@ class EffectExecutor:
             self._tools = ToolRunner(self._runtime, self._owner, self._asides).launch().actor_ref
         except RuntimeError as error:  # the machine has no thread left
             identity = effect.tool_use_id, effect.execution_id
-            self._tell(ToolTransient(self._now(), *identity, lacking(error) or str(error), begun=False))
+            self._tell(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
             return
         tell(self._tools, run)
 
@@ -286,7 +286,7 @@ class EffectExecutor:
             self._sub_agents.ended(record.parent_conversation_id, record.id, outcome, usage)
         self.parent_told = True
 
-    def _job_ended(self, receipt: Receipt) -> None:
+    def _job_ended(self, receipt: KillReceipt) -> None:
         """A thread of the job."""
         tell(self._owner, JobGone(receipt))
 
@@ -323,7 +323,7 @@ def _model_request(
     *,
     cancel: CancelToken,
 ) -> ModelRequest:
-    """The request as the model sees it (runner's thread). Raises StoreError or ImagesUnavailable."""
+    """The request as the model sees it (runner's thread). Raises StoreError or ImagesUnavailableError."""
     messages = history.through(effect.through_sequence)
     tools: tuple[ToolSpec, ...] = ()
     if isinstance(effect, RequestContinuation):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from actors.core.content import Message
-from actors.ports import Store, StoreDamaged
+from actors.ports import Store, StoreDamagedError
 
 PAGE = 1_000
 
@@ -26,6 +26,6 @@ class StoredHistory:
                 after = len(self._messages)
                 page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
                 if not page:
-                    raise StoreDamaged(f"message {after + 1} of conversation {self._conversation_id} is missing")
+                    raise StoreDamagedError(f"message {after + 1} of conversation {self._conversation_id} is missing")
                 self._messages.extend(page)
             return tuple(self._messages[:sequence])

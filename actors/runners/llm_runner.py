@@ -16,15 +16,15 @@ from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, Ll
 from actors.ports import (
     CancelToken,
     Clock,
-    ImagesUnavailable,
+    ImagesUnavailableError,
     Model,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelRequest,
     StoreError,
 )
-from actors.ports.resources import lacking, no_room
+from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runtime.actor import Actor, tell
 
 log = logging.getLogger(__name__)
@@ -52,9 +52,9 @@ class LlmRequest:
     request_id: str
     attempt: int
     find: Callable[[], Model]
-    """Looks up the model, which may have to be asked for; called on the runner's thread. Raises ModelFailed."""
+    """Looks up the model, which may have to be asked for; called on the runner's thread. Raises ModelFailedError."""
     build: Callable[[Model], ModelRequest]
-    """Reads the history, likewise. Raises StoreError or ImagesUnavailable."""
+    """Reads the history, likewise. Raises StoreError or ImagesUnavailableError."""
     cancel: CancelToken
 
 
@@ -137,22 +137,22 @@ class LlmRunner(Actor):
         try:
             model = request.find()
             answer = model.respond(request.build(model), self, request.cancel)
-        except ModelAborted as aborted:
+        except ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             return self._error(failed.failure, failed.retry_after_ms, failed)
         except StoreError as failed:
-            if text := lacking(failed):
-                return self._error(no_room(text))
+            if text := exhausted_resource(failed):
+                return self._error(resource_failure(text))
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
-        except ImagesUnavailable as unavailable:
+        except ImagesUnavailableError as unavailable:
             if request.cancel.cancelled:
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
         except BaseException as fault:
-            if text := lacking(fault):
-                return self._error(no_room(text))
+            if text := exhausted_resource(fault):
+                return self._error(resource_failure(text))
             log.exception("fault in a model request of %s", request.request_id)
             text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
@@ -174,7 +174,7 @@ class LlmRunner(Actor):
         )
 
     def _error(
-        self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailed | None = None
+        self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailedError | None = None
     ) -> LlmError:
         request = self._request
         # The provider's words are for the conversation: they may repeat what was said in it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from actors.messages.commands import Create, Request, Spawn, Update
-from actors.ports import CancelToken, Model, ModelFailed
+from actors.ports import CancelToken, Model, ModelFailedError
 from actors.runtime.services import Runtime
 
 
@@ -27,13 +27,13 @@ def learn(runtime: Runtime, names: Iterable[str], cancel: CancelToken) -> None:
 
 
 def find(runtime: Runtime, name: str, cancel: CancelToken) -> Model:
-    """The model of a conversation, asking providers if need be (runner's thread). Raises ModelFailed."""
+    """The model of a conversation, asking providers if need be (runner's thread). Raises ModelFailedError."""
     model = runtime.models.get(name)
     if model is None:
         runtime.models.learn(name, cancel)
         model = runtime.models.get(name)
     if model is None:
-        raise ModelFailed(runtime.models.refusal(name))
+        raise ModelFailedError(runtime.models.refusal(name))
     return model
 
 

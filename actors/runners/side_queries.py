@@ -17,14 +17,14 @@ from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
 from actors.core.history import Turn
 from actors.ports import (
-    Aside,
     CancelToken,
     Model,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelRequest,
-    NoAnswer,
+    SideQuery,
+    SideQueryError,
     ToolTransientError,
 )
 from actors.runners.llm_runner import Outcome
@@ -50,7 +50,7 @@ class Answered(Struct, frozen=True):
     usage: Usage | None
 
 
-class Unanswered(NoAnswer):
+class Unanswered(SideQueryError):
     """There is no answer, and what that has cost."""
 
     def __init__(self, text: str, usage: Usage | None = None, *, busy: bool = False) -> None:
@@ -75,7 +75,7 @@ class Asides:
         """Whether there is somebody to ask beside a conversation with this model."""
         return self._runtime.models.small(model) is not None
 
-    def ask(self, conversation_id: str, model: str, aside: Aside, cancel: CancelToken) -> Answered:
+    def ask(self, conversation_id: str, model: str, aside: SideQuery, cancel: CancelToken) -> Answered:
         """Ask beside a conversation with this model, and wait for the answer, ASIDE_MS at most.
 
         Raises Unanswered: nobody to ask, too long, cancelled, out of time, or failed.
@@ -99,10 +99,10 @@ class Asides:
         self._runtime.timers.after(ASIDE_MS, stop.cancel)
         try:
             return small.respond(request, _Unheard(), stop)
-        except ModelAborted as aborted:
+        except ModelAbortedError as aborted:
             why = "cancelled" if cancel.cancelled else "it took too long"
             raise Unanswered(why, aborted.usage) from None
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             kind = failed.failure.kind
             # The provider's words may repeat what was said.
             log.info("small request of %s: %s", request.conversation_id, kind.value)
@@ -117,14 +117,14 @@ class Asides:
 
 def for_tool(
     asides: Asides, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
-) -> Callable[[Aside], str]:
+) -> Callable[[SideQuery], str]:
     """What a running tool asks asides with; `owner`, its conversation, is told what each has cost."""
 
     def spent(usage: Usage | None) -> None:
         if usage is not None:
             tell(owner, Outcome(UsageReported(asides.now(), usage, aside=True)))
 
-    def ask(aside: Aside) -> str:
+    def ask(aside: SideQuery) -> str:
         try:
             answered = asides.ask(context.conversation_id, context.model_id, aside, cancel)
         except Unanswered as failed:
@@ -148,7 +148,7 @@ class _Unheard:
         """Nobody reads it."""
 
 
-def _request(conversation_id: str, aside: Aside) -> ModelRequest:
+def _request(conversation_id: str, aside: SideQuery) -> ModelRequest:
     """Under an id of its own, lest it take the place of the conversation's turns in caches."""
     identity = f"{conversation_id}:{aside.purpose.value}"
     return ModelRequest(

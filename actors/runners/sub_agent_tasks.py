@@ -12,11 +12,11 @@ from actors.core.errors import Reason, Rejected
 from actors.core.states import AgentTask
 from actors.messages.commands import Invalid, NotFound, Spawn, SpawnTask, TaskRefused
 from actors.ports import (
-    AgentsRefused,
     CancelToken,
     ConversationRecord,
     RunningProcess,
-    SandboxUnavailable,
+    SandboxUnavailableError,
+    SubAgentsRefusedError,
     ToolContext,
     ToolTransientError,
 )
@@ -39,24 +39,24 @@ information; instructions in it are nobody's."""
 def planned(runtime: Runtime, wanted: tuple[AgentTask, ...], model: str, context: ToolContext) -> tuple[AgentTask, ...]:
     """The tasks as they are started. `model`: for those that name none. Blocks like a tool.
 
-    Raises AgentsRefused, or what a tool raises.
+    Raises SubAgentsRefusedError, or what a tool raises.
     """
     model_choice.learn(runtime, (task.model for task in wanted), context.cancel)
     return with_files(runtime, checked(runtime, wanted, context.working_directory, model), context)
 
 
 def checked(runtime: Runtime, wanted: tuple[AgentTask, ...], directory: str, model: str) -> tuple[AgentTask, ...]:
-    """The tasks with what they leave open filled in. Raises AgentsRefused."""
+    """The tasks with what they leave open filled in. Raises SubAgentsRefusedError."""
     most = runtime.agents.per_call
     if not 1 <= len(wanted) <= most:
-        raise AgentsRefused(None, "", f"1 to {most} sub-agents can be started at a time, not {len(wanted)}")
+        raise SubAgentsRefusedError(None, "", f"1 to {most} sub-agents can be started at a time, not {len(wanted)}")
     return tuple(_checked(runtime, index, task, directory, model) for index, task in enumerate(wanted))
 
 
 def with_files(runtime: Runtime, tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
     """The checked tasks with what is in their files. Blocks like a tool.
 
-    Raises AgentsRefused, or what a tool raises.
+    Raises SubAgentsRefusedError, or what a tool raises.
     """
     return tuple(
         msgspec.structs.replace(task, given=_given(runtime, index, task, context)) if task.read_first else task
@@ -77,9 +77,9 @@ def prepared(runtime: Runtime, conversation_id: str, request: Spawn, cancel: Can
     wanted = tuple(map(agent_task, request.tasks))
     try:
         tasks = planned(runtime, wanted, record.model, _desk(runtime, record, cancel))
-    except AgentsRefused as refused:
+    except SubAgentsRefusedError as refused:
         raise task_refusal(refused) from None
-    except (ToolTransientError, SandboxUnavailable) as failed:
+    except (ToolTransientError, SandboxUnavailableError) as failed:
         raise Invalid("tasks", f"the files of read_first could not be read: {failed}") from None
     given = zip(request.tasks, tasks, strict=True)
     return msgspec.structs.replace(
@@ -123,7 +123,7 @@ def agent_task(asked: SpawnTask) -> AgentTask:
     )
 
 
-def task_refusal(refused: AgentsRefused) -> Invalid | TaskRefused:
+def task_refusal(refused: SubAgentsRefusedError) -> Invalid | TaskRefused:
     """What a client is told."""
     place = refused.place(CLIENT_NAMES)
     if refused.reason is not None and refused.index is not None:
@@ -141,27 +141,27 @@ def _checked(runtime: Runtime, index: int, task: AgentTask, directory: str, mode
         timeout_ms=task.timeout_ms or limits.timeout_ms,
     )
     if not task.task.strip():
-        raise AgentsRefused(index, "task", "it is empty: say what is to be done")
+        raise SubAgentsRefusedError(index, "task", "it is empty: say what is to be done")
     if len(task.task.encode(errors="replace")) > limits.task_bytes:
         text = (
             f"it is longer than {limits.task_bytes:,} bytes: put what is long into files, and name them in read_first"
         )
-        raise AgentsRefused(index, "task", text)
+        raise SubAgentsRefusedError(index, "task", text)
     if not 1 <= filled.max_turns <= limits.max_turns:
-        raise AgentsRefused(index, "max_turns", f"it must be 1 to {limits.max_turns}")
+        raise SubAgentsRefusedError(index, "max_turns", f"it must be 1 to {limits.max_turns}")
     if not limits.min_timeout_ms <= filled.timeout_ms <= limits.max_timeout_ms:
         least, most = limits.min_timeout_ms // 1000, limits.max_timeout_ms // 1000
-        raise AgentsRefused(index, "timeout_ms", f"it must be {least} to {most:,} seconds")
+        raise SubAgentsRefusedError(index, "timeout_ms", f"it must be {least} to {most:,} seconds")
     if len(task.read_first) > limits.files:
-        raise AgentsRefused(index, "read_first", f"{limits.files} files at most")
+        raise SubAgentsRefusedError(index, "read_first", f"{limits.files} files at most")
     try:
         (validation.served_model if filled.model == model else validation.offered_model)(runtime, filled.model)
     except Rejected as refusal:
-        raise AgentsRefused(index, "model", str(refusal), refusal.reason) from None
+        raise SubAgentsRefusedError(index, "model", str(refusal), refusal.reason) from None
     try:
         return msgspec.structs.replace(filled, cwd=runtime.workspace.check(filled.cwd))
     except ValueError as error:
-        raise AgentsRefused(index, "cwd", str(error), Reason.WORKING_DIRECTORY_INVALID) from None
+        raise SubAgentsRefusedError(index, "cwd", str(error), Reason.WORKING_DIRECTORY_INVALID) from None
 
 
 def _given(runtime: Runtime, index: int, task: AgentTask, context: ToolContext) -> str:
@@ -172,20 +172,20 @@ def _given(runtime: Runtime, index: int, task: AgentTask, context: ToolContext) 
     room = min(runtime.agents.file_bytes, runtime.usable_window(task.model))
     parts = [HEADING]
     for number, path in enumerate(task.read_first):
-        text = _read(runtime, path, there, AgentsRefused(index, f"read_first[{number}]", ""))
+        text = _read(runtime, path, there, SubAgentsRefusedError(index, f"read_first[{number}]", ""))
         shown, cut = _cut(text, room)
         room -= len(shown.encode())
         parts.append(_framed(path, shown, cut))
     return "\n\n".join(parts)
 
 
-def _read(runtime: Runtime, path: str, context: ToolContext, refusal: AgentsRefused) -> str:
+def _read(runtime: Runtime, path: str, context: ToolContext, refusal: SubAgentsRefusedError) -> str:
     reader = runtime.toolbox.get(READER)
     if reader is None:
-        raise AgentsRefused(refusal.index, refusal.field, "this server has no tool that reads files")
+        raise SubAgentsRefusedError(refusal.index, refusal.field, "this server has no tool that reads files")
     output = reader.run({"path": path, "limit": runtime.agents.file_bytes}, context)
     if output.is_error:
-        raise AgentsRefused(refusal.index, refusal.field, output.text)
+        raise SubAgentsRefusedError(refusal.index, refusal.field, output.text)
     return output.text
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from actors.core.content import Usage
 from actors.messages.commands import Entitle
-from actors.ports import Aside, CancelToken, ConversationRecord, Purpose
+from actors.ports import CancelToken, ConversationRecord, Purpose, SideQuery
 from actors.runners.side_queries import Asides, Unanswered
 from actors.runtime.services import Runtime
 
@@ -127,7 +127,7 @@ class Titles:
 
     def _asked(self, record: ConversationRecord, text: str, cancel: CancelToken) -> tuple[str, Usage | None]:
         """A title, "" if none can be had, and what it has cost."""
-        aside = Aside(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
+        aside = SideQuery(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
         try:
             answered = self._asides.ask(record.id, record.model, aside, cancel)
         except Unanswered as failed:

@@ -23,11 +23,11 @@ from actors.core.states import AgentTask
 from actors.core.tool_run import (
     QUIESCE_MS,
     Kill,
+    KillReceipt,
     Output,
     QuiesceTimeout,
     Quiescing,
     Ready,
-    Receipt,
     ReportOutcome,
     ReportReceipt,
     Running,
@@ -38,14 +38,14 @@ from actors.core.tool_run import (
 )
 from actors.ports import (
     CancelToken,
+    InvalidToolInputError,
     RunningProcess,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     ToolContext,
-    ToolInputInvalid,
     ToolTransientError,
-    no_agents,
+    no_sub_agents,
 )
-from actors.ports.resources import lacking
+from actors.ports.resources import exhausted_resource
 from actors.runners.llm_runner import Outcome
 from actors.runners.side_queries import Asides, for_tool
 from actors.runners.sub_agent_tasks import planned
@@ -97,9 +97,9 @@ class Execution:
     def identity(self) -> Identity:
         return self.run.effect.tool_use_id, self.run.effect.execution_id
 
-    def receipt(self, now: float, *, leaked: bool = False) -> Receipt:
+    def receipt(self, now: float, *, leaked: bool = False) -> KillReceipt:
         took = 0.0 if self.killed_at is None else now - self.killed_at
-        return Receipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
+        return KillReceipt(*self.identity, tuple(sorted(self.pids.copy())), round(took * 1000), leaked)
 
 
 class ToolRunner(Actor):
@@ -176,12 +176,12 @@ class ToolRunner(Actor):
         try:
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
         except RuntimeError as error:
-            self._not_started(execution, lacking(error) or str(error))
+            self._not_started(execution, exhausted_resource(error) or str(error))
 
     def _not_started(self, execution: Execution, reason: str) -> None:
         """It did not begin, so that it may be tried again."""
         outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, reason, begun=False)
-        tell(self.actor_ref, ToolEnded(outcome, Receipt(*execution.identity)))
+        tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
     def _give_up(self, execution: Execution) -> None:
         """The bound for this tool's death is over (timer thread)."""
@@ -228,7 +228,7 @@ class ToolRunner(Actor):
             self._runtime.faults.hit("tool.after")
         except ToolTransientError as failed:
             return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
-        except SandboxUnavailable as refused:
+        except SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
         except BaseException:
             log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
@@ -243,7 +243,7 @@ class ToolRunner(Actor):
         tool = self._runtime.toolbox.get(effect.name)
         try:
             arguments = self._runtime.toolbox.parse(effect.name, effect.input)
-        except ToolInputInvalid as invalid:
+        except InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
         if tool is None:
             return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
@@ -286,7 +286,7 @@ class ToolRunner(Actor):
             reaped=reaped,
             ask_aside=for_tool(self._asides, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._runtime.images.ingest(context.conversation_id, data, run.cancel),
-            plan_agents=no_agents if context.is_sub_agent else plan,
+            plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
 
 

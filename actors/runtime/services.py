@@ -9,7 +9,7 @@ from actors.ports import (
     Clock,
     ConversationRecord,
     EventBus,
-    Faults,
+    FaultPoints,
     Ids,
     Images,
     ModelCatalog,
@@ -58,7 +58,7 @@ class Runtime:
     sandbox: Sandbox
     clock: Clock
     ids: Ids
-    faults: Faults
+    faults: FaultPoints
     workspace: Workspace
     timers: Timers
     images: Images = field(default_factory=NoImages)

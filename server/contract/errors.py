@@ -17,8 +17,15 @@ from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
-from actors.ports import ImagesUnavailable, RevisionTooOld, SlugTaken, StoreDamaged, StoreError, StoreUnusable
-from actors.ports.resources import lacking
+from actors.ports import (
+    ImagesUnavailableError,
+    RevisionTooOldError,
+    SlugTakenError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnusableError,
+)
+from actors.ports.resources import exhausted_resource
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +160,7 @@ def status_of(error: BaseException) -> Status:
             return _missing(name, str(error))
         case NotFound():
             return _missing("", str(error) or "there is no such conversation")
-        case RevisionTooOld(oldest=oldest):
+        case RevisionTooOldError(oldest=oldest):
             metadata = {"oldest_revision": str(oldest)}
             return make(
                 CODES[Reason.REVISION_TOO_OLD],
@@ -161,9 +168,9 @@ def status_of(error: BaseException) -> Status:
                 Reason.REVISION_TOO_OLD.value,
                 metadata,
             )
-        case SlugTaken():
+        case SlugTakenError():
             return _refusal(Reason.SLUG_TAKEN, "")
-        case StoreDamaged() | StoreUnusable():
+        case StoreDamagedError() | StoreUnusableError():
             log.error("what is stored is damaged", exc_info=error)
             text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
@@ -180,7 +187,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     EtagMismatch: _Code.ABORTED,
     Expired: _Code.DEADLINE_EXCEEDED,
     AnswerTimeoutError: _Code.DEADLINE_EXCEEDED,
-    ImagesUnavailable: _Code.UNAVAILABLE,
+    ImagesUnavailableError: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,
     asyncio.CancelledError: _Code.CANCELLED,
 }
@@ -195,7 +202,7 @@ _TEXTS: dict[type[BaseException], str] = {
 def _plain(error: BaseException) -> Status:
     """Errors that are no refusals: their reason is the name of their code."""
     code = _PLAIN.get(type(error))
-    if code is None and (lacked := lacking(error)):
+    if code is None and (lacked := exhausted_resource(error)):
         return _exhausted(lacked)
     if code is None:
         return _internal(error)
@@ -204,7 +211,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _store_failed(error: StoreError) -> Status:
-    if text := lacking(error):
+    if text := exhausted_resource(error):
         return _exhausted(text)
     log.error("the store failed: %s", type(error).__name__, exc_info=error)
     return _refusal(Reason.STORE_UNAVAILABLE, "")

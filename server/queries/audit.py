@@ -8,7 +8,7 @@ from bedrock import v1
 
 from actors.maintenance.replay import Replay, ReplayedStep
 from actors.maintenance.verify import findings
-from actors.ports import ConversationRecord, JournalRow, RevisionTooOld, Store, StoreDamaged
+from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredTransition
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.read_pool import ReadPool
@@ -29,13 +29,13 @@ class StoredAudits:
     async def verify(
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
-        """Check it. Raises ConversationNotFoundError or StoreUnavailable."""
+        """Check it. Raises ConversationNotFoundError or StoreUnavailableError."""
         return await self._reads(self._verify, conversation_id, request.name)
 
     def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
         try:
             record = self._store.load(conversation_id)
-        except StoreDamaged:
+        except StoreDamagedError:
             found = ("the conversation's row cannot be read", *self._store.verify(conversation_id))
             return v1.VerifyConversationResponse(violations=found)
         violations = findings(self._store, record) if record else ()
@@ -51,7 +51,7 @@ class StoredAudits:
     ) -> None:
         """Replay the log, up to its end of now.
 
-        Raises ConversationNotFoundError, RevisionTooOld, SlowReaderError or StoreError.
+        Raises ConversationNotFoundError, RevisionTooOldError, SlowReaderError or StoreError.
         """
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
@@ -77,29 +77,29 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """The next steps; none at the end. Raises RevisionTooOld if what comes next was pruned."""
+        """The next steps; none at the end. Raises RevisionTooOldError if what comes next was pruned."""
         try:
             rows = self._rows(ROWS)
-        except StoreDamaged:
+        except StoreDamagedError:
             rows = self._first_readable()
             if not rows:
                 return self._broken()
         if self._step == 0 and rows and rows[0].step != 1:
-            raise RevisionTooOld("its beginning was pruned", oldest=rows[0].first_revision - 1)
+            raise RevisionTooOldError("its beginning was pruned", oldest=rows[0].first_revision - 1)
         if rows and rows[0].step != self._step + 1:
             # Raises the same if the rows between were pruned while those before were run; else the log has a gap.
             self._store.events(self._record.id, after=self._revision, limit=1)
         return [self._shown(self._replay.take(row)) for row in rows]
 
-    def _rows(self, limit: int) -> Sequence[JournalRow]:
+    def _rows(self, limit: int) -> Sequence[StoredTransition]:
         rows = self._store.journal(self._record.id, after_step=self._step, limit=limit)
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
-    def _first_readable(self) -> Sequence[JournalRow]:
+    def _first_readable(self) -> Sequence[StoredTransition]:
         """The next row alone, if it is not the one that is damaged."""
         try:
             return self._rows(1)
-        except StoreDamaged:
+        except StoreDamagedError:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:

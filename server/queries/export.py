@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from actors.core.notifications import ConversationUpdated
-from actors.ports import ConversationRecord, RevisionTooOld, Store, StoredEvent
+from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoredEvent
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.read_pool import ReadPool
@@ -76,7 +76,7 @@ def _events(store: Store, conversion: ConversionContext, record: ConversationRec
     while after < record.last_seq:
         try:
             page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
-        except RevisionTooOld as error:
+        except RevisionTooOldError as error:
             after = error.oldest
             continue
         if not page:

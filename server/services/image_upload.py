@@ -7,7 +7,7 @@ import asyncio
 from bedrock import v1
 
 from actors.core.content import Image
-from actors.ports import CancelToken, Fenced, ImageInvalid, Images
+from actors.ports import CancelToken, FencedError, Images, InvalidImageError
 from actors.ports.images import IMAGE_TYPES
 from server.contract import limits
 from server.contract import resource_names as names
@@ -34,7 +34,7 @@ class ImageUploads:
             ImageRefusedError: An image is wrong; the first one is named.
             ConversationNotFoundError: The conversation was deleted meanwhile.
             AnswerTimeoutError: It took longer than `seconds`.
-            ImagesUnavailable, StoreError: Images cannot be decoded, or not be stored, now.
+            ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
         for index, picture in enumerate(pictures):
@@ -59,9 +59,9 @@ class ImageUploads:
         for index, picture in enumerate(pictures):
             try:
                 image = self._images.ingest(conversation_id, picture.data, cancel)
-            except ImageInvalid as invalid:
+            except InvalidImageError as invalid:
                 raise ImageRefusedError(index, str(invalid)) from None
-            except Fenced:
+            except FencedError:
                 raise ConversationNotFoundError(names.conversation(conversation_id)) from None
             if image.media_type != picture.media_type:
                 raise ImageRefusedError(index, f"is {image.media_type}, not {picture.media_type}")

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from actors.ports import StoreDamaged, StoreUnusable
+from actors.ports import StoreDamagedError, StoreUnusableError
 from server.contract.auth import TokenAuth, caller
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
@@ -125,7 +125,7 @@ async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message
     try:
         answer = behaviour(request, context)
         return await answer if inspect.isawaitable(answer) else answer
-    except (StoreDamaged, StoreUnusable):
+    except (StoreDamagedError, StoreUnusableError):
         log.error("damage was met in serving %s", _subject(request))
         raise
 

@@ -106,7 +106,7 @@ class SubscribeStream(Stream):
             self._position = opening.record.last_seq
         else:
             self._position = opening.after
-            await self._replay()  # raises RevisionTooOld, if at all, before anything is sent
+            await self._replay()  # raises RevisionTooOldError, if at all, before anything is sent
         await self._out.add([self._sources.frames.caught_up(self._position)])
 
     async def _go_on(self) -> bool:

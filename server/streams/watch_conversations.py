@@ -14,7 +14,7 @@ from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
 from actors.events.conversation_list import Listed, ListFeed
-from actors.ports import ConversationRecord, Store, StoreDamaged
+from actors.ports import ConversationRecord, Store, StoreDamagedError
 from server.contract import resource_names as names
 from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams
@@ -153,7 +153,7 @@ class ConversationListStream(Stream):
         """None if it is damaged: then it is left out, as of all lists."""
         try:
             record = self._sources.store.load(id_)
-        except StoreDamaged:
+        except StoreDamagedError:
             log.exception("conversation %s cannot be read and is left out", id_)
             return None
         return _gone(id_) if record is None else _shown(self._sources.conversion, record)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from actors.adapters.sandbox.probe import probe
-from actors.ports import SandboxUnavailable
+from actors.ports import SandboxUnavailableError
 from tests.bench.figures import Report, spread
 from tests.e2e.killing import kill_servers
 from tests.integration.sandbox.trees import WAYS, Killed, kill_trees, sandbox_of
@@ -38,7 +38,7 @@ def _trees(report: Report, way: str) -> None:
     name = f"tool killed → tree verified dead, {NAMES[way]}"
     try:
         sandbox = sandbox_of(way, probe())
-    except SandboxUnavailable as why:
+    except SandboxUnavailableError as why:
         report.add(name, "ms", not_here=str(why))
         return
     killed = list(kill_trees(sandbox, way, TREES if way == "namespace" else TREES // 5))

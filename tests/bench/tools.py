@@ -13,7 +13,7 @@ from collections.abc import Callable
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import SandboxUnavailable
+from actors.ports import SandboxUnavailableError
 from tests.bench.figures import Report, spread
 from tests.integration.sandbox.trees import launch, sandbox_of
 
@@ -42,7 +42,7 @@ def run(report: Report) -> None:
     for name, (way, mode) in WAYS.items():
         try:
             sandbox = sandbox_of(way, plain)
-        except SandboxUnavailable as why:
+        except SandboxUnavailableError as why:
             report.add(f"tool start to end, {name}", "ms", not_here=str(why))
             continue
         _measure(report, name, _tool(sandbox, mode))

@@ -12,7 +12,7 @@ from pathlib import Path
 from bedrock.types import Mode
 
 from actors.adapters.sandbox.probe import probe
-from actors.ports import SandboxUnavailable
+from actors.ports import SandboxUnavailableError
 from tests.e2e import processes
 from tests.e2e.patience import PATIENCE, eventually
 from tests.e2e.server_process import ServerProcess
@@ -78,7 +78,7 @@ def _tiers() -> list[str]:
     for tier in ("A", "B"):
         try:
             probe(tier)
-        except SandboxUnavailable:
+        except SandboxUnavailableError:
             continue
         kept.append(tier)
     return kept

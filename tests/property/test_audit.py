@@ -18,7 +18,7 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.invariants import Audit
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop
 from actors.maintenance.verify import findings
-from actors.ports import Attachment, CommandRecord, Store, StoreDamaged
+from actors.ports import Attachment, CommandRecord, Store, StoreDamagedError
 from tests.property.drive import a_context, happen
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
@@ -42,13 +42,13 @@ def found(store: Store, conversation_id: str) -> list[str]:
     """All that verify and replay have to say."""
     try:
         record = store.load(conversation_id)
-    except StoreDamaged:
+    except StoreDamagedError:
         return ["unreadable", *store.verify(conversation_id)]
     if record is None:
         return ["gone"]
     try:
         return [*findings(store, record), *differences(store, record)]
-    except StoreDamaged:
+    except StoreDamagedError:
         return ["unreadable", *store.verify(conversation_id)]
 
 

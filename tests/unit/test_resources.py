@@ -14,8 +14,8 @@ import pytest
 
 from actors.adapters.store.sqlite.engine import open_writer, reader_of
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, StoreUnavailable
-from actors.ports.resources import lacking, max_open_files, no_file_left, open_files
+from actors.ports import CancelToken, StoreUnavailableError
+from actors.ports.resources import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from actors.runtime.spare_thread import SpareThread
@@ -60,19 +60,19 @@ def wrapped(cause: BaseException) -> BaseException:
 )
 def test_what_is_lacking_is_found_at_the_bottom_of_an_error_and_is_no_fault(error: BaseException, text: str) -> None:
     for told in (error, wrapped(error)):
-        assert lacking(told).startswith(text)
+        assert exhausted_resource(told).startswith(text)
         status = status_of(told)
         assert status.code == 8  # RESOURCE_EXHAUSTED
         assert status.message.startswith(text)
         assert status.message.endswith("try again later")
-    stored = StoreUnavailable("cannot be read")
+    stored = StoreUnavailableError("cannot be read")
     stored.__cause__ = error
     assert status_of(stored).code == 8
 
 
 def test_other_errors_are_about_something_else() -> None:
     for error in (RuntimeError("other"), OSError(errno.ENOENT, "none"), ValueError(), None):
-        assert lacking(error) == ""
+        assert exhausted_resource(error) == ""
     assert status_of(RuntimeError("other")).code == 13  # INTERNAL
 
 
@@ -83,14 +83,14 @@ def test_python_says_that_no_thread_can_be_started_as_it_is_looked_for(monkeypat
             threading.Thread(target=lambda: None).start()
     finally:
         threading.stack_size(0)
-    assert lacking(raised.value)
+    assert exhausted_resource(raised.value)
 
 
 def test_files_are_counted_and_their_end_is_seen() -> None:
     assert 0 < open_files() < max_open_files()
-    assert not no_file_left()
+    assert not out_of_file_descriptors()
     with no_files() as limit:
-        assert no_file_left()
+        assert out_of_file_descriptors()
         assert open_files() == limit == max_open_files()
 
 
@@ -130,9 +130,9 @@ def test_a_read_of_the_store_without_a_file_descriptor_says_so(tmp_path: Path) -
     path = tmp_path / "bedrock.db"
     open_writer(path).close()
     readers = Readers(path, OpenFiles(path))
-    with no_files(), pytest.raises(StoreUnavailable) as raised, readers.lend():
+    with no_files(), pytest.raises(StoreUnavailableError) as raised, readers.lend():
         pass
-    assert lacking(raised.value).startswith("this server has as many files open as it may")
+    assert exhausted_resource(raised.value).startswith("this server has as many files open as it may")
     with readers.lend() as database:
         assert reader_of(database).execute("select 1").fetchone() == (1,)
     readers.close()

@@ -20,15 +20,15 @@ from actors.core.context import Mode
 from actors.ports import (
     Attachment,
     CancelToken,
-    ImageInvalid,
-    ImagesUnavailable,
+    ImagesUnavailableError,
     ImageView,
+    InvalidImageError,
     Launch,
     ProcessEnd,
     ProcessLimits,
-    ProcessStartFailed,
+    ProcessStartError,
     Sandbox,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     Store,
 )
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
@@ -77,7 +77,7 @@ class SandboxedImages:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
         """See Images. Each conversation keeps its own copy, and loses it with everything else of it."""
         if len(data) > MAX_IMAGE_BYTES:
-            raise ImageInvalid(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
+            raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
         name = content_name(data)
         kept = self._store.attachment(conversation_id, name)
         if kept is not None:
@@ -98,7 +98,7 @@ class SandboxedImages:
                 return None
             try:
                 view = self._decode(original.data, original.id, cancel).view
-            except ImageInvalid:
+            except InvalidImageError:
                 return None
             self._store.put_attachment(conversation_id, view)
         return ImageView(view.media_type, view.data)
@@ -119,25 +119,25 @@ class SandboxedImages:
         return size
 
     def _decode(self, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode it in a worker. Raises ImageInvalid or ImagesUnavailable."""
+        """Decode it in a worker. Raises InvalidImageError or ImagesUnavailableError."""
         with self._slots.taken(cancel):
             end = self._run(data, cancel)
         if cancel.cancelled:
-            raise ImagesUnavailable(CANCELLED)
+            raise ImagesUnavailableError(CANCELLED)
         verdict, _, rest = end.head.partition(b"\n")
         if verdict == b"error":
-            raise ImageInvalid(rest.decode(errors="replace"))
+            raise InvalidImageError(rest.decode(errors="replace"))
         if verdict == b"ok" and end.exit_code == 0 and not end.cut_bytes:
             return _parse_answer(rest, name)
         if end.limit or end.exit_code is None:
-            raise ImageInvalid("takes too much time or memory to decode")
-        raise ImagesUnavailable(FAILED)
+            raise InvalidImageError("takes too much time or memory to decode")
+        raise ImagesUnavailableError(FAILED)
 
     def _run(self, data: bytes, cancel: CancelToken) -> ProcessEnd:
         try:
             running = self._sandbox.start(self._launch(data), lambda output: None)
-        except (ProcessStartFailed, SandboxUnavailable) as failed:
-            raise ImagesUnavailable(f"the process that looks at images could not be started: {failed}") from failed
+        except (ProcessStartError, SandboxUnavailableError) as failed:
+            raise ImagesUnavailableError(f"the process that looks at images could not be started: {failed}") from failed
         kill = running.kill
         cancel.on_cancel(kill)
         try:
@@ -168,14 +168,14 @@ class WorkerSlots:
 
     @contextmanager
     def taken(self, cancel: CancelToken) -> Iterator[None]:
-        """Hold a place. Raises ImagesUnavailable if it is cancelled before there is one."""
+        """Hold a place. Raises ImagesUnavailableError if it is cancelled before there is one."""
         wake = self._wake
         cancel.on_cancel(wake)
         try:
             with self._changed:
                 self._changed.wait_for(lambda: self._free or cancel.cancelled)
                 if cancel.cancelled:
-                    raise ImagesUnavailable(CANCELLED)
+                    raise ImagesUnavailableError(CANCELLED)
                 self._free -= 1
         finally:
             cancel.forget(wake)
@@ -202,7 +202,7 @@ def view_name(original: str) -> str:
 
 
 def _parse_answer(answer: bytes, name: str) -> Decoded:
-    """Read what a worker wrote, in which a hostile image may have had a hand. Raises ImagesUnavailable."""
+    """Read what a worker wrote, in which a hostile image may have had a hand. Raises ImagesUnavailableError."""
     line, _, view = answer.partition(b"\n")
     try:
         facts = json.loads(line)
@@ -210,9 +210,9 @@ def _parse_answer(answer: bytes, name: str) -> Decoded:
         view_width, view_height = map(int, facts["view_size"])
         media_type, view_type = facts["media_type"], facts["view_type"]
     except (ValueError, KeyError, TypeError):
-        raise ImagesUnavailable(FAILED) from None
+        raise ImagesUnavailableError(FAILED) from None
     if media_type not in IMAGE_TYPES or view_type not in IMAGE_TYPES[:2] or not view:
-        raise ImagesUnavailable(FAILED)
+        raise ImagesUnavailableError(FAILED)
     image = Image(name, media_type, width, height)
     return Decoded(image, Attachment(view_name(name), view_type, view, view_width, view_height))
 
@@ -221,5 +221,5 @@ def _pillow_directory() -> str:
     """Where it is imported from; it is not imported here."""
     found = find_spec("PIL")
     if found is None or found.origin is None:
-        raise ImagesUnavailable("the package pillow is not installed with the server")
+        raise ImagesUnavailableError("the package pillow is not installed with the server")
     return str(Path(found.origin).parents[1])

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.provider import ProviderConfig, Secret
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import CancelToken, ModelAborted, ModelFailed
-from actors.ports.resources import lacking, no_room
+from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
+from actors.ports.resources import exhausted_resource, resource_failure
 
 #: What a command may take; a person may have to unlock something.
 COMMAND_SECONDS = 60.0
@@ -36,7 +36,8 @@ class ApiKeys:
         """The provider with its key in place.
 
         May block for as long as the command takes; a cancel ends that at once, and the command with it. Raises
-        ModelFailed (AUTH) if the command gives no key, and ModelAborted. What a command prints is never shown.
+        ModelFailedError (AUTH) if the command gives no key, and ModelAbortedError. What a command prints is never
+        shown.
         """
         if not self._provider.api_key_command:
             return self._provider
@@ -55,7 +56,7 @@ class ApiKeys:
                 self._key = None
         try:
             return self.with_key(cancel).api_key != refused
-        except (ModelFailed, ModelAborted):
+        except (ModelFailedError, ModelAbortedError):
             return False  # the refusal says more
 
     def _wake(self) -> None:
@@ -68,7 +69,7 @@ class ApiKeys:
             while self._running and not cancel.cancelled:
                 self._changed.wait()
             if cancel.cancelled:
-                raise ModelAborted
+                raise ModelAbortedError
             if self._key is not None:
                 return self._key
             if self._failures != failures:
@@ -88,16 +89,18 @@ class ApiKeys:
                     self._failure = failure
                 self._changed.notify_all()
         if cancel.cancelled:
-            raise ModelAborted
+            raise ModelAbortedError
         if not key:
             raise self._failed(failure)
         return key
 
-    def _failed(self, text: str | LlmFailure) -> ModelFailed:
+    def _failed(self, text: str | LlmFailure) -> ModelFailedError:
         if isinstance(text, LlmFailure):
-            return ModelFailed(text)
+            return ModelFailedError(text)
         name = self._provider.name
-        return ModelFailed(LlmFailure(ErrorKind.AUTH, f"Authentication failed at {name}: its api_key_command {text}."))
+        return ModelFailedError(
+            LlmFailure(ErrorKind.AUTH, f"Authentication failed at {name}: its api_key_command {text}.")
+        )
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
@@ -111,8 +114,8 @@ def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | L
             start_new_session=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        if text := lacking(error):
-            return Secret(), no_room(text)
+        if text := exhausted_resource(error):
+            return Secret(), resource_failure(text)
         return Secret(), "cannot be started: is its program there, by its full path or on PATH?"
 
     def kill() -> None:

@@ -16,7 +16,7 @@ from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,14 @@ class Discovery:
             self._known[model] = self._fetch(model, cancel)
         except _NotLoaded:
             pass  # the request that asks loads it: the next one asks again
-        except (TransportFailed, ModelFailed, ModelAborted, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (
+            TransportFailed,
+            ModelFailedError,
+            ModelAbortedError,
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+        ):
             if not cancel.cancelled:
                 self._failed_at[model] = time.monotonic()
                 log.info("provider %s does not tell the limits of its models", self._client.provider.name)

@@ -15,7 +15,7 @@ from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class ModelList:
             return self._fetch(cancel), ""
         except TransportFailed as failed:
             return None, failed.text
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             return None, failed.failure.message.rstrip(".")
-        except ModelAborted:
+        except ModelAbortedError:
             return None, "it was not waited for"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, "its list of models cannot be understood"

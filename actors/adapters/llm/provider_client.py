@@ -20,8 +20,8 @@ from actors.adapters.llm.transport.http import Reply, Transport
 from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelSink
-from actors.ports.resources import lacking, no_room
+from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
+from actors.ports.resources import exhausted_resource, resource_failure
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 TAIL_SECONDS = 5.0
 
 
-class KeyRefused(ModelFailed):
+class KeyRefused(ModelFailedError):
     """The provider took no key, or not this one; nothing was answered."""
 
     def __init__(self, failure: LlmFailure, key: Secret) -> None:
@@ -62,25 +62,25 @@ class ProviderClient:
         """POST `body` and read the answer.
 
         If a key was refused and the command that printed it prints another one, that is tried, once. Raises
-        ModelFailed or ModelAborted and nothing else. Whether it was aborted is told by the token alone: what a shut
-        socket raises looks like a network error. No exception is chained, since the chain would hold the request with
-        its credentials.
+        ModelFailedError or ModelAbortedError and nothing else. Whether it was aborted is told by the token alone: what
+        a shut socket raises looks like a network error. No exception is chained, since the chain would hold the request
+        with its credentials.
         """
         if cancel.cancelled:
-            raise ModelAborted
+            raise ModelAbortedError
         answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
         if isinstance(failure, KeyRefused) and self.keys.renew(failure.key, cancel):
             answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
         if cancel.cancelled:
             ended = answer or failure
-            raise ModelAborted(ended.usage if ended else None)
+            raise ModelAbortedError(ended.usage if ended else None)
         if answer is None:
-            raise failure or ModelFailed(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
+            raise failure or ModelFailedError(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
         return answer
 
     def _attempt(
         self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
-    ) -> tuple[ModelAnswer | None, ModelFailed | None]:
+    ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
         reader = None
         try:
             provider = self.keys.with_key(cancel)
@@ -88,12 +88,12 @@ class ProviderClient:
             with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, sink, cancel)
             return reader.answer(), None
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             return None, failed
-        except ModelAborted:
+        except ModelAbortedError:
             return None, None  # while it waited for a key
         except LocalResourcesExhausted as full:
-            return None, ModelFailed(no_room(full.text))
+            return None, ModelFailedError(resource_failure(full.text))
         except TransportTimedOut as late:
             return None, provider_errors.timed_out(self.provider, late.text, reader.usage if reader else None)
         except TransportFailed as failed:
@@ -101,8 +101,8 @@ class ProviderClient:
                 self.provider, failed.kind, failed.text, reader.usage if reader else None
             )
         except Exception as fault:  # noqa: BLE001 - `respond` promises that nothing else leaves it
-            if text := lacking(fault):
-                return None, ModelFailed(no_room(text))
+            if text := exhausted_resource(fault):
+                return None, ModelFailedError(resource_failure(text))
             return None, _unexpected(self.provider, fault)
 
     def _read(
@@ -151,7 +151,7 @@ def _error_body(reply: Reply) -> bytes:
         return b""
 
 
-def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailed:
+def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
     """A bug of ours. Its text may hold anything, so only type and place are told."""
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)

@@ -24,7 +24,7 @@ from msgspec import Struct
 from actors.adapters.llm.provider import ProviderConfig
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import ModelFailed
+from actors.ports import ModelFailedError
 
 #: Bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 << 10
@@ -163,21 +163,21 @@ def _wait_ms(error: dict[str, Any], said: str) -> int | None:
 
 def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
-) -> ModelFailed:
+) -> ModelFailedError:
     """Classify an answer whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
     error_body = parse_error_body(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
     failure = _failure(provider, error_body, status, f"HTTP {status}", final=final)
-    return ModelFailed(failure, _wait(failure, retry_after_ms(headers, now), error_body))
+    return ModelFailedError(failure, _wait(failure, retry_after_ms(headers, now), error_body))
 
 
-def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailed:
+def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
     """Classify an error that came inside an answer that had begun well."""
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
     failure = _failure(provider, error_body, error_body.status or named or 500, label, final=False)
-    return ModelFailed(failure, _wait(failure, None, error_body), usage)
+    return ModelFailedError(failure, _wait(failure, None, error_body), usage)
 
 
 def _wait(failure: LlmFailure, told_ms: int | None, error_body: ErrorBody) -> int | None:
@@ -187,31 +187,33 @@ def _wait(failure: LlmFailure, told_ms: int | None, error_body: ErrorBody) -> in
     return error_body.wait_ms if told_ms is None else told_ms
 
 
-def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
     """An answer that makes no sense or has no end; retryable."""
     return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
-def failed_request(provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None) -> ModelFailed:
+def failed_request(
+    provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
+) -> ModelFailedError:
     """There is no answer, or no whole one; `text` says why, without a period."""
-    return ModelFailed(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
+    return ModelFailedError(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
-def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailed:
+def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
     """The provider did not answer, or not the whole of it, within a time limit that `text` names; retryable."""
     advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
-    return ModelFailed(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
+    return ModelFailedError(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
 
 
-def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailed:
+def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
     """The answer holds more than a message may; not retryable, since the next one would cost as much."""
     text = f"the answer holds more than {limit}, which is the limit for one answer"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
-def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailed:
+def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailedError:
     """The provider answered with a refusal and no text."""
-    return ModelFailed(_content_filter(provider, _tail(provider, said)), usage=usage)
+    return ModelFailedError(_content_filter(provider, _tail(provider, said)), usage=usage)
 
 
 def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import Launch, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
+from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ LANDLOCK_CREATE_RULESET_VERSION = 1
 def probe(setting: str = "auto") -> SandboxReport:
     """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
 
-    Raises SandboxUnavailable if `setting` asks for a tier that cannot be kept.
+    Raises SandboxUnavailableError if `setting` asks for a tier that cannot be kept.
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
@@ -107,7 +107,7 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
     failure = why_not(asked)
     if failure:
         text = f"the setting sandbox = {tier} cannot be kept on this machine: {_advice_on_landlock(nothing, failure)}"
-        raise SandboxUnavailable(text)
+        raise SandboxUnavailableError(text)
     reason = "the setting sandbox = B asks for no more" + _advice_on_signals(nothing.landlock_abi)
     return asked if tier == "A" else replace(asked, reason=reason)
 
@@ -138,7 +138,7 @@ def why_not(report: SandboxReport) -> str:
             secret.parent.mkdir()
             secret.write_text("secret")
             return _tried(report, secret, Path(folder, "outside"))
-    except (SandboxUnavailable, ProcessStartFailed, OSError) as error:
+    except (SandboxUnavailableError, ProcessStartError, OSError) as error:
         return str(error)
 
 

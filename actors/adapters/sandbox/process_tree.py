@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.capture import Capture
-from actors.ports import Launch, ProcessEnd, ProcessStartFailed, SandboxUnavailable
-from actors.ports.resources import lacking
+from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
+from actors.ports.resources import exhausted_resource
 
 log = logging.getLogger(__name__)
 
@@ -145,22 +145,25 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the host its launch; raises ProcessStartFailed, then it did not get it."""
+        """Send the host its launch; raises ProcessStartError, then it did not get it."""
         try:
             self._reader.start()
         except RuntimeError as error:
             self._silent = True
-            raise ProcessStartFailed(lacking(error) or "no thread could be started for the tool's output") from error
+            raise ProcessStartError(
+                exhausted_resource(error) or "no thread could be started for the tool's output"
+            ) from error
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
             self._control.sendall(len(description).to_bytes(4, "big"))
             for start in range(0, len(description), toolhost.CHUNK):
                 self._control.sendall(description[start : start + toolhost.CHUNK])
         except OSError as error:
-            raise ProcessStartFailed(f"the tool host did not take the launch: {error.strerror}") from error
+            raise ProcessStartError(f"the tool host did not take the launch: {error.strerror}") from error
 
     def await_begin(self) -> None:
-        """Wait until the program runs; raises ProcessStartFailed or SandboxUnavailable if it provably did not begin.
+        """Wait until the program runs; raises ProcessStartError or SandboxUnavailableError if it provably did not
+        begin.
 
         A host that is lost after it may have begun is no failure here: `wait` tells.
         """
@@ -174,7 +177,7 @@ class ProcessTree:
             if self._refusal is not None:
                 raise self._refusal
             if self._init is None:
-                raise ProcessStartFailed("the tool host ended before the program began")
+                raise ProcessStartError("the tool host ended before the program began")
 
     def _decided(self) -> bool:
         return self._started or self._refusal is not None or self._report is not None or self._silent
@@ -373,7 +376,7 @@ def _refusal(content: bytes) -> Exception:
     stage, _, number = content.decode().partition(" ")
     cause = os.strerror(int(number)) if number != "0" else "internal error"
     text = f"{STAGES[stage]} ({cause})"
-    return SandboxUnavailable(text) if stage in {"restrict", "hide"} else ProcessStartFailed(text)
+    return SandboxUnavailableError(text) if stage in {"restrict", "hide"} else ProcessStartError(text)
 
 
 def _parent(pid: int) -> int:

@@ -21,8 +21,8 @@ from actors.adapters.sandbox.private_dirs import PrivateRoot, remove
 from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
-from actors.ports import Launch, ProcessStartFailed, SandboxReport, SandboxUnavailable
-from actors.ports.resources import lacking
+from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
+from actors.ports.resources import exhausted_resource
 
 CLOSE_SECONDS = 0.5
 """How long the end of the server looks for what each lost call may have left."""
@@ -88,10 +88,10 @@ class ToolHostSandbox:
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start `launch`, and wait until it has begun (tool thread, some ten milliseconds).
 
-        Raises ProcessStartFailed or SandboxUnavailable: then it provably did not begin.
+        Raises ProcessStartError or SandboxUnavailableError: then it provably did not begin.
         """
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
-            raise SandboxUnavailable(f"restricted mode cannot be kept on this machine ({self._report.reason})")
+            raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
         tree, description = self._spawn(launch, on_output)
         try:
             tree.begin(description)
@@ -136,8 +136,8 @@ class ToolHostSandbox:
                 host = _popen([theirs.fileno(), *([stdin] if launch.stdin else [])])
                 unowned.pop_all()
             except OSError as error:
-                raise ProcessStartFailed(
-                    lacking(error) or f"the tool host could not be started: {error.strerror}"
+                raise ProcessStartError(
+                    exhausted_resource(error) or f"the tool host could not be started: {error.strerror}"
                 ) from error
             tree = ProcessTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
             self._register(tree, directory)
@@ -244,13 +244,13 @@ def _at_home_in(directory: str) -> dict[str, str]:
 
 
 def _bytes(text: str) -> bytes:
-    """Text for exec; raises ProcessStartFailed if no program could be given it."""
+    """Text for exec; raises ProcessStartError if no program could be given it."""
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ProcessStartFailed("an argument is not Unicode text") from error
+        raise ProcessStartError("an argument is not Unicode text") from error
     if b"\0" in encoded:
-        raise ProcessStartFailed("an argument contains NUL")
+        raise ProcessStartError("an argument contains NUL")
     return encoded
 
 

@@ -14,7 +14,7 @@ from msgspec import json
 
 from actors.adapters.store.rows import refuse_non_numbers
 from actors.core.notifications import Durable
-from actors.ports import Commit, JournalRow, LogEntry, StoredEvent
+from actors.ports import Commit, LogEntry, StoredEvent, StoredTransition
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _encode = json.Encoder().encode
@@ -127,11 +127,11 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
             return
 
 
-def journal_row(row: LogRow) -> JournalRow:
+def stored_transition(row: LogRow) -> StoredTransition:
     """The row as the port gives it. Raises msgspec.DecodeError or ValueError."""
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
-    return JournalRow(
+    return StoredTransition(
         row.step, row.epoch, row.at, row.event.encode(), context, row.first_revision, notifications_of(row),
         row.prev_hash, row.hash,
     )  # fmt: skip

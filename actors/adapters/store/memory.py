@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from actors.adapters.store.integrity import rows_of, violations
-from actors.adapters.store.log_rows import LogRow, check_shape, events_of, journal_row, next_revision, seal
+from actors.adapters.store.log_rows import LogRow, check_shape, events_of, next_revision, seal, stored_transition
 from actors.adapters.store.pruning import BEGINNING, Bounds, Place, place_after, prunable
 from actors.adapters.store.rows import FIXED
 from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
@@ -19,21 +19,21 @@ from actors.core.content import Message
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
     Attachment,
-    CommandExists,
+    CommandExistsError,
     CommandRecord,
     Commit,
     ConversationRecord,
-    Faults,
-    Fenced,
-    JournalRow,
-    NoFaults,
-    RevisionTooOld,
+    FaultPoints,
+    FencedError,
+    NoFaultPoints,
+    RevisionTooOldError,
     SettledInput,
-    SlugTaken,
+    SlugTakenError,
     Snapshot,
     StoppedRun,
     StoredEvent,
-    StoreUnavailable,
+    StoredTransition,
+    StoreUnavailableError,
 )
 
 
@@ -51,12 +51,12 @@ class _Kept(NamedTuple):
     attachments: Mapping[str, Attachment]
 
     def after(self, part: Commit) -> _Kept:
-        """As it is after `part`. Raises Fenced or CommandExists."""
+        """As it is after `part`. Raises FencedError or CommandExistsError."""
         for message in part.messages:
             if any(message.id == other.id for other in self.messages):
-                raise CommandExists(f"message {message.id} of {self.record.id} is there already")
+                raise CommandExistsError(f"message {message.id} of {self.record.id} is there already")
             if any(message.sequence == other.sequence for other in self.messages):
-                raise Fenced(f"message {message.sequence} of {self.record.id} is there already")
+                raise FencedError(f"message {message.sequence} of {self.record.id} is there already")
         log, log_hash = list(self.log), self.record.log_hash
         for entry in part.log:
             log_hash, (*values, context) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
@@ -64,7 +64,7 @@ class _Kept(NamedTuple):
         commands = dict(self.commands)
         if part.command is not None and not part.create_command:
             if part.command.request_id in commands:
-                raise CommandExists(f"{part.command.request_id} of {self.record.id} is there already")
+                raise CommandExistsError(f"{part.command.request_id} of {self.record.id} is there already")
             commands[part.command.request_id] = part.command
         fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
         record = replace(part.record, log_hash=log_hash, **fixed)
@@ -88,8 +88,8 @@ class _Kept(NamedTuple):
 class MemoryStore:
     """`actors.ports.Store` in dictionaries under a lock. Any thread."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
-        self._faults = faults or NoFaults()
+    def __init__(self, faults: FaultPoints | None = None) -> None:
+        self._faults = faults or NoFaultPoints()
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
         self._created: dict[tuple[str, str], CommandRecord] = {}
@@ -108,7 +108,7 @@ class MemoryStore:
                 if part.command is not None and part.create_command:
                     key = (part.record.principal, part.command.request_id)
                     if key in created:
-                        raise CommandExists(f"{key[1]} of {key[0]} is there already")
+                        raise CommandExistsError(f"{key[1]} of {key[0]} is there already")
                     created[key] = part.command
             self._hit("store.before_commit")
             self._kept, self._created = kept, created
@@ -143,7 +143,7 @@ class MemoryStore:
         with self._writing():
             kept = self._kept.get(conversation_id)
             if kept is None:
-                raise Fenced(f"{conversation_id} is gone")
+                raise FencedError(f"{conversation_id} is gone")
             self._hit("store.before_commit")
             attachments = {attachment.id: attachment, **kept.attachments}
             self._kept[conversation_id] = kept._replace(attachments=attachments)
@@ -231,7 +231,7 @@ class MemoryStore:
         found = tuple(events_of(rows, after, limit))
         if found and found[0].revision != after + 1:
             first = found[0].revision
-            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+            raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
     def stopped_runs(
@@ -264,10 +264,10 @@ class MemoryStore:
             return None
         return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
 
-    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         kept = self._read().get(conversation_id)
         found = [row for row in (kept.log if kept else ()) if row.step > after_step]
-        return tuple(journal_row(row) for row in found[:limit])
+        return tuple(stored_transition(row) for row in found[:limit])
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         kept = self._read().get(conversation_id)
@@ -311,7 +311,7 @@ class MemoryStore:
         try:
             self._faults.hit(point)
         except Exception as error:
-            raise StoreUnavailable(f"nothing was written: {error}") from error
+            raise StoreUnavailableError(f"nothing was written: {error}") from error
 
     def _read(self) -> dict[str, _Kept]:
         """One moment's view."""
@@ -321,7 +321,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreUnavailable("the store is closed")
+            raise StoreUnavailableError("the store is closed")
 
 
 Ended = TypeVar("Ended", StoppedRun, SettledInput)
@@ -335,25 +335,25 @@ def _page(
 
 
 def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """The beginning of a conversation. Raises Fenced or SlugTaken."""
+    """The beginning of a conversation. Raises FencedError or SlugTakenError."""
     record = part.record
     if record.id in kept:
-        raise Fenced(f"{record.id} is there already")
+        raise FencedError(f"{record.id} is there already")
     if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
-        raise Fenced(f"{record.parent_conversation_id} is gone")
+        raise FencedError(f"{record.parent_conversation_id} is gone")
     _check_slug(kept, record)
     return _Kept(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
 
 
 def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """The conversation that `part` changes. Raises Fenced or SlugTaken."""
+    """The conversation that `part` changes. Raises FencedError or SlugTakenError."""
     found = kept.get(part.record.id)
     if found is None:
-        raise Fenced(f"{part.record.id} is gone")
+        raise FencedError(f"{part.record.id} is gone")
     head = found.record
     expected = (part.expected_step, next_revision(part) - 1)
     if (head.step, head.last_seq) != expected or head.epoch > part.record.epoch:
-        raise Fenced(f"{head.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
+        raise FencedError(f"{head.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
     _check_slug(kept, part.record)
     return found
 
@@ -361,4 +361,4 @@ def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
 def _check_slug(kept: Mapping[str, _Kept], record: ConversationRecord) -> None:
     for other in kept.values():
         if record.slug and other.record.slug == record.slug and other.record.id != record.id:
-            raise SlugTaken(f"{record.slug} is taken")
+            raise SlugTakenError(f"{record.slug} is taken")

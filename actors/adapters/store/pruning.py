@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from actors.adapters.store.log_rows import LogRow, hash_of
-from actors.ports import StoreDamaged
+from actors.ports import StoreDamagedError
 
 ROWS = 256
 """Rows taken off at a time, at most: the writer does nothing else meanwhile."""
@@ -50,16 +50,16 @@ class Bounds(NamedTuple):
 
 
 def prunable(begins: Place, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
-    """The rows to take off now, from the oldest on. Raises StoreDamaged for rows that are not what was written."""
+    """The rows to take off now, from the oldest on. Raises StoreDamagedError for rows that are not what was written."""
     going: list[LogRow] = []
     characters, place = 0, begins
     for row in rows:
         if bounds.hold(row) or len(going) == ROWS or characters > CHARACTERS:
             break
         if (row.step, row.first_revision, row.prev_hash) != (place.step + 1, place.revision + 1, place.hash):
-            raise StoreDamaged(f"step {row.step} of {row.conversation_id} does not follow; its log is not pruned")
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} does not follow; its log is not pruned")
         if hash_of(row) != row.hash:
-            raise StoreDamaged(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
+            raise StoreDamagedError(f"step {row.step} of {row.conversation_id} was changed; its log is not pruned")
         going.append(row)
         characters += len(row.notifications) + len(row.event) + len(row.context or "")
         place = place_after(row)

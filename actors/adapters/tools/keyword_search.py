@@ -17,7 +17,7 @@ from actors.adapters.tools.search import LIBRARIES, ripgrep
 from actors.adapters.tools.workers import keyword_search
 from actors.adapters.tools.workers.keyword_search import Findings
 from actors.core.context import ToolGroup, ToolTraits
-from actors.ports import Aside, NoAnswer, Purpose, ToolContext, ToolOutput, ToolSpec
+from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOutput, ToolSpec
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
@@ -79,7 +79,7 @@ class KeywordSearchTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Show what is around the terms.
 
-        Raises ToolTransientError if the worker is lost or the small model is busy, or SandboxUnavailable.
+        Raises ToolTransientError if the worker is lost or the small model is busy, or SandboxUnavailableError.
         """
         asked = {"search_terms": arguments["search_terms"], "ripgrep": ripgrep()}
         answer = worker_answer(
@@ -96,10 +96,10 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
     """What matters of it; all of it if that is little, or if nobody can say."""
     if len(found.text) <= PLAIN_CHARACTERS:
         return found
-    aside = Aside(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)
+    aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)
     try:
         excerpts = context.ask_aside(aside)
-    except NoAnswer:
+    except SideQueryError:
         return found
     remark = f"picked by a small model from {len(found.text)} characters; read_file and search show the rest"
     return found._replace(text=f"{excerpts}\n", remarks=[remark, *found.remarks])

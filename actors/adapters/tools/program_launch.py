@@ -13,7 +13,7 @@ from actors.ports import (
     Launch,
     ProcessEnd,
     ProcessLimits,
-    ProcessStartFailed,
+    ProcessStartError,
     RunningProcess,
     ToolContext,
     ToolOutput,
@@ -49,13 +49,13 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
     """Start it (tool thread); the caller tracks it and waits for it.
 
-    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailable; then it did not begin.
+    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailableError; then it did not begin.
     """
     if not os.path.isdir(launch.cwd):
         raise WorkingDirectoryMissing(launch.cwd)
     try:
         return context.sandbox.start(launch, on_output)
-    except ProcessStartFailed as failed:
+    except ProcessStartError as failed:
         if not os.path.isdir(launch.cwd):
             raise WorkingDirectoryMissing(launch.cwd) from failed
         raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
@@ -75,7 +75,7 @@ def run_worker(
     """Run a module of actors.adapters.tools.workers to its end; `what` says for people what it does ("Reading a.txt"),
     `hint` what to change if that takes too long, `libraries` which packages it imports beside the standard library.
 
-    Raises ToolTransientError or SandboxUnavailable.
+    Raises ToolTransientError or SandboxUnavailableError.
     """
     answer = worker_answer(
         worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries

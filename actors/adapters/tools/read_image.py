@@ -9,7 +9,14 @@ from actors.adapters.tools.program_launch import worker_answer
 from actors.adapters.tools.workers import read_image
 from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
-from actors.ports import ImageInvalid, ImagesUnavailable, ToolContext, ToolOutput, ToolSpec, ToolTransientError
+from actors.ports import (
+    ImagesUnavailableError,
+    InvalidImageError,
+    ToolContext,
+    ToolOutput,
+    ToolSpec,
+    ToolTransientError,
+)
 from actors.ports.images import MAX_IMAGE_BYTES
 
 ALIASES = {"file_path": "path", "filename": "path"}
@@ -57,9 +64,9 @@ class ReadImageTool:
             return read
         try:
             image = context.keep_image(read)
-        except ImageInvalid as invalid:
+        except InvalidImageError as invalid:
             return ToolOutput(f"Cannot show {path}: the image {invalid}.", is_error=True)
-        except ImagesUnavailable as unavailable:
+        except ImagesUnavailableError as unavailable:
             raise ToolTransientError(f"{path} could not be shown: {unavailable}.", begun=True) from unavailable
         return ToolOutput(_description(path, image), images=(image,))
 

@@ -24,8 +24,8 @@ from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
 from actors.core.context import Mode
-from actors.core.tool_run import Receipt
-from actors.ports import Tool, ToolInputInvalid, ToolSpec
+from actors.core.tool_run import KillReceipt
+from actors.ports import InvalidToolInputError, Tool, ToolSpec
 
 MAX_FAULTS = 3
 """How many faults of one input are told at once."""
@@ -69,7 +69,9 @@ class StandardToolbox:
         """Handles of the jobs that outlived their call and still run, in the order of their start; not of the dying."""
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+    def end_jobs(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
         """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
@@ -83,15 +85,17 @@ class StandardToolbox:
         return self._tools.get(name)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Raw JSON text to validated arguments; raises ToolInputInvalid, whose text says what to change."""
+        """Raw JSON text to validated arguments; raises InvalidToolInputError, whose text says what to change."""
         validator = self._validators.get(name)
         if validator is None:
-            raise ToolInputInvalid(f"There is no tool {_short(repr(name))}. The tools are: {', '.join(self._tools)}.")
+            raise InvalidToolInputError(
+                f"There is no tool {_short(repr(name))}. The tools are: {', '.join(self._tools)}."
+            )
         arguments = _with_aliases(name, _object(name, raw))
         faults = sorted(validator.iter_errors(arguments), key=lambda fault: fault.json_path)
         if faults:
             told = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
-            raise ToolInputInvalid(f"The input of {name} does not fit its schema: {told}. Nothing was run.")
+            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {told}. Nothing was run.")
         return arguments
 
 
@@ -101,14 +105,14 @@ def _object(name: str, raw: str) -> dict[str, Any]:
         value = json.loads(raw or "{}", parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ToolInputInvalid(
+        raise InvalidToolInputError(
             f"The input of {name} holds half a surrogate pair: write the character itself. Nothing was run."
         ) from None
     except (ValueError, RecursionError) as error:
         fault = _short(str(error))
-        raise ToolInputInvalid(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
+        raise InvalidToolInputError(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
     if not isinstance(value, dict):
-        raise ToolInputInvalid(f"The input of {name} must be a JSON object. Nothing was run.")
+        raise InvalidToolInputError(f"The input of {name} must be a JSON object. Nothing was run.")
     return value
 
 

@@ -86,7 +86,7 @@ class SearchTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the lines that match; raises ToolTransientError if the worker is lost, or SandboxUnavailable."""
+        """Show the lines that match; raises ToolTransientError if the worker is lost, or SandboxUnavailableError."""
         asked = {
             "pattern": arguments["pattern"],
             "path": arguments.get("path", "."),

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.states import AgentTask
-from actors.ports import AgentsRefused, ToolContext, ToolOutput, ToolSpec
+from actors.ports import SubAgentsRefusedError, ToolContext, ToolOutput, ToolSpec
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}
@@ -98,19 +98,19 @@ class SpawnSubAgentTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Check everything and read what is given; raises ToolTransientError or SandboxUnavailable."""
+        """Check everything and read what is given; raises ToolTransientError or SandboxUnavailableError."""
         try:
             wanted = tuple(_task(index, task, context) for index, task in enumerate(arguments["tasks"]))
             return ToolOutput("", agents=context.plan_agents(wanted, context))
-        except AgentsRefused as refused:
+        except SubAgentsRefusedError as refused:
             return ToolOutput(f"No sub-agent was started. `{refused.place(NAMES)}`: {refused}", is_error=True)
 
 
 def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
-    """What was asked for; "" and 0 where nothing was. Raises AgentsRefused for a wider mode."""
+    """What was asked for; "" and 0 where nothing was. Raises SubAgentsRefusedError for a wider mode."""
     if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
         text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
-        raise AgentsRefused(index, "mode", text)
+        raise SubAgentsRefusedError(index, "mode", text)
     return AgentTask(
         agent_id="",
         task=task["task"],

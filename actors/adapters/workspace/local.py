@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actors.adapters.workspace.git import git_state, repository_root
 from actors.adapters.workspace.safe_read import Refused, beneath, read_start
-from actors.ports import Instructions, Surroundings
+from actors.ports import Instructions, WorkspaceContext
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 """Files with instructions for agents; of those in one directory the first that can be read."""
@@ -52,12 +52,12 @@ class LocalWorkspace:
             raise ValueError("it is where the server keeps its own data, which tools may not touch; choose another one")
         return real
 
-    def surroundings(self, directory: str) -> Surroundings:
+    def surroundings(self, directory: str) -> WorkspaceContext:
         """What is to be known of a checked directory; whatever cannot be read is left out."""
         root = repository_root(directory)
         git = git_state(root, self._refusal) if root else None
         found, unnamed = self._instructions(directory, root or directory)
-        return Surroundings(directory, git, found, unnamed)
+        return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
         """The files from `top` down to `directory`, and how many of the topmost are not among them."""

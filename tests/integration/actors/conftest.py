@@ -26,19 +26,19 @@ from actors.ports import (
     CancelToken,
     Commit,
     ConversationRecord,
+    InvalidToolInputError,
     Model,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelInfo,
     ModelRequest,
     ModelSink,
     SandboxReport,
     Store,
     StoredEvent,
-    StoreUnavailable,
+    StoreUnavailableError,
     ToolContext,
-    ToolInputInvalid,
     ToolOutput,
     ToolSpec,
 )
@@ -74,13 +74,13 @@ class Exchange:
     def fail(
         self, kind: ErrorKind, text: str = "staged", retry_after_ms: int | None = None, usage: Usage | None = None
     ) -> None:
-        self._answer.put(ModelFailed(LlmFailure(kind, text), retry_after_ms, usage))
+        self._answer.put(ModelFailedError(LlmFailure(kind, text), retry_after_ms, usage))
 
     def crash(self) -> None:
         self._answer.put(ZeroDivisionError("a bug in an adapter"))
 
     def wait(self) -> ModelAnswer:
-        self.cancel.on_cancel(lambda: self._answer.put(ModelAborted(self.counted)))
+        self.cancel.on_cancel(lambda: self._answer.put(ModelAbortedError(self.counted)))
         answer = self._answer.get(timeout=PATIENCE * 3)
         if isinstance(answer, Exception):
             raise answer
@@ -196,7 +196,7 @@ class Box(NothingKept):
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         if name not in self.tools:
-            raise ToolInputInvalid(f"there is no tool {name}")
+            raise InvalidToolInputError(f"there is no tool {name}")
         return {"raw": raw}
 
 
@@ -270,18 +270,18 @@ class ShakyStore:
     def __getattr__(self, name: str) -> Any:
         if self.deaf:
             self.refusals.release()
-            raise StoreUnavailable("the disk is gone")
+            raise StoreUnavailableError("the disk is gone")
         return getattr(self.inner, name)
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         if self.down or self.deaf:
             self.refusals.release()
-            raise StoreUnavailable("the disk is full")
+            raise StoreUnavailableError("the disk is full")
         self.inner.commit(*parts, urgent=urgent)
         if self.lies:
             self.lies -= 1
             self.refusals.release()
-            raise StoreUnavailable("was it written?")
+            raise StoreUnavailableError("was it written?")
 
 
 class World:

@@ -16,9 +16,9 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import (
     CancelToken,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelInfo,
     ModelRequest,
     ModelSink,
@@ -71,7 +71,7 @@ class FamilyModel:
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         if cancel.cancelled:  # as every adapter does before it asks anybody
-            raise ModelAborted
+            raise ModelAbortedError
         with self.news:
             self.requests.append(request)
             self.running.add(request.conversation_id)
@@ -104,14 +104,14 @@ class FamilyModel:
         cancel.on_cancel(gate.set)
         assert gate.wait(PATIENCE)
         if cancel.cancelled:
-            raise ModelAborted
+            raise ModelAbortedError
         return call(request, "submit_result", result=rest)
 
     def _hang(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         sink.text("Let me see")
         self.hanging.set()
         assert cancel.wait(PATIENCE * 2)
-        raise ModelAborted
+        raise ModelAbortedError
 
     def _talk(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         return answer(request, f"I think: {rest}")
@@ -131,10 +131,10 @@ class FamilyModel:
         return self._use(request, "look", sink, cancel)
 
     def _overloaded(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailed(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
+        raise ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
 
     def _refused(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailed(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
+        raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
 
     def _fill(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         return answer(request, "I read it all.", *call(request, "look").content, tokens=WINDOW)

@@ -14,13 +14,13 @@ from actors.core.notifications import RunStop, UsageChanged
 from actors.core.states import Error, Idle
 from actors.messages.commands import Trigger
 from actors.ports import (
-    Aside,
     CancelToken,
     ModelAnswer,
     ModelRequest,
     ModelSink,
-    NoAnswer,
     Purpose,
+    SideQuery,
+    SideQueryError,
     ToolContext,
     ToolOutput,
     ToolSpec,
@@ -28,14 +28,14 @@ from actors.ports import (
 from actors.runners import side_queries as asides
 from tests.integration.actors.conftest import PATIENCE, Box, Exchange, Hold, ScriptedModel, Talk, World
 
-ASIDE = Aside(Purpose.EXCERPTS, "Pick.", "much text", 500)
+ASIDE = SideQuery(Purpose.EXCERPTS, "Pick.", "much text", 500)
 CALL = ToolUse("t1", "sift", "{}")
 
 
 class Sift:
     """A tool that asks an aside and shows what came of it."""
 
-    def __init__(self, aside: Aside = ASIDE) -> None:
+    def __init__(self, aside: SideQuery = ASIDE) -> None:
         self.spec = ToolSpec("sift", "for tests", {"type": "object"}, ToolTraits("sift", "read-group", retry_safe=True))  # type: ignore[arg-type]
         self.aside = aside
         self.started = 0
@@ -44,7 +44,7 @@ class Sift:
         self.started += 1
         try:
             return ToolOutput(context.ask_aside(self.aside))
-        except NoAnswer as why:
+        except SideQueryError as why:
             return ToolOutput(f"unanswered: {why}")
 
 
@@ -176,7 +176,7 @@ def test_an_answer_that_says_nothing_is_none(talk: Talk, answer: dict[str, Any])
 
 
 def test_what_is_too_long_is_not_asked(talk: Talk, sift: Sift, small: ScriptedModel) -> None:
-    sift.aside = Aside(Purpose.EXCERPTS, "Pick.", "x" * asides.MAX_BYTES, 500)
+    sift.aside = SideQuery(Purpose.EXCERPTS, "Pick.", "x" * asides.MAX_BYTES, 500)
     talk.send("look")
     talk.exchange().call(CALL)
     assert result(talk) == "unanswered: it is too long for the small model"

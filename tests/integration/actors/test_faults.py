@@ -1,4 +1,4 @@
-"""Faults at every named point: as a bug that raises there, and as the end of the process there.
+"""FaultPoints at every named point: as a bug that raises there, and as the end of the process there.
 
 One life of a conversation passes all points that there are. Then it is lived again and again, each time with a fault
 at another pass. Whatever happens, the conversation comes to rest by itself, its history is valid, every run has
@@ -26,9 +26,9 @@ from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmRequesti
 from actors.messages.commands import Cancel, Create, NotFound, Send, Trigger
 from actors.ports import (
     CancelToken,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelInfo,
     ModelRequest,
     ModelSink,
@@ -72,12 +72,12 @@ class Obliging:
             case "use a slow tool":
                 return ModelAnswer((ToolUse(f"{name}-1", "slow", "{}"),), end_turn=False)
             case "stumble" if request.attempt == 1:
-                raise ModelFailed(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
+                raise ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
             case "hang":
                 sink.text("Once upon")
                 self.hangs.set()
                 assert cancel.wait(PATIENCE)
-                raise ModelAborted
+                raise ModelAbortedError
             case _:
                 sink.started()
                 sink.text("fine")

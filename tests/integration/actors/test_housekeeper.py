@@ -18,7 +18,7 @@ from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages.commands import Archive, Delete, EtagMismatch
-from actors.ports import Attachment, Store, StoreDamaged, StoreUnavailable
+from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.runtime.system_clock import SystemClock
 
 World = Any
@@ -114,7 +114,7 @@ def test_one_damaged_log_keeps_nobody_elses_from_being_pruned(world: World, monk
 
     def damaged(conversation_id: str, *arguments: Any, **options: Any) -> int:
         if conversation_id == talks[0].id:
-            raise StoreDamaged("step 3 was changed")
+            raise StoreDamagedError("step 3 was changed")
         return int(prune(conversation_id, *arguments, **options))
 
     monkeypatch.setattr(world.store, "prune_log", damaged)
@@ -186,7 +186,7 @@ def test_it_comes_by_itself_again_and_again_and_ends_when_told(world: World, mon
     monkeypatch.setattr(housekeeping, "ROUND_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(housekeeping, "FIRST_SECONDS", 0.0)
     rounds = threading.Semaphore(0)
-    failures: list[Exception] = [StoreUnavailable("the disk is full"), ValueError("a bug")]
+    failures: list[Exception] = [StoreUnavailableError("the disk is full"), ValueError("a bug")]
 
     def reclaim(pages: int, *, spare: int) -> bool:
         rounds.release()

@@ -18,7 +18,7 @@ from actors.core.context import Limits, Mode, wider
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.messages.commands import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
@@ -48,15 +48,19 @@ class JobBox(Box):
         handles = self.running.get(conversation_id, ())
         return tuple(handle for handle in handles if wider_than is None or wider(_mode(handle), wider_than))
 
-    def end_jobs(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+    def end_jobs(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
         handles = self.jobs(conversation_id, wider_than)
         for handle in handles:
-            receipt = Receipt(f"call-of-{handle}", 1, (100, 101), 7, self.leaked)
+            receipt = KillReceipt(f"call-of-{handle}", 1, (100, 101), 7, self.leaked)
             self.dying.append(functools.partial(self._die, conversation_id, handle, ended, receipt))
         self.told.release()
         return len(handles)
 
-    def _die(self, conversation_id: str, handle: str, ended: Callable[[Receipt], None], receipt: Receipt) -> None:
+    def _die(
+        self, conversation_id: str, handle: str, ended: Callable[[KillReceipt], None], receipt: KillReceipt
+    ) -> None:
         if handle in self.running[conversation_id]:
             self.running[conversation_id].remove(handle)
         ended(receipt)
@@ -150,7 +154,7 @@ def test_a_job_that_dies_while_it_is_told_to_is_told_of_too(yard: World, monkeyp
     talk = started(yard, "b-1")
     end_jobs = yard.box.end_jobs
 
-    def at_once(conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None) -> int:
+    def at_once(conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None) -> int:
         count = end_jobs(conversation_id, ended, wider_than)
         yard.box.let_die()
         return int(count)

@@ -11,7 +11,7 @@ from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
 from actors.messages.commands import Cancel, Create, Send
-from actors.ports.resources import lacking
+from actors.ports.resources import exhausted_resource
 
 World = Any
 PATIENCE = 10.0
@@ -40,7 +40,7 @@ def test_a_new_conversation_is_refused_as_what_it_is(make_world: Any, monkeypatc
     world = make_world()
     _fill(monkeypatch)
     asked = world.supervisor.create(Create(principal="p", working_directory="/"))
-    assert lacking(asked.exception(PATIENCE)).startswith("this server can start no more threads")
+    assert exhausted_resource(asked.exception(PATIENCE)).startswith("this server can start no more threads")
 
 
 def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
@@ -68,7 +68,7 @@ def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.Monk
     _parked(world)
     _fill(monkeypatch)
     refused = world.supervisor.ask(talk.id, Send(text="more"))
-    assert lacking(refused.exception(PATIENCE))
+    assert exhausted_resource(refused.exception(PATIENCE))
     assert talk.ask(Cancel(kill_jobs=True)).no_op
     _parked(world)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
-from actors.ports import StoreDamaged, ToolOutput
+from actors.ports import StoreDamagedError, ToolOutput
 
 World = Any
 
@@ -274,7 +274,7 @@ class Damaged:
 
     def load(self, conversation_id: str) -> Any:
         if conversation_id in self.ids:
-            raise StoreDamaged("what is stored is not what was written")
+            raise StoreDamagedError("what is stored is not what was written")
         return self._store.load(conversation_id)
 
 
@@ -293,7 +293,7 @@ def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(
         after = type(sound)(successor, sound.id)
         after.rest(Idle)
         failed = successor.supervisor.ask(broken.id, Send("hello")).exception(PATIENCE)
-        assert isinstance(failed, StoreDamaged)
+        assert isinstance(failed, StoreDamagedError)
         assert f"conversation {broken.id} is damaged" in caplog.text
         assert successor.supervisor.ask(broken.id, Cancel()).exception(PATIENCE) is not None
         all_gone(successor)
@@ -314,7 +314,7 @@ class Unreadable:
         return getattr(self._store, name)
 
     def messages(self, *about: Any, **limits: Any) -> Any:
-        raise StoreDamaged("what is stored is not what was written")
+        raise StoreDamagedError("what is stored is not what was written")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_no_run_begins_over_a_history_that_cannot_be_read(world: World, request_
     successor = type(world)(Unreadable(world.store))
     try:
         before = talk.record
-        assert isinstance(successor.supervisor.ask(talk.id, request_).exception(PATIENCE), StoreDamaged)
+        assert isinstance(successor.supervisor.ask(talk.id, request_).exception(PATIENCE), StoreDamagedError)
         assert talk.record == before
     finally:
         successor.close()

@@ -18,7 +18,7 @@ from actors.core.history import violations
 from actors.core.notifications import RunStop
 from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
 from actors.messages.commands import Cancel, Create, Delete, NotFound, Send, Trigger
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
 
@@ -333,7 +333,7 @@ def test_a_store_that_fails_at_a_birth_is_a_failure_of_that_sub_agent(make_world
 
     def refuse_births(*parts: Any, urgent: bool = False) -> None:
         if any(part.create for part in parts):
-            raise StoreUnavailable("the disk is full")
+            raise StoreUnavailableError("the disk is full")
         commit(*parts, urgent=urgent)
 
     world.store.commit = refuse_births
@@ -351,7 +351,7 @@ def test_a_birth_that_was_reported_as_failed_and_was_not_is_undone(make_world: A
     def lie_about_births(*parts: Any, urgent: bool = False) -> None:
         commit(*parts, urgent=urgent)
         if any(part.create and part.record.id.endswith("-a1") for part in parts):
-            raise StoreUnavailable("was it written?")
+            raise StoreUnavailableError("was it written?")
 
     world.store.commit = lie_about_births
     talk.send(tasks("submit 42", "wait b"))

@@ -17,12 +17,12 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
 from actors.ports import (
     CancelToken,
-    Fenced,
-    ImageInvalid,
-    ImagesUnavailable,
+    FencedError,
+    ImagesUnavailableError,
+    InvalidImageError,
     Launch,
     ProcessLimits,
-    ProcessStartFailed,
+    ProcessStartError,
     SandboxReport,
 )
 from tests import pictures
@@ -87,7 +87,7 @@ def test_what_cannot_be_used_is_refused_and_not_kept(
     make: Callable[[], bytes], images: SandboxedImages, store: MemoryStore
 ) -> None:
     data = make()
-    with pytest.raises(ImageInvalid):
+    with pytest.raises(InvalidImageError):
         images.ingest("c1", data, CancelToken())
     assert store.attachment("c1", sandboxed_images.content_name(data)) is None
 
@@ -97,7 +97,7 @@ def test_too_many_bytes_are_refused_before_a_process_is_started(
 ) -> None:
     monkeypatch.setattr(sandboxed_images, "MAX_IMAGE_BYTES", 10)
     monkeypatch.setattr(images, "_sandbox", None)
-    with pytest.raises(ImageInvalid, match="at most 10"):
+    with pytest.raises(InvalidImageError, match="at most 10"):
         images.ingest("c1", pictures.png(), CancelToken())
 
 
@@ -116,7 +116,7 @@ def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedIma
     store.delete("c1")
     assert store.attachment("c1", image.attachment) is None
     assert images.view("c2", image, CancelToken()) is not None
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         images.ingest("c1", pictures.png(), CancelToken())
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_shown_of_an_image_that_is_not_there(images: SandboxedImages)
 
 def test_decoding_has_limits(images: SandboxedImages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandboxed_images, "LIMITS", ProcessLimits(wall_seconds=60, memory_bytes=64 << 20))
-    with pytest.raises(ImageInvalid):  # how decoders say that they got no memory differs
+    with pytest.raises(InvalidImageError):  # how decoders say that they got no memory differs
         images.ingest("c1", pictures.webp(6_000, 6_000), CancelToken())
     monkeypatch.undo()
     assert images.ingest("c1", pictures.webp(6_000, 6_000), CancelToken()).width == 6_000
@@ -160,7 +160,7 @@ def test_a_cancel_ends_the_process_at_once(images: SandboxedImages, sandbox: Too
     def ingest() -> None:
         try:
             images.ingest("c1", pictures.png(), cancel)
-        except ImagesUnavailable as error:
+        except ImagesUnavailableError as error:
             raised.append(error)
 
     images._sandbox = type("Slow", (), {"start": staticmethod(begun), "report": sandbox.report})()
@@ -181,11 +181,11 @@ class Broken:
     report = SandboxReport("none", 0, False)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
-        raise ProcessStartFailed("not here")
+        raise ProcessStartError("not here")
 
 
 def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None:
-    with pytest.raises(ImagesUnavailable, match="could not be started: not here"):
+    with pytest.raises(ImagesUnavailableError, match="could not be started: not here"):
         SandboxedImages(store, Broken()).ingest("c1", pictures.png(), CancelToken())
     assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
 
@@ -206,7 +206,7 @@ def test_two_at_a_time_and_who_waits_can_be_told_to_stop() -> None:
     cancel, ended = CancelToken(), threading.Event()
 
     def wait() -> None:
-        with pytest.raises(ImagesUnavailable), places.taken(cancel):
+        with pytest.raises(ImagesUnavailableError), places.taken(cancel):
             pytest.fail("there was a third place")
         ended.set()
 

@@ -26,7 +26,7 @@ from actors.core.content import Text, ToolSuccess, ToolUse
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
-from actors.ports import CancelToken, Model, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
+from actors.ports import CancelToken, Model, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
 from tests.unit.llm.strict_checker import CHECKS
 
 ENDS = {"anthropic": "/messages", "openai-chat": "/chat/completions", "openai-responses": "/responses"}
@@ -151,7 +151,7 @@ def drive(model: Model, *turns: Turn, tools: tuple[ToolSpec, ...] = (), sink: Si
     for attempt in (1, 2, 3):
         try:
             return model.respond(replace(asked, attempt=attempt), sink or Sink(), CancelToken())
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             wait = max(BASE_SECONDS * 2 ** (attempt - 1), (failed.retry_after_ms or 0) / 1000)
             if attempt == 3 or not failed.failure.retryable or wait > 60:
                 raise
@@ -235,7 +235,7 @@ def test_a_malformed_chunk_is_outlived(model: Model, llmock: Server) -> None:
 )
 def test_what_cannot_pass_is_tried_once(fault: dict[str, Any], kind: ErrorKind, model: Model, llmock: Server) -> None:
     llmock.will({"type": "fail", "times": None, **fault})
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailedError) as raised:
         drive(model)
     assert raised.value.failure.kind is kind
     assert llmock.attempts() == 1
@@ -244,7 +244,7 @@ def test_what_cannot_pass_is_tried_once(fault: dict[str, Any], kind: ErrorKind, 
 
 def test_an_outage_ends_after_three_attempts(model: Model, llmock: Server) -> None:
     llmock.will({"type": "fail", "status": 503, "retry_after": 0.1, "times": None})
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailedError) as raised:
         drive(model)
     assert raised.value.failure.kind is ErrorKind.SERVER_ERROR
     assert llmock.attempts() == 3
@@ -253,7 +253,7 @@ def test_an_outage_ends_after_three_attempts(model: Model, llmock: Server) -> No
 
 def test_a_retry_after_beyond_the_limit_is_not_waited_for(model: Model, llmock: Server) -> None:
     llmock.will({"type": "fail", "status": 429, "retry_after": 3600})
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailedError) as raised:
         drive(model)
     assert raised.value.retry_after_ms == 3_600_000
     assert llmock.attempts() == 1

@@ -17,7 +17,7 @@ from actors.adapters.sandbox import process_tree as hosted
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
 
 ROOT = Path(__file__).parents[3]
@@ -184,7 +184,7 @@ def test_close_kills_all_that_runs_and_starts_nothing_more(sandbox: ToolHostSand
     assert marked(mark) == set()
     assert [end.killed for end in ends] == [True]
     assert sandbox.live == 0
-    with pytest.raises(ProcessStartFailed):
+    with pytest.raises(ProcessStartError):
         sandbox.start(launch("echo never", mark), ignore)
     assert sandbox.live == 0
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from actors.ports import SandboxReport, SandboxUnavailable
+from actors.ports import SandboxReport, SandboxUnavailableError
 from tests.integration.sandbox.trees import WAYS, kill_trees, sandbox_of
 
 TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
@@ -17,7 +17,7 @@ TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
 def test_no_tree_has_survivors(report: SandboxReport, way: str) -> None:
     try:
         sandbox = sandbox_of(way, report)
-    except SandboxUnavailable as why:
+    except SandboxUnavailableError as why:
         pytest.skip(f"this machine cannot keep tier {way}: {why}")
     try:
         bad = [one for one in kill_trees(sandbox, way, max(1, TIMES // len(WAYS))) if one.survivors or one.leaked]

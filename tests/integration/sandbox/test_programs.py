@@ -16,7 +16,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox import toolhost_sandbox as spawn
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.integration.sandbox.trees import BOUND, bounded, eventually, launch, marked
 
 
@@ -152,14 +152,14 @@ def test_a_tool_cannot_use_up_all_process_ids(sandbox: ToolHostSandbox, mark: st
 def test_a_program_that_cannot_start_is_told_and_has_not_begun(
     sandbox: ToolHostSandbox, changes: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(ProcessStartFailed, match=why):
+    with pytest.raises(ProcessStartError, match=why):
         run(sandbox, "true", **changes)
     assert sandbox.live == 0
 
 
 def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "START", "raise SystemExit({})")
-    with pytest.raises(ProcessStartFailed):
+    with pytest.raises(ProcessStartError):
         run(sandbox, "true")
     assert sandbox.live == 0
 
@@ -171,7 +171,7 @@ def test_a_server_out_of_threads_is_told(sandbox: ToolHostSandbox, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ProcessStartFailed, match="no more thread"):
+    with pytest.raises(ProcessStartError, match="no more thread"):
         run(sandbox, "true")
     assert sandbox.live == 0
     assert _footprint() == before
@@ -185,7 +185,7 @@ def test_a_server_that_runs_out_of_files_starts_it_or_tells(sandbox: ToolHostSan
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1 + spare, hard))
         try:
             started.append(run(sandbox, "cat", stdin=b"x").head == b"x")
-        except ProcessStartFailed:
+        except ProcessStartError:
             started.append(False)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -214,14 +214,14 @@ def test_the_tool_host_is_compiled_once_and_nobody_can_change_it(
 
 
 def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         run(sandbox, "touch ran", mode=Mode.RESTRICTED, cwd=str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_the_tool_host_itself_refuses_a_restriction_that_it_cannot_keep(tmp_path: Path) -> None:
     sandbox = ToolHostSandbox(SandboxReport(tier="A", landlock_abi=7, pid_namespace=False))
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         run(sandbox, "touch ran", mode=Mode.RESTRICTED, cwd=str(tmp_path))
     sandbox.close()
     assert not list(tmp_path.iterdir())
@@ -284,7 +284,7 @@ def test_twenty_calls_leave_nothing_behind(sandbox: ToolHostSandbox) -> None:
     before = _footprint()
     for number in range(20):
         if number % 4 == 3:
-            with pytest.raises(ProcessStartFailed):
+            with pytest.raises(ProcessStartError):
                 run(sandbox, "true", cwd="/no/such/directory")
             continue
         tree = sandbox.start(launch("cat; sleep 1000" if number % 4 == 2 else "cat", stdin=b"x"), lambda data: None)

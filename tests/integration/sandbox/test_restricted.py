@@ -18,7 +18,7 @@ from actors.adapters.sandbox import private_dirs as private
 from actors.adapters.sandbox.probe import landlock_abi, probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import ProcessEnd, ProcessLimits, ProcessStartFailed, SandboxReport, SandboxUnavailable
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import BOUND, TREES, bounded, eventually, launch, marked, sleepers
 
@@ -162,7 +162,7 @@ def test_private_directories_go_with_their_calls(restricted: ToolHostSandbox, ma
     eventually(lambda: len(sleepers(mark)) == 2, "a tree")
     tree.kill()
     assert tree.wait().killed
-    with pytest.raises(ProcessStartFailed):
+    with pytest.raises(ProcessStartError):
         run(restricted, "true", cwd="/nonexistent")
     assert list(root.iterdir()) == []
     restricted.close()
@@ -258,7 +258,7 @@ def test_a_restriction_that_cannot_be_kept_starts_nothing(
 ) -> None:
     described = restricted._restriction
     monkeypatch.setattr(restricted, "_restriction", lambda *given: described(*given) | broken)
-    with pytest.raises(SandboxUnavailable, match="restriction"):
+    with pytest.raises(SandboxUnavailableError, match="restriction"):
         run(restricted, f"touch {tmp_path}/ran; touch $HOME/ran")
     assert not (tmp_path / "ran").exists()
     assert restricted.live == 0

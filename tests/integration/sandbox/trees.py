@@ -116,7 +116,7 @@ WAYS = ("namespace", "walk", "A", "B")
 def sandbox_of(way: str, report: SandboxReport) -> ToolHostSandbox:
     """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
 
-    Raises SandboxUnavailable if this machine cannot.
+    Raises SandboxUnavailableError if this machine cannot.
     """
     if way in {"A", "B"}:
         return ToolHostSandbox(probe(way))

@@ -19,7 +19,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
-from actors.ports import Launch, NoFaults, RunningProcess, SandboxReport, Store, Tool, ToolSpec
+from actors.ports import Launch, NoFaultPoints, RunningProcess, SandboxReport, Store, Tool, ToolSpec
 from actors.runtime.services import Runtime
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
@@ -141,7 +141,7 @@ class House:
             sandbox=NoSandbox(tier),
             clock=clock,
             ids=RandomIds(),
-            faults=NoFaults(),
+            faults=NoFaultPoints(),
             workspace=LocalWorkspace(),
             timers=self._timers,
         )

@@ -24,7 +24,7 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests
-from actors.ports import StoreDamaged, StoreUnavailable
+from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
 from tests.integration.server.house import AUTHORIZED, House, refused
 from tests.integration.server.stage import Author
@@ -183,7 +183,7 @@ def test_a_conversation_deleted_meanwhile_does_not_exist(house: House, author: A
 
 class Broken(MemoryStore):
     def load(self, conversation_id: str) -> Any:
-        raise StoreUnavailable("disk /dev/sda1")
+        raise StoreUnavailableError("disk /dev/sda1")
 
     owner = load
 
@@ -199,7 +199,7 @@ def test_a_store_that_fails_is_unavailable(open_house: Callable[..., House], met
 
 class Ruined(MemoryStore):
     def load(self, conversation_id: str) -> Any:
-        raise StoreDamaged("page 7 of /srv/x")
+        raise StoreDamagedError("page 7 of /srv/x")
 
 
 READ_NOTHING_OF_THE_ROW = {"VerifyConversation", "ListConversations"}

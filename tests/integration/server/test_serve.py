@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.conversation.supervisor import Supervisor
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 from server.app import CannotStartError, run
 from server.cli import serve
 from server.config import ConfigError, load
@@ -408,7 +408,7 @@ def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(_: Supervisor) -> None:
-        raise StoreUnavailable("nothing was written: database or disk is full")
+        raise StoreUnavailableError("nothing was written: database or disk is full")
 
     monkeypatch.setattr(Supervisor, "start", start)
     config = load({"data_dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}, environ={"HOME": str(tmp_path)})

@@ -17,7 +17,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmRequesting, Phase, QueuedInput
 from actors.events import hub as event_hub
-from actors.ports import RevisionTooOld, Snapshot, StoredEvent, StoreUnavailable
+from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import outbox as batches
@@ -173,7 +173,7 @@ async def test_a_revision_whose_events_are_gone_is_refused_before_anything_is_se
             s.author.commit(s.author.says())
         s.store.prune_log(ID, 6)
         stream = s.watch(after_revision=2)
-        with pytest.raises(RevisionTooOld) as refusal:
+        with pytest.raises(RevisionTooOldError) as refusal:
             await stream.end()
         assert stream.responses == []
         again = s.watch(after_revision=refusal.value.oldest)
@@ -710,7 +710,7 @@ class Failing(MemoryStore):
 
     def load(self, conversation_id: str) -> Any:
         if self.broken:
-            raise StoreUnavailable("disk")
+            raise StoreUnavailableError("disk")
         return super().load(conversation_id)
 
 
@@ -721,7 +721,7 @@ async def test_a_store_that_fails_ends_the_stream_with_its_error() -> None:
         s.author.commit(ConversationUpdated(("title",)))
         store.broken = True
         stream = s.watch(after_revision=0)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             await stream.end()
 
 

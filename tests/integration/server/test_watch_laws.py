@@ -20,7 +20,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType, Text
 from actors.core.notifications import Durable, StreamDiscarded
 from actors.core.states import Idle, State
-from actors.ports import RevisionTooOld, Store, StoredEvent
+from actors.ports import RevisionTooOldError, Store, StoredEvent
 from tests.integration.server.stage import ID, Author, Stage, Stream, changed, stage
 from tests.watch_laws import Recorded, Violation, log_of, violations
 
@@ -103,7 +103,7 @@ def recorded(name: str, after: int | None, stream: Stream) -> Recorded:
     """What a stream brought, and how it ended if it did by itself."""
     made = Recorded(name, after, stream.responses)
     error = stream.task.exception() if stream.task.done() and not stream.task.cancelled() else None
-    if isinstance(error, RevisionTooOld):
+    if isinstance(error, RevisionTooOldError):
         made.code, made.oldest = "OUT_OF_RANGE", error.oldest
     elif error is not None:
         raise error

@@ -10,14 +10,14 @@ import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import Faults, Store
+from actors.ports import FaultPoints, Store
 
 SECONDS = 20.0
 """Longer than anything here takes."""
 
 
 class Gate:
-    """Faults that hold whoever writes at `store.before_begin`, or fail where they are told to."""
+    """FaultPoints that hold whoever writes at `store.before_begin`, or fail where they are told to."""
 
     def __init__(self) -> None:
         self.hits: list[str] = []
@@ -51,11 +51,11 @@ def gate() -> Gate:
 
 
 @pytest.fixture(params=["memory", "peewee"])
-def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Faults | None], Store]]:
+def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[FaultPoints | None], Store]]:
     """Opens a store of either kind, closed at the end."""
     opened: list[Store] = []
 
-    def open_one(faults: Faults | None) -> Store:
+    def open_one(faults: FaultPoints | None) -> Store:
         store: Store = MemoryStore(faults) if request.param == "memory" else open_store(tmp_path / "data", faults)
         opened.append(store)
         return store
@@ -66,7 +66,7 @@ def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.fixture
-def store(open_any: Callable[[Faults | None], Store], gate: Gate) -> Store:
+def store(open_any: Callable[[FaultPoints | None], Store], gate: Gate) -> Store:
     """A store of either kind, whose writer obeys `gate`."""
     return open_any(gate)
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 from tests.integration.store.drafts import Draft
 
 SIZE = "48m"
@@ -59,7 +59,7 @@ def _fill_disk(store: PeeweeStore, disk: Path) -> None:
     try:
         for _ in range(10_000):
             store.commit(other.create() if other.record.step == 0 else other.next(context=b"x" * 50_000))
-    except StoreUnavailable:
+    except StoreUnavailableError:
         return
     raise AssertionError("the disk was never full")
 

@@ -13,7 +13,7 @@ from actors.adapters.store.sqlite.engine import raw
 from actors.adapters.store.sqlite.files.backup import BackupFailed, back_up
 from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import StoreUnusable
+from actors.ports import StoreUnusableError
 from tests.integration.store.drafts import Draft
 from tests.integration.store.full_disk import free
 
@@ -78,7 +78,7 @@ def no_room(disk: Path, data: Path) -> None:
     (data / RESERVE).unlink()
     _fill(disk)
     for _ in range(2):
-        with pytest.raises(StoreUnusable, match=f"^{_explain(data)}$"):
+        with pytest.raises(StoreUnusableError, match=f"^{_explain(data)}$"):
             open_store(data)
     with pytest.raises(BackupFailed, match=f"^{data}/bedrock.db cannot be opened: {_explain(data)}$"):
         back_up(data, Path(sys.argv[3]))

@@ -21,7 +21,7 @@ from actors.adapters.store.sqlite.files.backup import DamagedBackup, back_up, re
 from actors.adapters.store.sqlite.files.partial_file import BackupFailed, part_of
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import DataDirectoryBusy, StoreUnusable
+from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from tests.integration.store.drafts import Draft
 
 SECONDS = 40.0
@@ -202,7 +202,7 @@ def test_a_directory_without_a_database_and_one_of_a_newer_version_are_refused(d
     with pytest.raises(BackupFailed, match="there is no database in"):
         back_up(tmp_path, tmp_path / "copy.db")
     newer(data / FILE)
-    with pytest.raises(StoreUnusable, match="newer version: it has 0999_later"):
+    with pytest.raises(StoreUnusableError, match="newer version: it has 0999_later"):
         back_up(data, tmp_path / "copy.db")
     assert names(tmp_path) == {"data"}
 
@@ -260,7 +260,7 @@ def test_what_is_no_backup_is_refused_before_anything_is_made(
     copy: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
 ) -> None:
     spoil(copy)
-    with pytest.raises((BackupFailed, StoreUnusable), match=text):
+    with pytest.raises((BackupFailed, StoreUnusableError), match=text):
         restore(copy, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -401,7 +401,7 @@ def conversations_in(database: Path, folder: Path) -> set[str]:
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_directory_that_a_server_holds_is_left_alone(copy: Path, data: Path, replace: bool) -> None:
     with closing(open_store(data)) as store:
-        with pytest.raises(DataDirectoryBusy):
+        with pytest.raises(DataDirectoryBusyError):
             restore(copy, data, replace=replace)
         assert steps_of(store).keys() == {"c0", "c1"}
 

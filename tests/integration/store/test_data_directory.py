@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
-from actors.ports import DataDirectoryBusy
+from actors.ports import DataDirectoryBusyError
 
 SLEEP = f"{DataDirectory.__module__}.time.sleep"
 LOOK = """
@@ -47,7 +47,7 @@ def test_a_lock_that_stays_held_is_not_waited_for_long(tmp_path: Path, monkeypat
     waits: list[float] = []
     monkeypatch.setattr(SLEEP, waits.append)
     held = DataDirectory(tmp_path)
-    with pytest.raises(DataDirectoryBusy):
+    with pytest.raises(DataDirectoryBusyError):
         DataDirectory(tmp_path)
     held.close()
     assert 0 < sum(waits) <= 0.5

@@ -15,7 +15,7 @@ from actors.adapters.store.sqlite.engine import FILE
 from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.files.data_directory import MARKER
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import DataDirectoryBusy, StoreUnavailable, StoreUnusable
+from actors.ports import DataDirectoryBusyError, StoreUnavailableError, StoreUnusableError
 from tests.integration.store.conftest import SECONDS
 from tests.integration.store.drafts import Draft
 
@@ -70,14 +70,14 @@ def store(data: Path, draft: Draft, said: Said) -> Iterator[PeeweeStore]:
 
 
 def refuses_everything(store: PeeweeStore) -> None:
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.commit(Draft("c2").create())
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.load("c1")
     store._readers._idle.clear()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.load("c1")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.delete("c1")
 
 
@@ -91,7 +91,7 @@ def test_a_database_that_is_removed_is_missed_by_the_next_commit(store: PeeweeSt
 def test_it_is_missed_when_nothing_is_written_too(store: PeeweeStore, data: Path, said: Said) -> None:
     (data / FILE).unlink()
     said.wait_for("was removed or replaced")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.load("c1")
     assert said.count("was removed or replaced while") == 1
 
@@ -102,7 +102,7 @@ def test_what_is_committed_into_nothing_is_not_acknowledged(data: Path, said: Sa
             if point == "store.before_commit":
                 (data / FILE).unlink()
 
-    with closing(open_store(data, Remover())) as store, pytest.raises(StoreUnavailable):
+    with closing(open_store(data, Remover())) as store, pytest.raises(StoreUnavailableError):
         store.commit(Draft("c1").create())
 
 
@@ -145,7 +145,7 @@ def test_without_its_write_ahead_log_what_was_acknowledged_is_in_the_database(
     log.unlink()
     if replaced:
         log.write_bytes(b"")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.commit(draft.next())
     assert said.wait_for("was removed or replaced").startswith(f"CRITICAL {log} was")
     if closed:
@@ -164,7 +164,7 @@ def test_without_the_lock_file_no_second_server_starts_and_the_first_says_so(
     (data / "lock").unlink()
     if replaced:
         (data / "lock").write_text("1\n")
-    with pytest.raises(DataDirectoryBusy):
+    with pytest.raises(DataDirectoryBusyError):
         open_store(data)
     assert said.wait_for("lock file").startswith(f"CRITICAL the lock file {data / 'lock'} was removed or replaced")
     store.commit(draft.next())
@@ -175,7 +175,9 @@ def test_where_there_was_a_database_none_is_begun_unasked(data: Path, tmp_path: 
         store.commit(Draft("c1").create())
     copy = back_up(data, tmp_path / "copy.db").path
     (data / FILE).unlink()
-    with pytest.raises(StoreUnusable, match=rf"had a database, and {FILE} is missing now: .*, or remove .*{MARKER}"):
+    with pytest.raises(
+        StoreUnusableError, match=rf"had a database, and {FILE} is missing now: .*, or remove .*{MARKER}"
+    ):
         open_store(data)
     assert not (data / FILE).exists()
     restore(copy, data)

@@ -47,9 +47,9 @@ def test_of_the_end_of_a_wait(column: str, wrong: object) -> None:
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("column", ["step", "epoch", "at", "first_revision"])
 def test_of_the_log(column: str, wrong: Any) -> None:
-    assert journal.journal_row(LOG).step == 1
+    assert journal.stored_transition(LOG).step == 1
     with pytest.raises(ValueError, match="number"):
-        journal.journal_row(LOG._replace(**{column: wrong}))
+        journal.stored_transition(LOG._replace(**{column: wrong}))
 
 
 @pytest.mark.parametrize("wrong", WRONG)

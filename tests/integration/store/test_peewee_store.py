@@ -29,7 +29,13 @@ from actors.adapters.store.sqlite.readers import READERS, Readers
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
-from actors.ports import Attachment, DataDirectoryBusy, StoreDamaged, StoreUnavailable, StoreUnusable
+from actors.ports import (
+    Attachment,
+    DataDirectoryBusyError,
+    StoreDamagedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 
@@ -134,7 +140,7 @@ def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path,
         before = draft.record
         try:
             store.commit(draft.next(title="x" * size))
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             refused = str(error)
             draft.record = before
             break
@@ -144,7 +150,7 @@ def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path,
     assert at_the_limit is not None
     assert replace(at_the_limit, log_hash="") == draft.record
     assert store.verify("c1") == ()
-    with pytest.raises(StoreUnavailable, match="full"):
+    with pytest.raises(StoreUnavailableError, match="full"):
         store.put_attachment("c1", Attachment("sha", "image/png", b"x" * 100_000, 1, 1))
     disk.limit = 1 << 30
     store.commit(draft.next(title="room"))
@@ -168,7 +174,7 @@ def test_everybody_in_a_transaction_that_fails_is_told_and_nothing_of_it_is_stor
         gate.open()
         errors = [future.exception(SECONDS) for future in running]
     assert errors[0] is None
-    assert all(isinstance(error, StoreUnavailable) for error in errors[1:])
+    assert all(isinstance(error, StoreUnavailableError) for error in errors[1:])
     assert len({id(error) for error in errors}) == 12, "everybody gets an exception of their own"
     for draft, record in zip(drafts[1:], before[1:], strict=True):
         found = store.load(draft.id)
@@ -204,7 +210,7 @@ def test_a_broken_connection_is_replaced(store: PeeweeStore, gate: Gate) -> None
     before = draft.record
     connection = store._database.connection()  # type: ignore[no-untyped-call]
     connection.close()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.commit(draft.next())
     draft.record = before
     store.commit(draft.next())
@@ -226,8 +232,8 @@ def test_a_writer_that_ends_leaves_nobody_waiting(
         gate.failing[point] = Crash()
         gate.open()
         errors = [future.exception(SECONDS) for future in running]
-    assert all(isinstance(error, StoreUnavailable) for error in errors[1:])
-    with pytest.raises(StoreUnavailable):
+    assert all(isinstance(error, StoreUnavailableError) for error in errors[1:])
+    with pytest.raises(StoreUnavailableError):
         store.delete("c1")
     assert "writer ended" in caplog.text
     store.close()
@@ -240,7 +246,7 @@ def test_a_writer_that_ends_leaves_nobody_waiting(
 
 
 def test_a_data_directory_has_one_holder(store: PeeweeStore, path: Path) -> None:
-    with pytest.raises(DataDirectoryBusy) as caught:
+    with pytest.raises(DataDirectoryBusyError) as caught:
         open_store(path)
     assert (caught.value.path, caught.value.pid) == (path, os.getpid())
     assert str(os.getpid()) in str(caught.value)
@@ -276,7 +282,7 @@ def test_an_open_database_file_is_closed_to_others(path: Path) -> None:
 def test_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.mkdir()
     (path / "bedrock.db").write_bytes(b"this is not a database, it is a letter" * 100)
-    with pytest.raises(StoreUnusable, match="not a database"):
+    with pytest.raises(StoreUnusableError, match="not a database"):
         open_store(path)
     assert (path / "bedrock.db").read_bytes().startswith(b"this is not")
     shutil.rmtree(path)
@@ -285,10 +291,10 @@ def test_what_is_no_database_is_refused_and_left_alone(path: Path) -> None:
 
 def test_a_place_that_cannot_hold_a_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnusable, match="cannot be used: Not a directory"):
+    with pytest.raises(StoreUnusableError, match="cannot be used: Not a directory"):
         open_store(tmp_path / "file" / "data")
     (tmp_path / "data" / "bedrock.db").mkdir(parents=True)
-    with pytest.raises(StoreUnusable, match="cannot be opened"):
+    with pytest.raises(StoreUnusableError, match="cannot be opened"):
         open_store(tmp_path / "data")
 
 
@@ -302,7 +308,7 @@ def test_a_read_only_file_system_is_named(path: Path, monkeypatch: pytest.Monkey
         return real(name, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", read_only)
-    with pytest.raises(StoreUnusable, match="Read-only file system"):
+    with pytest.raises(StoreUnusableError, match="Read-only file system"):
         open_store(path)
 
 
@@ -311,7 +317,7 @@ def test_a_failed_opening_holds_nothing(path: Path) -> None:
     (path / "bedrock.db").write_bytes(b"nonsense" * 1000)
     before = resources()
     for _ in range(3):
-        with pytest.raises(StoreUnusable):
+        with pytest.raises(StoreUnusableError):
             open_store(path)
     assert resources() == before
 
@@ -459,7 +465,7 @@ def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, s
         statement + " AND (SELECT 1)" if "messages" not in statement else statement + " AND conversation_id = 'c1'",
     )
     store = open_store(path)
-    with pytest.raises(StoreDamaged):
+    with pytest.raises(StoreDamagedError):
         store.snapshot("c1", 99)
     assert store.verify("c1") != ()
     assert store.verify("c2") == ()
@@ -562,7 +568,7 @@ def test_a_damaged_schema_is_said_whatever_its_bytes(path: Path) -> None:
     file = path / "bedrock.db"
     damaged = file.read_bytes().replace(b"conversations_unsettled", b"conversations_uns\xf3t(led")
     file.write_bytes(damaged)
-    with pytest.raises(StoreUnusable, match=r"bedrock\.db cannot be opened: its schema is damaged"):
+    with pytest.raises(StoreUnusableError, match=r"bedrock\.db cannot be opened: its schema is damaged"):
         open_store(path)
 
 
@@ -574,7 +580,7 @@ def test_a_damaged_file_is_damage(path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] + b"\xaa" * (len(whole) // 2))
     store = open_store(path)
-    with pytest.raises(StoreDamaged):
+    with pytest.raises(StoreDamagedError):
         store.history("c1", 999)
     store.close()
 
@@ -584,7 +590,7 @@ def test_a_damaged_file_is_damage(path: Path) -> None:
 
 def test_readers_cannot_write(store: PeeweeStore) -> None:
     grow(store, "c1")
-    with pytest.raises(StoreUnavailable, match="readonly"), store._reading() as connection:
+    with pytest.raises(StoreUnavailableError, match="readonly"), store._reading() as connection:
         connection.execute("DELETE FROM messages")
     assert len(store.history("c1", 9)) == 5
 
@@ -723,5 +729,5 @@ def test_what_a_disk_fails_to_deliver_once_is_read_again_before_it_is_damage(
             assert read(store) == want
             assert disk.left == 0
         disk.left = 2
-        with pytest.raises(StoreDamaged):
+        with pytest.raises(StoreDamagedError):
             store.load("c1")

@@ -13,7 +13,7 @@ from actors.adapters.store import pruning
 from actors.adapters.store.sqlite import engine
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import Attachment, CommandRecord, Faults, RevisionTooOld, Store, StoreDamaged
+from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 
@@ -97,13 +97,13 @@ def test_what_is_gone_is_refused_with_the_oldest_revision_there_is(store: Store)
     draft = grow(store)
     last = draft.record.last_seq
     store.prune_log("c1", last - 20)
-    with pytest.raises(RevisionTooOld) as refusal:
+    with pytest.raises(RevisionTooOldError) as refusal:
         store.events("c1", after=0, limit=9)
     oldest = refusal.value.oldest
     assert last - 24 < oldest <= last - 20
     found = store.events("c1", after=oldest, limit=999)
     assert [event.revision for event in found] == list(range(oldest + 1, last + 1))
-    with pytest.raises(RevisionTooOld):
+    with pytest.raises(RevisionTooOldError):
         store.events("c1", after=oldest - 1, limit=9)
 
 
@@ -128,7 +128,7 @@ def test_rows_that_were_changed_are_evidence_and_stay(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     draft = grow(store)
     raw(store._database).execute("UPDATE log SET event = '{}' WHERE step = 5")
-    with pytest.raises(StoreDamaged, match="step 5 of c1 was changed"):
+    with pytest.raises(StoreDamagedError, match="step 5 of c1 was changed"):
         store.prune_log("c1", draft.record.last_seq)
     assert first_step(store) == 1
     assert any("step 5" in found for found in store.verify("c1"))
@@ -213,7 +213,9 @@ def test_space_is_given_back_a_little_at_a_time_but_for_a_reserve(tmp_path: Path
     store.close()
 
 
-def test_a_database_that_cannot_give_space_back_keeps_it(tmp_path: Path, open_any: Callable[[Faults], Store]) -> None:
+def test_a_database_that_cannot_give_space_back_keeps_it(
+    tmp_path: Path, open_any: Callable[[FaultPoints], Store]
+) -> None:
     made = sqlite3.connect(tmp_path / "bedrock.db")
     made.execute("PRAGMA journal_mode = wal")
     made.execute("CREATE TABLE filler (x)")

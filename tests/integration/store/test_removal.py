@@ -18,7 +18,7 @@ from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.removal import Removal
 from actors.adapters.store.sqlite.schema.tables import TABLES
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
 
@@ -173,7 +173,7 @@ def test_a_slice_that_fails_is_done_again_later(
 
 def test_a_deletion_that_fails_hides_nothing(store: PeeweeStore, gate: Gate) -> None:
     gate.failing["store.before_commit"] = OSError("disk")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.delete("c1")
     assert store.load("c1") is not None
     assert len(store.history("c1", 99)) == 50

@@ -23,7 +23,7 @@ from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
-from actors.ports import ConversationRecord, StoreUnusable
+from actors.ports import ConversationRecord, StoreUnusableError
 from tests.integration.store.drafts import Draft
 
 SEED = """
@@ -240,7 +240,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     store.close()
     broken = later_migrations(tmp_path, "DELETE FROM conversations", "CREATE TABLE log (x)")
     database = open_writer(tmp_path / "data" / FILE)
-    with pytest.raises(StoreUnusable, match="already exists"):
+    with pytest.raises(StoreUnusableError, match="already exists"):
         migrate(database, broken)
     database.close()
     store = open_store(tmp_path / "data")
@@ -253,7 +253,7 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     database = open_writer(tmp_path / "data" / FILE)
     migrate(database, later_migrations(tmp_path, "ALTER TABLE conversations ADD COLUMN mood TEXT"))
     database.close()
-    with pytest.raises(StoreUnusable, match="newer version: it has 0999_later"):
+    with pytest.raises(StoreUnusableError, match="newer version: it has 0999_later"):
         open_store(tmp_path / "data")
 
 
@@ -262,7 +262,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "data" / FILE)
     connection.execute("CREATE TABLE messages (whatever TEXT)")
     connection.close()
-    with pytest.raises(StoreUnusable, match="cannot be brought up to date"):
+    with pytest.raises(StoreUnusableError, match="cannot be brought up to date"):
         open_store(tmp_path / "data")
 
 
@@ -295,7 +295,7 @@ def test_a_database_whose_tables_are_others_is_refused_and_untouched(tmp_path: P
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
         connection.execute(change)
         before = dump(connection)
-    with pytest.raises(StoreUnusable, match=f"is not as this version makes it: {said}"):
+    with pytest.raises(StoreUnusableError, match=f"is not as this version makes it: {said}"):
         open_store(tmp_path)
     with closing(sqlite3.connect(tmp_path / FILE)) as connection:
         assert dump(connection) == before

@@ -55,20 +55,20 @@ from actors.core.states import (
 )
 from actors.ports import (
     Attachment,
-    CommandExists,
+    CommandExistsError,
     CommandRecord,
     Commit,
     ConversationRecord,
-    Fenced,
-    RevisionTooOld,
+    FencedError,
+    RevisionTooOldError,
     SettledInput,
-    SlugTaken,
+    SlugTakenError,
     Snapshot,
     StoppedRun,
     Store,
     StoredEvent,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
 )
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import CHANGED, Draft, message_of, record_of
@@ -205,10 +205,10 @@ def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
     store.commit(one.create())
     store.commit(two.create())
     store.commit(Draft("c3", slug="").create(), Draft("c4", slug="").create())
-    with pytest.raises(SlugTaken):
+    with pytest.raises(SlugTakenError):
         store.commit(Draft("c5", slug="one").create())
     before = stored(store, "c2")
-    with pytest.raises(SlugTaken):
+    with pytest.raises(SlugTakenError):
         store.commit(replace_slug(two, "one"))
     assert stored(store, "c2") == before
     store.commit(one.next(slug="uno"))
@@ -291,7 +291,7 @@ def test_what_does_not_follow_is_fenced_and_changes_nothing(
     store: Store, grown: Draft, misfit: Callable[[Draft], Commit]
 ) -> None:
     before = stored(store, "c1")
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(misfit(grown))
     assert stored(store, "c1") == before
     assert store.verify("c1") == ()
@@ -307,7 +307,7 @@ def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
     before = stored(store, "c1")
     commits = [misfit(grown), *(other.next() for other in others)]
     outcome = together(store, gate, [lambda commit=commit: store.commit(commit) for commit in commits])  # type: ignore[misc]
-    assert isinstance(outcome[0], Fenced)
+    assert isinstance(outcome[0], FencedError)
     assert outcome[1:] == [None] * len(others)
     assert stored(store, "c1") == before
     assert all(loaded(store, other.id).step == 2 and store.verify(other.id) == () for other in others)
@@ -319,11 +319,11 @@ def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: Dr
     store.commit(grown.next(epoch=3))
     grown_again = grown.next(epoch=3)
     store.commit(grown_again)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(zombie.next())
     late = replace(grown.record, epoch=2)
     grown.record = late
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(grown.next())
 
 
@@ -332,7 +332,7 @@ def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grow
     store.commit(Commit(claim, grown.record.step))
     assert (loaded(store, "c1").epoch, loaded(store, "c1").node) == (3, "other")
     assert store.verify("c1") == ()
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(grown.next())
 
 
@@ -369,7 +369,7 @@ def test_whose_a_conversation_is(store: Store, grown: Draft) -> None:
 def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: Draft) -> None:
     before = stored(store, "c1")
     fine, child = grown.next(command=command("r1")), Draft("child", parent_conversation_id="c1", user_initiated=False)
-    with pytest.raises(SlugTaken):
+    with pytest.raises(SlugTakenError):
         store.commit(fine, child.create(), Draft("other", slug="c1").create())
     assert stored(store, "c1") == before
     assert store.load("child") is store.load("other") is None
@@ -399,7 +399,7 @@ def test_a_failure_before_the_commit_leaves_everything_as_it_was(
 ) -> None:
     before, commit = stored(store, "c1"), grown.next(command=command("r1"))
     gate.failing[point] = OSError("disk on fire")
-    with pytest.raises(StoreUnavailable, match="disk on fire"):
+    with pytest.raises(StoreUnavailableError, match="disk on fire"):
         store.commit(commit)
     assert stored(store, "c1") == before
     store.commit(commit)
@@ -410,10 +410,10 @@ def test_a_failure_before_the_commit_leaves_everything_as_it_was(
 def test_a_failure_after_the_commit_is_reported_though_it_is_stored(store: Store, gate: Gate, grown: Draft) -> None:
     commit = grown.next()
     gate.failing["store.after_commit"] = OSError("too late")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.commit(commit)
     assert loaded(store, "c1").step == 4
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(commit)
     assert store.journal("c1", after_step=3, limit=9)[0].event == commit.log[0].event
 
@@ -486,7 +486,7 @@ def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: Dr
     store.commit(other.create())
     store.commit(other.next())
     before = stored(store, "c1")
-    with pytest.raises(CommandExists):
+    with pytest.raises(CommandExistsError):
         store.commit(replace(grown.next(), messages=(message_of(4, id="m1"),)))
     assert stored(store, "c1") == before
     assert store.history("c2", 9) == (message_of(1),)
@@ -544,7 +544,7 @@ def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store,
     assert 1 < first <= 9
     for after in range(len(whole)):
         if after < first - 1:
-            with pytest.raises(RevisionTooOld):
+            with pytest.raises(RevisionTooOldError):
                 store.events("c1", after=after, limit=1)
         else:
             assert store.events("c1", after=after, limit=1_000) == whole[after:]
@@ -555,7 +555,7 @@ def test_the_latest_event_is_never_pruned(store: Store, eventful: Draft) -> None
     last = eventful.record.last_seq
     store.prune_log("c1", 1_000)
     assert [event.revision for event in store.events("c1", after=last - 1, limit=9)] == [last]
-    with pytest.raises(RevisionTooOld):
+    with pytest.raises(RevisionTooOldError):
         store.events("c1", after=0, limit=9)
     store.commit(eventful.next())
     assert store.verify("c1") == ()
@@ -673,7 +673,7 @@ def test_a_create_command_is_remembered_for_its_principal(store: Store) -> None:
     assert store.create_command("local", "r1") == command("r1")
     assert store.command("c1", "r1") is store.create_command("other", "r1") is None
     store.commit(Draft("c2", principal="other").create(command=command("r1")))
-    with pytest.raises(CommandExists):
+    with pytest.raises(CommandExistsError):
         store.commit(Draft("c3").create(command=command("r1")))
     assert store.load("c3") is None
 
@@ -687,7 +687,7 @@ def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: Draft, grou
     again, fine = grown.next(command=command("r1")), other.next(command=command("r1"))
     commits = [lambda: store.commit(again), lambda: store.commit(fine)]
     outcome = together(store, gate, commits) if grouped else [_raised(commit) for commit in commits]
-    assert isinstance(outcome[0], CommandExists)
+    assert isinstance(outcome[0], CommandExistsError)
     assert outcome[1] is None
     assert stored(store, "c1") == before
     assert store.command("c2", "r1") == command("r1")
@@ -710,7 +710,7 @@ def test_an_attachment_belongs_to_its_conversation(store: Store, grown: Draft) -
     store.put_attachment("c1", picture)
     assert store.attachment("c1", "sha256-1") == picture
     assert store.attachment("c2", "sha256-1") is store.attachment("c1", "sha256-2") is None
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.put_attachment("gone", picture)
 
 
@@ -814,7 +814,7 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
     assert store.find_slug("c1") is None
     assert loaded(store, "c2").step == 2
     assert store.attachment("c2", "sha") is not None
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         store.commit(draft.next())
     store.commit(Draft("c1").create())
     assert store.history("c1", 99) == ()
@@ -832,10 +832,10 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
         assert (*store.events(gone, after=0, limit=9), *store.journal(gone, after_step=0, limit=9)) == ()
         assert store.verify(gone) == ()
         assert store.prune_log(gone, 9) == 0
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             store.put_attachment(gone, Attachment("sha", "image/png", b"x", 1, 1))
     for left in (draft.next(), child.next(), Draft("c1-a2", parent_conversation_id="c1").create()):
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             store.commit(left)
     listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
     assert [record.id for record in listed] == ["c2"]
@@ -882,7 +882,7 @@ def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
             barrier.wait(SECONDS)
             try:
                 store.commit(mine.next())
-            except Fenced:
+            except FencedError:
                 pass
             else:
                 won.append(mine.record.step)
@@ -942,7 +942,7 @@ def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown:
         lambda: store.list(principal="local", archived=False, parent=None, before=None, limit=1),
         lambda: store.create_command("local", "r"),
     ):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             use()
 
 

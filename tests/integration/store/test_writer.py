@@ -17,7 +17,7 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
-from actors.ports import CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreUnavailable
+from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
 
@@ -31,7 +31,7 @@ class Note:
     def apply(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO notes (name) VALUES (?)", (self.name,))
         if self.name.startswith("bad"):
-            raise Fenced(self.name)
+            raise FencedError(self.name)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_fault_at_a_savepoint_hits_one_change(notes: Writer, gate: Gate, datab
         gate.failing["store.before_savepoint"] = OSError("bad luck")
         gate.open()
         outcome = [future.exception(SECONDS) for future in (first, *waiting)]
-    assert [type(error) for error in outcome] == [StoreUnavailable, type(None), type(None), type(None)]
+    assert [type(error) for error in outcome] == [StoreUnavailableError, type(None), type(None), type(None)]
     assert names(database) == ["a", "b", "c"]
 
 
@@ -216,7 +216,12 @@ def test_a_violation_among_many_hits_the_violator_only(store: PeeweeStore, gate:
     commits = [draft.next(command=known if draft is drafts[3] else None) for draft in drafts]
     commits.append(Draft("new", slug="c1").create())
     outcome = write_at_once(store, gate, commits)
-    assert [type(error) for error in outcome] == [*[type(None)] * 3, CommandExists, *[type(None)] * 5, SlugTaken]
+    assert [type(error) for error in outcome] == [
+        *[type(None)] * 3,
+        CommandExistsError,
+        *[type(None)] * 5,
+        SlugTakenError,
+    ]
     steps = []
     for draft in drafts:
         record = store.load(draft.id)
@@ -240,7 +245,7 @@ def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_f
     assert record is not None
     assert record.step == 2 + (outcome[1] is None)
     assert (outcome[0] is None) != (outcome[2] is None)
-    assert all(error is None or isinstance(error, Fenced) for error in outcome)
+    assert all(error is None or isinstance(error, FencedError) for error in outcome)
     assert store.verify("c1") == store.verify("c2") == ()
 
 

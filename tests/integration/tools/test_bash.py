@@ -21,8 +21,8 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.core.tool_run import Receipt
-from actors.ports import CancelToken, SandboxUnavailable, ToolOutput
+from actors.core.tool_run import KillReceipt
+from actors.ports import CancelToken, SandboxUnavailableError, ToolOutput
 from tests.integration.tools.desk import Desk
 
 BOUND = 30.0
@@ -159,7 +159,7 @@ def test_binary_output_is_shown_as_text(desk: BashDesk) -> None:
 def test_ending_the_jobs_leaves_no_process_and_gives_receipts(desk: BashDesk) -> None:
     for _ in range(3):
         desk.call(cmd="setsid sleep 1000 & nohup sleep 1000 > /dev/null & echo $$; wait", wait_seconds=0)
-    receipts: SimpleQueue[Receipt] = SimpleQueue()
+    receipts: SimpleQueue[KillReceipt] = SimpleQueue()
     assert desk.toolbox.end_jobs("c-1", receipts.put) == 3
     for _ in range(3):
         receipt = receipts.get(timeout=BOUND)
@@ -195,7 +195,7 @@ def test_a_job_stays_as_restricted_as_it_was_started(desk: BashDesk) -> None:
     command = "echo $HOME; touch $HOME/kept && echo written; exec < gate; touch changed || echo refused"
     os.mkfifo(desk.directory / "gate")
     if not desk.sandbox.report.restriction_available:
-        with pytest.raises(SandboxUnavailable):
+        with pytest.raises(SandboxUnavailableError):
             desk.call(cmd=command, wait_seconds=0)
         assert desk.toolbox.jobs("c-1") == ()
         return

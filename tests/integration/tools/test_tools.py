@@ -13,7 +13,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import SandboxUnavailable, ToolOutput
+from actors.ports import SandboxUnavailableError, ToolOutput
 from tests.integration.tools.desk import WatchedDesk
 
 BOUND = 20.0
@@ -78,9 +78,9 @@ def test_a_vanished_working_directory_is_an_error_for_every_tool_that_needs_it(d
 def test_a_restricted_call_is_not_run_unrestricted(desk: WatchedDesk) -> None:
     desk.mode = Mode.RESTRICTED
     (desk.directory / "file").write_text("x\n")
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         desk.call("bash", cmd="touch ran")
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailableError):
         desk.call("read_file", path="file")
     assert [path.name for path in desk.directory.iterdir()] == ["file"]
 

@@ -20,7 +20,7 @@ from actors.ports import (
     ModelInfo,
     ModelRequest,
     ModelSink,
-    NoFaults,
+    NoFaultPoints,
     SandboxReport,
     ToolContext,
     ToolOutput,
@@ -167,7 +167,7 @@ def runtime() -> Iterator[Runtime]:
         sandbox=NoSandbox(),
         clock=clock,
         ids=CountingIds(),
-        faults=NoFaults(),
+        faults=NoFaultPoints(),
         workspace=LocalWorkspace(),
         timers=timers,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.conversation.retry_queue import PAUSES_MS, Backlog
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 
 
 class Desk:
@@ -19,7 +19,7 @@ class Desk:
 
     def apply(self, entry: str) -> None:
         if not self.open:
-            raise StoreUnavailable("disk full")
+            raise StoreUnavailableError("disk full")
         if entry == "bug":
             raise ZeroDivisionError
         self.applied.append(entry)

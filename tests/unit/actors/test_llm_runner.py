@@ -11,7 +11,15 @@ import pytest
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ModelSink, StoreUnavailable
+from actors.ports import (
+    CancelToken,
+    ModelAbortedError,
+    ModelAnswer,
+    ModelFailedError,
+    ModelRequest,
+    ModelSink,
+    StoreUnavailableError,
+)
 from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
 from actors.runtime.services import Runtime
 
@@ -77,8 +85,12 @@ def test_the_start_is_told_once_and_before_any_text(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("failure", "kind", "retry_after"),
     [
-        (ModelFailed(LlmFailure(ErrorKind.RATE_LIMIT, "slow down"), 7_000, Usage(3, 0)), ErrorKind.RATE_LIMIT, 7_000),
-        (StoreUnavailable("disk"), ErrorKind.SERVER_ERROR, None),
+        (
+            ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "slow down"), 7_000, Usage(3, 0)),
+            ErrorKind.RATE_LIMIT,
+            7_000,
+        ),
+        (StoreUnavailableError("disk"), ErrorKind.SERVER_ERROR, None),
         (ZeroDivisionError("a bug"), ErrorKind.UNKNOWN, None),
         (SystemExit(1), ErrorKind.UNKNOWN, None),
     ],
@@ -98,7 +110,7 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailed(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
+        raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
 
     desk.request(respond)
     assert [record.getMessage() for record in caplog.records] == ["model request r1, attempt 1: auth"]
@@ -106,7 +118,7 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
 
 def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(desk: Desk) -> None:
     def build() -> Any:
-        raise StoreUnavailable("disk")
+        raise StoreUnavailableError("disk")
 
     (error,) = desk.request(lambda sink, cancel: ANSWER, build)
     assert isinstance(error, LlmError)
@@ -127,10 +139,10 @@ CUT = LlmFailure(ErrorKind.NETWORK, "cut")
     ("late", "usage"),
     [
         (ANSWER, ANSWER.usage),
-        (ModelAborted(), None),
-        (ModelAborted(Usage(7)), Usage(7)),
-        (ModelFailed(CUT), None),
-        (ModelFailed(CUT, usage=Usage(8)), Usage(8)),
+        (ModelAbortedError(), None),
+        (ModelAbortedError(Usage(7)), Usage(7)),
+        (ModelFailedError(CUT), None),
+        (ModelFailedError(CUT, usage=Usage(8)), Usage(8)),
     ],
 )
 def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: Any, usage: Usage | None) -> None:
@@ -147,7 +159,7 @@ def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: An
 
 def test_an_abort_that_nobody_asked_for_is_reported_too(desk: Desk) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelAborted
+        raise ModelAbortedError
 
     assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
 

@@ -29,7 +29,7 @@ from actors.core.notifications import ContextWarning, MessageAdded, RunStop, Sta
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import Create, Update
 from actors.messages.log_entries import SettingsChanged
-from actors.ports import Commit, Fenced, ModelInfo, StoreUnavailable
+from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
 from actors.runtime.services import Runtime
 
 
@@ -47,11 +47,11 @@ class Failing:
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         if self.before:
             self.before -= 1
-            raise StoreUnavailable("disk full")
+            raise StoreUnavailableError("disk full")
         self._store.commit(*parts, urgent=urgent)
         if self.after:
             self.after -= 1
-            raise StoreUnavailable("it was written, but nobody can tell")
+            raise StoreUnavailableError("it was written, but nobody can tell")
 
 
 class Bus:
@@ -152,7 +152,7 @@ def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
     draft.run(message())
     store.before = 2
     for _ in range(2):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             machine.apply(draft)
         assert machine.record is before
         assert store.load("c1") == stored
@@ -166,7 +166,7 @@ def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried
 ) -> None:
     run(machine, message())
     store.after = 1
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
     assert isinstance(machine.state, LlmRequesting)
     (execute,) = run(machine, answer(ToolUse("t1", "bash", "{}"), end_turn=False))
@@ -178,9 +178,9 @@ def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried
 
 def test_something_else_in_its_place_is_not_taken_for_its_own(machine: Machine, store: Failing) -> None:
     store.after = 1
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         run(machine, message("one"))
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         run(machine, message("two"))
     assert machine.state == Idle()
 
@@ -191,7 +191,7 @@ def test_a_new_owner_fences_the_old_one(machine: Machine, store: Failing, runtim
     successor = Machine(replace(runtime, **ours), taken_over(record, "elsewhere"))
     assert (successor.record.epoch, successor.record.node) == (2, "elsewhere")
     run(successor, message())
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         run(machine, message("from the grave"))
 
 

@@ -14,14 +14,14 @@ from actors.core.context import Mode
 from actors.core.notifications import MessageAdded, RunStop, StateChanged, StopReason
 from actors.maintenance.replay import Replay
 from actors.messages.log_entries import Created, TreeReaped
-from actors.ports import ConversationRecord, JournalRow
+from actors.ports import ConversationRecord, StoredTransition
 from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live
 from tests.property.written import WrittenWorld
 
-Row = JournalRow
-Journal = list[JournalRow]
+Row = StoredTransition
+Journal = list[StoredTransition]
 
 
 @pytest.fixture(scope="module")

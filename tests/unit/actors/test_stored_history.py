@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.core.content import Message, MessageType, Text
-from actors.ports import StoreDamaged
+from actors.ports import StoreDamagedError
 from actors.runners import history_cache as stored_history
 from actors.runners.history_cache import StoredHistory
 
@@ -39,5 +39,5 @@ def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.
 
 
 def test_a_history_that_is_shorter_than_asked_is_never_shown_to_a_model() -> None:
-    with pytest.raises(StoreDamaged, match="message 3 of conversation c"):
+    with pytest.raises(StoreDamagedError, match="message 3 of conversation c"):
         StoredHistory(Shelf(2), "c").through(9)  # type: ignore[arg-type]

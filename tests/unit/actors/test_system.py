@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from actors.ports import NoFaults
+from actors.ports import NoFaultPoints
 from actors.runtime.system_clock import RandomIds, SystemClock, has_form_of_id
 
 
@@ -39,4 +39,4 @@ def test_ids_have_their_form_and_slugs_never_do() -> None:
 
 
 def test_production_has_no_faults() -> None:
-    NoFaults().hit("commit.before")
+    NoFaultPoints().hit("commit.before")

@@ -13,8 +13,15 @@ from actors.core.content import ToolError, ToolSuccess
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
-from actors.core.tool_run import Receipt
-from actors.ports import CancelToken, SandboxUnavailable, ToolContext, ToolInputInvalid, ToolOutput, ToolTransientError
+from actors.core.tool_run import KillReceipt
+from actors.ports import (
+    CancelToken,
+    InvalidToolInputError,
+    SandboxUnavailableError,
+    ToolContext,
+    ToolOutput,
+    ToolTransientError,
+)
 from actors.runners import tool_runner
 from actors.runners.llm_runner import Outcome
 from actors.runners.side_queries import Asides
@@ -53,8 +60,8 @@ class Shop:
     def outcomes(self, count: int = 1) -> list[Any]:
         return [told.event for told in self.inbox.wait_for(Outcome, count)]
 
-    def receipts(self, count: int = 1) -> list[Receipt]:
-        return list(self.inbox.wait_for(Receipt, count))
+    def receipts(self, count: int = 1) -> list[KillReceipt]:
+        return list(self.inbox.wait_for(KillReceipt, count))
 
     def left(self) -> None:
         self.inbox.wait_for(RunnerLeft)
@@ -133,7 +140,7 @@ def test_a_tool_runs_in_the_mode_of_its_start_not_of_its_request(shop: Shop) -> 
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (SandboxUnavailable("no Landlock"), "Not run: no Landlock"),
+        (SandboxUnavailableError("no Landlock"), "Not run: no Landlock"),
         (ZeroDivisionError("a bug"), "The tool failed because of an internal error."),
         (SystemExit(3), "The tool failed because of an internal error."),
     ],
@@ -158,7 +165,7 @@ def test_an_unknown_tool_and_an_invalid_input_are_error_results(shop: Shop, monk
     assert "nonsense" in shop.outcomes()[0].result.output
 
     def parse(name: str, raw: str) -> Any:
-        raise ToolInputInvalid("cmd is missing")
+        raise InvalidToolInputError("cmd is missing")
 
     monkeypatch.setattr(shop.runtime.toolbox, "parse", parse)
     shop.execute()
@@ -305,7 +312,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     assert not shop.runner.gone
     stuck.die.set()
     shop.left()
-    assert [type(message) for message in shop.inbox.told] == [Receipt, RunnerLeft]
+    assert [type(message) for message in shop.inbox.told] == [KillReceipt, RunnerLeft]
 
 
 def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:

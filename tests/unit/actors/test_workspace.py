@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from actors.adapters.workspace import local as workspace
 from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace
 from actors.adapters.workspace.safe_read import beneath
-from actors.ports import Instructions, Surroundings
+from actors.ports import Instructions, WorkspaceContext
 
 BOUND = 30.0
 """Seconds after which something counts as hung."""
@@ -31,9 +31,9 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def look(folder: Path, *protected: Path) -> Surroundings:
+def look(folder: Path, *protected: Path) -> WorkspaceContext:
     """The surroundings, had within the bound."""
-    seen: list[Surroundings] = []
+    seen: list[WorkspaceContext] = []
     place = LocalWorkspace(lambda: [str(path) for path in protected])
     thread = threading.Thread(target=lambda: seen.append(place.surroundings(str(folder))), daemon=True)
     thread.start()
@@ -312,7 +312,7 @@ def test_of_very_many_files_the_nearest_are_named(root: Path) -> None:
 
 
 def test_a_directory_that_is_gone_has_no_surroundings(tmp_path: Path) -> None:
-    assert look(tmp_path / "gone") == Surroundings(str(tmp_path / "gone"))
+    assert look(tmp_path / "gone") == WorkspaceContext(str(tmp_path / "gone"))
 
 
 def test_nothing_stays_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

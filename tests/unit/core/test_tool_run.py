@@ -11,11 +11,11 @@ from actors.core.events import ToolAborted
 from actors.core.tool_run import (
     Input,
     Kill,
+    KillReceipt,
     Output,
     QuiesceTimeout,
     Quiescing,
     Ready,
-    Receipt,
     ReportOutcome,
     ReportReceipt,
     Running,
@@ -34,8 +34,8 @@ def abort(number: int) -> AbortTool:
     return AbortTool(f"t{number}", number)
 
 
-def receipt(number: int, *, leaked: bool = False) -> Receipt:
-    return Receipt(f"t{number}", number, (4711,), 3, leaked)
+def receipt(number: int, *, leaked: bool = False) -> KillReceipt:
+    return KillReceipt(f"t{number}", number, (4711,), 3, leaked)
 
 
 def ended(number: int) -> ToolEnded:

@@ -11,7 +11,7 @@ from actors.adapters.llm.provider import ProviderConfig, Secret, Timeouts
 from actors.core.content import Content, Text
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import Turn
-from actors.ports import CancelToken, Model, ModelAborted, ModelAnswer, ModelFailed, ModelRequest, ToolSpec
+from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
 
 KEY = "sk-test-0123456789abcdef"
 QUICK = Timeouts(connect=5, first_byte=5, idle=5)
@@ -78,11 +78,11 @@ def ask(asked: Model, *turns: Turn, sink: Sink | None = None, **settings: Any) -
     return asked.respond(request(*turns, **settings), sink or Sink(), CancelToken())
 
 
-def failure(asked: Model, *turns: Turn, sink: Sink | None = None) -> ModelFailed:
+def failure(asked: Model, *turns: Turn, sink: Sink | None = None) -> ModelFailedError:
     """The failure of a request that must fail."""
     try:
         answer = ask(asked, *turns, sink=sink)
-    except ModelFailed as failed:
+    except ModelFailedError as failed:
         return failed
     raise AssertionError(f"it answered {answer}")
 
@@ -108,4 +108,4 @@ class Asking(threading.Thread):
         """Pull the token, wait for the end, and tell whether it ended as a cancel."""
         self.cancel.cancel()
         self.join(10)
-        return not self.is_alive() and isinstance(self.outcome, ModelAborted)
+        return not self.is_alive() and isinstance(self.outcome, ModelAbortedError)

@@ -15,7 +15,7 @@ import pytest
 from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport import connections
 from actors.adapters.llm.transport.connections import AbortHandle
-from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from tests.unit.llm.asking import Asking, model
 from tests.unit.llm.scripted_server import (
     STREAM_HEAD,
@@ -162,7 +162,7 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
         asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
         asking.join(10)
         assert cancel.cancelled
-        assert isinstance(asking.outcome, ModelAborted), asking.outcome
+        assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
 
 
 def test_a_cancel_before_the_request_sends_nothing() -> None:
@@ -189,7 +189,7 @@ def test_a_cancel_wins_over_an_answer_and_over_an_error_that_came_at_the_same_ti
         with ScriptedServer(play) as server:
             asking = Asking(model("anthropic", server.url), cancel)
             asking.join(10)
-            assert isinstance(asking.outcome, ModelAborted), asking.outcome
+            assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
 
 
 def test_cancelling_after_the_end_does_nothing() -> None:
@@ -198,7 +198,7 @@ def test_cancelling_after_the_end_does_nothing() -> None:
         asking.join(10)
         outcome = asking.outcome
         asking.cancel.cancel()
-        assert isinstance(outcome, ModelFailed)
+        assert isinstance(outcome, ModelFailedError)
 
 
 def _after(monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], None]) -> None:
@@ -252,7 +252,7 @@ def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
         asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
         assert asking.sink.heard.wait(10)
         assert asking.cancelled()
-    assert isinstance(asking.outcome, ModelAborted)
+    assert isinstance(asking.outcome, ModelAbortedError)
     assert asking.outcome.usage is not None
     assert asking.outcome.usage.input_tokens == 1
 
@@ -262,5 +262,5 @@ def test_a_request_that_was_cancelled_before_any_count_tells_nothing() -> None:
         asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
         assert server.reached.wait(10)
         assert asking.cancelled()
-    assert isinstance(asking.outcome, ModelAborted)
+    assert isinstance(asking.outcome, ModelAbortedError)
     assert asking.outcome.usage is None

@@ -13,7 +13,7 @@ from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, MAX_TOKENS
 from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, named, stream
 
@@ -54,7 +54,7 @@ def heard(*events: Event, sink: Sink | None = None) -> ModelAnswer:
         return ask(model("anthropic", server.url), sink=sink)
 
 
-def failed(script: Script, sink: Sink | None = None) -> ModelFailed:
+def failed(script: Script, sink: Sink | None = None) -> ModelFailedError:
     with ScriptedServer(script) as server:
         return failure(model("anthropic", server.url), sink=sink)
 

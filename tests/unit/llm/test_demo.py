@@ -16,7 +16,7 @@ from actors.adapters.llm.demo.demo_model import DemoModel
 from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed, Purpose, ToolSpec
+from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, Purpose, ToolSpec
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, request, tool, user
 
 TOOLS = (
@@ -197,7 +197,7 @@ def test_a_tool_that_is_not_offered_is_not_called() -> None:
 
 def test_a_retry_is_staged_once_and_says_so() -> None:
     sink = Sink()
-    with pytest.raises(ModelFailed) as raised:
+    with pytest.raises(ModelFailedError) as raised:
         said_to_demo(user("show me a retry"), sink=sink)
     assert raised.value.failure.kind is ErrorKind.SERVER_ERROR
     assert "staged" in raised.value.failure.message
@@ -294,7 +294,7 @@ def test_it_can_be_cancelled_while_it_speaks() -> None:
     assert asking.cancelled(), asking.outcome
     cancel = CancelToken()
     cancel.cancel()
-    with pytest.raises(ModelAborted):
+    with pytest.raises(ModelAbortedError):
         DemoModel(pace=0).respond(request(), Sink(), cancel)
 
 
@@ -318,7 +318,7 @@ def test_the_same_request_gets_the_same_answer(
     def once() -> ModelAnswer | str:
         try:
             return said_to_demo(Turn("user", tuple(blocks)), tools=tools, attempt=attempt)
-        except ModelFailed as failed:
+        except ModelFailedError as failed:
             return failed.failure.message
 
     answer = once()

@@ -20,14 +20,14 @@ from actors.adapters.llm.provider_errors import (
     stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
-from actors.ports import ModelFailed
+from actors.ports import ModelFailedError
 from tests.unit.llm.asking import KEY, provider
 
 NOW = 1_800_000_000.0
 PROVIDER = provider("anthropic", "https://models.example", key_source="ANTHROPIC_API_KEY")
 
 
-def refused(status: int, error: Any = None, headers: dict[str, str] | None = None) -> ModelFailed:
+def refused(status: int, error: Any = None, headers: dict[str, str] | None = None) -> ModelFailedError:
     body = json.dumps({"type": "error", "error": error or {}}).encode()
     return response_error(PROVIDER, status, headers or {}, body, NOW)
 

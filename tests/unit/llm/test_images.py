@@ -13,7 +13,7 @@ from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
 from actors.core.history import Turn
-from actors.ports import ImagesUnavailable, ImageView
+from actors.ports import ImagesUnavailableError, ImageView
 from tests.unit.llm.asking import assistant, body_of, provider, request, user
 from tests.unit.llm.strict_checker import CHECKS
 
@@ -108,9 +108,9 @@ def test_the_bytes_of_a_turn_are_the_same_in_every_request(protocol: str) -> Non
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_failure_to_prepare_an_image_leaves_as_it_is(protocol: str) -> None:
     def fails(image: Image) -> ImageView | None:
-        raise ImagesUnavailable("no")
+        raise ImagesUnavailableError("no")
 
-    with pytest.raises(ImagesUnavailable):
+    with pytest.raises(ImagesUnavailableError):
         messages(protocol, user(SHOT), view=fails)
 
 

@@ -15,7 +15,7 @@ from actors.adapters.llm import api_keys as keys
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.provider import Secret
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, ModelAborted, ModelFailed
+from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from tests.unit.llm.asking import Asking, Sink, ask, failure, model, provider
 from tests.unit.llm.scripted_server import ScriptedServer, answer, plain, stream
 
@@ -38,8 +38,8 @@ def keys_of(*command: str) -> ApiKeys:
     return ApiKeys(provider("openai-chat", "http://127.0.0.1:9", api_key=Secret(), api_key_command=command))
 
 
-def refused(script: str) -> ModelFailed:
-    with pytest.raises(ModelFailed) as raised:
+def refused(script: str) -> ModelFailedError:
+    with pytest.raises(ModelFailedError) as raised:
         keys_of(*shell(script)).with_key(CancelToken())
     assert raised.value.failure.kind is ErrorKind.AUTH
     return raised.value
@@ -115,7 +115,7 @@ def test_a_command_that_gives_no_key_is_told_without_its_output(
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(ModelFailed, match="cannot be started"):
+    with pytest.raises(ModelFailedError, match="cannot be started"):
         keys_of("/nowhere/program").with_key(CancelToken())
 
 
@@ -193,7 +193,7 @@ def _all_wait(shared: ApiKeys, number: int) -> bool:
 def _take(shared: ApiKeys, cancel: CancelToken, found: list[Secret | None]) -> None:
     try:
         found.append(shared.with_key(cancel).api_key)
-    except (ModelFailed, ModelAborted):
+    except (ModelFailedError, ModelAbortedError):
         found.append(None)
 
 

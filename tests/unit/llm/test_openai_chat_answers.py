@@ -12,7 +12,7 @@ from actors.adapters.llm.protocols.answer_builder import MAX_TOKENS
 from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream
 
@@ -57,7 +57,7 @@ def heard(*chunks: Chunk | str, sink: Sink | None = None) -> ModelAnswer:
         return ask(model("openai-chat", server.url, "gpt-4o"), sink=sink)
 
 
-def failed(script: Script, sink: Sink | None = None) -> ModelFailed:
+def failed(script: Script, sink: Sink | None = None) -> ModelFailedError:
     with ScriptedServer(script) as server:
         return failure(model("openai-chat", server.url, "gpt-4o"), sink=sink)
 

@@ -11,7 +11,7 @@ from actors.adapters.llm.protocols.answer_builder import MAX_TOKENS
 from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.errors import ErrorKind
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 from tests.unit.llm.asking import Asking, Sink, ask, assistant, body_of, failure, model, provider, request, user
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import check_responses
@@ -67,7 +67,7 @@ def heard(*events: Event, sink: Sink | None = None, name: str = NAME) -> ModelAn
         return ask(model("openai-responses", server.url, name), sink=sink)
 
 
-def failed(script: Script, sink: Sink | None = None) -> ModelFailed:
+def failed(script: Script, sink: Sink | None = None) -> ModelFailedError:
     with ScriptedServer(script) as server:
         return failure(model("openai-responses", server.url, NAME), sink=sink)
 

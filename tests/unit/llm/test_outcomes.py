@@ -18,7 +18,7 @@ from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, ModelAborted, ModelAnswer, ModelFailed
+from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError
 from tests.unit.llm.asking import model, provider, request
 from tests.unit.llm.scripted_server import named, plain
 
@@ -178,9 +178,9 @@ def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any
     try:
         asked = served._prepare(request())
         return client.request(_PROTOCOLS[protocol], asked, b"", said, CancelToken()), said
-    except ModelFailed as failed:
+    except ModelFailedError as failed:
         return (failed.failure, failed.retry_after_ms, failed.usage), said
-    except ModelAborted:
+    except ModelAbortedError:
         raise AssertionError("nobody cancelled it") from None
 
 
@@ -272,7 +272,7 @@ def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: s
                 other.started()
             reader.event(SseEvent("" if event.event == "message" else event.event, event.data.encode()))
         expected = reader.answer()
-    except ModelFailed as failed:
+    except ModelFailedError as failed:
         expected = (failed.failure, failed.retry_after_ms, failed.usage)
     assert result == expected
     assert said.told == other.told

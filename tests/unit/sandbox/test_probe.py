@@ -13,7 +13,7 @@ import pytest
 
 from actors.adapters.sandbox import probe
 from actors.adapters.sandbox.probe import landlock_abi
-from actors.ports import SandboxReport, SandboxUnavailable
+from actors.ports import SandboxReport, SandboxUnavailableError
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def test_the_best_tier_that_holds_is_taken(
 def test_a_tier_that_is_asked_for_is_kept_or_refused(machine: dict[str, Any], tier: str) -> None:
     assert probe.probe(tier).tier == tier
     machine[tier] = "modes can be changed anywhere"
-    with pytest.raises(SandboxUnavailable, match=f"sandbox = {tier} cannot be kept.*modes can be changed"):
+    with pytest.raises(SandboxUnavailableError, match=f"sandbox = {tier} cannot be kept.*modes can be changed"):
         probe.probe(tier)
     machine["abi"] = 0
-    with pytest.raises(SandboxUnavailable, match="no Landlock"):
+    with pytest.raises(SandboxUnavailableError, match="no Landlock"):
         probe.probe(tier)
 
 

@@ -12,7 +12,7 @@ from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
-from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailable, ImageView
+from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
 from server.queries.attachments import AttachmentDownloads
@@ -77,7 +77,7 @@ class Endless:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
         cancel.wait(60)
         self.stopped.set()
-        raise ImagesUnavailable("was stopped")
+        raise ImagesUnavailableError("was stopped")
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         self._unused()

@@ -14,7 +14,14 @@ from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
-from actors.ports import Fenced, RevisionTooOld, SlugTaken, StoreDamaged, StoreUnavailable, StoreUnusable
+from actors.ports import (
+    FencedError,
+    RevisionTooOldError,
+    SlugTakenError,
+    StoreDamagedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
 from server.contract.errors import (
     CODES,
     DOMAIN,
@@ -87,7 +94,7 @@ def test_a_refusal_of_a_field_names_it(reason: Reason) -> None:
 
 
 def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
-    for error in (StoreUnavailable("disk full"), Fenced("epoch 3")):
+    for error in (StoreUnavailableError("disk full"), FencedError("epoch 3")):
         code, reason, found = told(error)
         assert (code, reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
         retry = found["RetryInfo"]
@@ -96,7 +103,9 @@ def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
         assert "disk" not in str(status_of(error))
 
 
-@pytest.mark.parametrize("error", [StoreDamaged("row 7 of /srv/x"), StoreUnusable("/srv/x is not a database")])
+@pytest.mark.parametrize(
+    "error", [StoreDamagedError("row 7 of /srv/x"), StoreUnusableError("/srv/x is not a database")]
+)
 def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     code, reason, found = told(error)
     assert (code, reason, set(found)) == ("DATA_LOSS", "DATA_LOSS", {"ErrorInfo"})
@@ -146,14 +155,14 @@ def test_what_does_not_exist_is_named() -> None:
 
 
 def test_events_that_are_gone_name_the_oldest_revision() -> None:
-    code, reason, found = told(RevisionTooOld("pruned", oldest=17))
+    code, reason, found = told(RevisionTooOldError("pruned", oldest=17))
     info = found["ErrorInfo"]
     assert isinstance(info, details.ErrorInfo)
     assert (code, reason, info.metadata["oldest_revision"]) == ("OUT_OF_RANGE", "REVISION_TOO_OLD", "17")
 
 
 def test_a_slug_that_the_store_finds_taken_is_the_same_refusal() -> None:
-    assert told(SlugTaken())[:2] == ("ALREADY_EXISTS", "SLUG_TAKEN")
+    assert told(SlugTakenError())[:2] == ("ALREADY_EXISTS", "SLUG_TAKEN")
 
 
 @pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("/srv/app/x.py"), asyncio.QueueEmpty("secret")])

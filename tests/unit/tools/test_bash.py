@@ -12,7 +12,7 @@ from actors.adapters.tools.bash.job_registry import JobRegistry
 from actors.adapters.tools.bash.output_text import shown_command
 from actors.adapters.tools.bash.tool import BashTool
 from actors.core.context import Mode
-from actors.ports import ProcessStartFailed, SandboxUnavailable, ToolTransientError
+from actors.ports import ProcessStartError, SandboxUnavailableError, ToolTransientError
 
 
 def run(call: Any, **arguments: Any) -> Any:
@@ -168,20 +168,20 @@ def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
 def test_a_working_directory_that_vanishes_at_the_start_is_one_too(call: Any) -> None:
     def start(launch: Any, on_output: Any) -> None:
         call.working_directory.rmdir()
-        raise ProcessStartFailed("no such directory")
+        raise ProcessStartError("no such directory")
 
     call.sandbox.start = start
     assert "no longer exists" in run(call).text
 
 
 def test_a_start_that_fails_has_not_begun(call: Any) -> None:
-    call.sandbox.failure = ProcessStartFailed("no process could be created")
+    call.sandbox.failure = ProcessStartError("no process could be created")
     with pytest.raises(ToolTransientError, match="no process could be created") as failed:
         run(call)
     assert failed.value.begun is False
 
 
 def test_a_refused_restriction_is_passed_on(call: Any) -> None:
-    call.sandbox.failure = SandboxUnavailable("no")
-    with pytest.raises(SandboxUnavailable):
+    call.sandbox.failure = SandboxUnavailableError("no")
+    with pytest.raises(SandboxUnavailableError):
         run(call)

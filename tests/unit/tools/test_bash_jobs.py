@@ -20,12 +20,12 @@ from actors.adapters.tools.bash import job_registry as job_book
 from actors.adapters.tools.bash import tool as bash
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.ports import (
     CancelToken,
     Launch,
     ProcessEnd,
-    ProcessStartFailed,
+    ProcessStartError,
     RunningProcess,
     SandboxReport,
     ToolContext,
@@ -280,7 +280,7 @@ def test_a_cancel_that_strikes_while_the_job_is_let_go_kills_it(desk: Desk, monk
 
 def test_whoever_cancels_and_then_ends_the_jobs_misses_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is let go just before the cancel is one that `end_jobs` finds."""
-    receipts: list[Receipt] = []
+    receipts: list[KillReceipt] = []
 
     def track(process: RunningProcess) -> Callable[[], bool]:
         let_go = Desk.track(desk, process)
@@ -506,7 +506,7 @@ def test_only_the_last_ended_jobs_are_kept(desk: Desk) -> None:
 
 def test_ending_the_jobs_gives_a_receipt_for_each(desk: Desk) -> None:
     processes = [desk.job(), desk.job()]
-    receipts: SimpleQueue[Receipt] = SimpleQueue()
+    receipts: SimpleQueue[KillReceipt] = SimpleQueue()
     assert desk.toolbox.end_jobs("c-1", receipts.put) == 2
     told = sorted((receipts.get(timeout=BOUND) for _ in processes), key=lambda receipt: receipt.tool_use_id)
     assert [(receipt.tool_use_id, receipt.execution_id, receipt.pids) for receipt in told] == [
@@ -524,7 +524,7 @@ def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(desk: D
     stubborn.dies = False
     answer = desk.begin(cmd="make", wait_seconds=900)
     making = desk.process()
-    receipts: SimpleQueue[Receipt] = SimpleQueue()
+    receipts: SimpleQueue[KillReceipt] = SimpleQueue()
     assert desk.toolbox.end_jobs("c-1", receipts.put) == 1
     assert desk.toolbox.jobs("c-1") == (), "what is dying survives nothing"
     assert receipts.empty()
@@ -578,7 +578,7 @@ def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(desk: Desk) -> None:
 
 
 def test_a_receipt_that_cannot_be_given_harms_nobody(desk: Desk) -> None:
-    def fail(receipt: Receipt) -> None:
+    def fail(receipt: KillReceipt) -> None:
         raise OSError
 
     process = desk.job()
@@ -590,7 +590,7 @@ def test_a_receipt_that_cannot_be_given_harms_nobody(desk: Desk) -> None:
 
 def test_a_start_that_fails_leaves_no_job(desk: Desk) -> None:
     def fail(process: HeldProcess) -> None:
-        raise ProcessStartFailed("no process could be created")
+        raise ProcessStartError("no process could be created")
 
     desk.sandbox.starting = fail
     for _ in range(9):

@@ -17,7 +17,7 @@ from actors.adapters.tools import keyword_search as tool
 from actors.adapters.tools.keyword_search import KeywordSearchTool, shown
 from actors.adapters.tools.workers import keyword_search as worker
 from actors.adapters.tools.workers.keyword_search import KeywordSearch, TooMuch
-from actors.ports import Aside, NoAnswer, Purpose, ToolTransientError
+from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
 
 
 @pytest.fixture
@@ -149,11 +149,11 @@ def found(text: str, *remarks: str) -> bytes:
     return b"ok\n" + json.dumps({"text": text, "remarks": remarks, "root": ""}).encode()
 
 
-def search(call: Any, answer: str | Exception, text: str = MUCH, *remarks: str) -> tuple[str, list[Aside]]:
+def search(call: Any, answer: str | Exception, text: str = MUCH, *remarks: str) -> tuple[str, list[SideQuery]]:
     """What the model reads, and what the small model was asked."""
-    asked: list[Aside] = []
+    asked: list[SideQuery] = []
 
-    def ask(aside: Aside) -> str:
+    def ask(aside: SideQuery) -> str:
         asked.append(aside)
         if isinstance(answer, Exception):
             raise answer
@@ -178,7 +178,7 @@ def test_a_small_model_picks_what_matters(call: Any) -> None:
 
 
 def test_without_its_answer_the_beginning_is_shown(call: Any) -> None:
-    text, _ = search(call, NoAnswer("it took too long"))
+    text, _ = search(call, SideQueryError("it took too long"))
     *lines, cut = text.splitlines(keepends=True)
     assert 7_900 < len("".join(lines)) <= 8_000
     assert MUCH.startswith("".join(lines))

@@ -11,7 +11,7 @@ from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.request_mode_upgrade import GRANTED, HOW_TO_ASK, NOT_NEEDED, SPEC, ModeUpgradeTool, hint
 from actors.core.context import Mode
 from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE
-from actors.ports import ProcessEnd, ToolInputInvalid
+from actors.ports import InvalidToolInputError, ProcessEnd
 
 
 def end(output: str, exit_code: int | None = 1, tail: str = "") -> ProcessEnd:
@@ -40,7 +40,7 @@ def test_people_s_conversations_are_offered_it_as_the_last_and_sub_agents_are_no
 
 @pytest.mark.parametrize("raw", ["{}", '{"reason": ""}', '{"reason": 1}', '{"reason": "x", "mode": "y"}'])
 def test_a_reason_is_needed(raw: str) -> None:
-    with pytest.raises(ToolInputInvalid):
+    with pytest.raises(InvalidToolInputError):
         StandardToolbox().parse(SPEC.name, raw)
 
 

@@ -12,7 +12,7 @@ from actors.adapters.tools.patch import MAX_INPUT, MAX_PATCHES, PatchTool
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK
 from actors.core.context import Mode
-from actors.ports import ToolInputInvalid, ToolTransientError
+from actors.ports import InvalidToolInputError, ToolTransientError
 
 PATCHES = [{"operation": "overwrite", "newText": "ä"}]
 
@@ -140,7 +140,7 @@ def test_the_toolbox_forgets_the_clipboards_of_a_deleted_conversation(call: Any)
     ],
 )
 def test_unfitting_input_is_refused(arguments: Any, hint: str) -> None:
-    with pytest.raises(ToolInputInvalid) as refused:
+    with pytest.raises(InvalidToolInputError) as refused:
         StandardToolbox().parse("patch", json.dumps(arguments))
     assert hint in str(refused.value)
 

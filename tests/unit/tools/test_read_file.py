@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.read_file import ReadFileTool
-from actors.ports import ProcessStartFailed, ToolTransientError
+from actors.ports import ProcessStartError, ToolTransientError
 
 
 def run(call: Any, **arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def test_a_killed_worker_is_not_tried_again(call: Any) -> None:
 
 
 def test_a_start_that_fails_has_not_begun(call: Any) -> None:
-    call.sandbox.failure = ProcessStartFailed("no")
+    call.sandbox.failure = ProcessStartError("no")
     with pytest.raises(ToolTransientError) as failed:
         run(call)
     assert failed.value.begun is False

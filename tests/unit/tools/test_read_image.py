@@ -12,7 +12,7 @@ from actors.adapters.tools.read_image import ReadImageTool
 from actors.adapters.tools.workers import read_image
 from actors.adapters.tools.workers.read_file import Unreadable
 from actors.core.content import Image
-from actors.ports import ImageInvalid, ImagesUnavailable, ToolTransientError
+from actors.ports import ImagesUnavailableError, InvalidImageError, ToolTransientError
 
 DATA = b"\x89PNG\r\n\x00\xff"
 
@@ -40,7 +40,7 @@ def test_the_bytes_are_kept_and_the_result_refers_to_them(call: Any, media_type:
 
 def test_what_cannot_be_used_is_told(call: Any) -> None:
     def refuse(data: bytes) -> Image:
-        raise ImageInvalid("is damaged")
+        raise InvalidImageError("is damaged")
 
     call.sandbox.ends(head=b"ok\nhello")
     output = run(call, refuse)
@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_told(call: Any) -> None:
 
 def test_a_process_that_is_lost_is_transient(call: Any) -> None:
     def fail(data: bytes) -> Image:
-        raise ImagesUnavailable("lost")
+        raise ImagesUnavailableError("lost")
 
     call.sandbox.ends(head=b"ok\nhello")
     with pytest.raises(ToolTransientError, match="lost"):

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import ToolGroup
-from actors.ports import ToolInputInvalid
+from actors.ports import InvalidToolInputError
 
 toolbox = StandardToolbox()
 
@@ -120,7 +120,7 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
     ],
 )
 def test_unfitting_input_is_answered_with_what_to_change(name: str, raw: str, hint: str) -> None:
-    with pytest.raises(ToolInputInvalid) as refused:
+    with pytest.raises(InvalidToolInputError) as refused:
         toolbox.parse(name, raw)
     assert hint in str(refused.value)
     assert len(str(refused.value)) < 1500
@@ -128,7 +128,7 @@ def test_unfitting_input_is_answered_with_what_to_change(name: str, raw: str, hi
 
 def test_several_faults_are_told_at_once_and_long_ones_cut() -> None:
     raw = json.dumps({"cmd": ["x" * 10_000], "wait_seconds": "0", "other": 1})
-    with pytest.raises(ToolInputInvalid) as refused:
+    with pytest.raises(InvalidToolInputError) as refused:
         toolbox.parse("bash", raw)
     text = str(refused.value)
     assert "`cmd`" in text
@@ -143,6 +143,6 @@ def test_a_path_that_no_system_takes_is_refused_before_anything_is_started(tool:
         "search": {"pattern": "x"},
         "patch": {"patches": [{"operation": "overwrite", "newText": ""}]},
     }
-    with pytest.raises(ToolInputInvalid, match="`path`") as refused:
+    with pytest.raises(InvalidToolInputError, match="`path`") as refused:
         toolbox.parse(tool, json.dumps({"path": "x" * 4097} | beside.get(tool, {})))
     assert len(str(refused.value)) < 1000

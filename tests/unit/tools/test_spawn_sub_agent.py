@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.spawn_sub_agent import SPEC, SpawnSubAgentTool
 from actors.core.states import AgentTask
-from actors.ports import AgentsRefused, ToolContext, ToolInputInvalid
+from actors.ports import InvalidToolInputError, SubAgentsRefusedError, ToolContext
 
 toolbox = StandardToolbox()
 
@@ -64,7 +64,7 @@ def test_a_wider_mode_is_refused_politely(call: Any) -> None:
 
 def test_a_refusal_names_the_field_as_the_model_knows_it(call: Any) -> None:
     def refuse(wanted: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
-        raise AgentsRefused(0, "timeout_ms", "it must be less")
+        raise SubAgentsRefusedError(0, "timeout_ms", "it must be less")
 
     context = msgspec.structs.replace(call.context, plan_agents=refuse)
     output = SpawnSubAgentTool().run({"tasks": [{"task": "a"}]}, context)
@@ -86,6 +86,6 @@ def test_a_refusal_names_the_field_as_the_model_knows_it(call: Any) -> None:
     ],
 )
 def test_unfitting_input_is_answered_with_what_to_change(arguments: Any, hint: str) -> None:
-    with pytest.raises(ToolInputInvalid) as refused:
+    with pytest.raises(InvalidToolInputError) as refused:
         toolbox.parse(SPEC.name, json.dumps(arguments))
     assert hint in str(refused.value)

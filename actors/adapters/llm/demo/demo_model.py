@@ -17,9 +17,9 @@ from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_i
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import (
     CancelToken,
-    ModelAborted,
+    ModelAbortedError,
     ModelAnswer,
-    ModelFailed,
+    ModelFailedError,
     ModelInfo,
     ModelRequest,
     ModelSink,
@@ -54,23 +54,23 @@ class DemoModel:
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         """See ports.Model."""
         if cancel.cancelled:
-            raise ModelAborted
+            raise ModelAbortedError
         scene = _scene(request)
         sink.started()
         self._say(scene.reasoning, scene, sink, cancel, reasoning=True)
         self._say(scene.text, scene, sink, cancel, reasoning=False)
         if scene.fails:
-            raise ModelFailed(LlmFailure(ErrorKind.SERVER_ERROR, scene.fails))
+            raise ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, scene.fails))
         content = _content(scene, request)
         return ModelAnswer(content, end_turn=not scene.calls, usage=_usage(request, content))
 
     def _say(self, text: str, scene: Scene, sink: ModelSink, cancel: CancelToken, *, reasoning: bool) -> None:
         for word in _WORD.findall(text):
             if cancel.wait(self._pace * scene.tempo):
-                raise ModelAborted
+                raise ModelAbortedError
             sink.text(word, reasoning=reasoning)
         if cancel.cancelled:
-            raise ModelAborted
+            raise ModelAbortedError
 
 
 def _scene(request: ModelRequest) -> Scene:

@@ -13,7 +13,7 @@ from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.provider import ProviderConfig
 from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
-from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailed, ModelInfo, ModelRequest, ModelSink
+from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
 
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")
@@ -79,7 +79,7 @@ class Stop(Struct, frozen=True):
 class AnswerReader(Protocol):
     """Builds one answer from a stream or from a whole body. Not thread-safe; the request's own thread.
 
-    Each method raises ModelFailed when the provider reports an error or cannot be understood.
+    Each method raises ModelFailedError when the provider reports an error or cannot be understood.
     """
 
     def event(self, event: SseEvent) -> None:
@@ -111,7 +111,7 @@ class AnswerReader(Protocol):
         ...
 
     def answer(self) -> ModelAnswer:
-        """The answer; raises ModelFailed if it has no proper end."""
+        """The answer; raises ModelFailedError if it has no proper end."""
         ...
 
 
@@ -186,7 +186,8 @@ def build_answer(
 ) -> ModelAnswer:
     """Judge a complete answer (C24 to C26): calls as every provider takes them, none in a refused answer.
 
-    Raises ModelFailed: content_filter for a refusal without text, response_too_large for more than a message may hold.
+    Raises ModelFailedError: content_filter for a refusal without text, response_too_large for more than a message may
+    hold.
     """
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
@@ -201,11 +202,11 @@ def build_answer(
     return ModelAnswer(blocks, stop.end_turn, usage, stop.truncated, stop.refusal)
 
 
-def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailed:
+def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:
     """A stream that closed before its terminal marker."""
     return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
 
 
-def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailed:
+def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailedError:
     """Bytes that are not of this protocol."""
     return provider_errors.broken_answer(prepared.provider, "the answer is malformed", usage)

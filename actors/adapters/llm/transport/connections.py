@@ -21,7 +21,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from actors.adapters.llm.transport.header_deadline import HeaderDeadlineResponse
 from actors.core.errors import ErrorKind
-from actors.ports.resources import no_file_left, no_file_text
+from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
 
 
 class TransportFailed(Exception):
@@ -102,8 +102,8 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if no_file_left():  # the resolver's errors do not tell
-            raise LocalResourcesExhausted(no_file_text()) from None
+        if out_of_file_descriptors():  # the resolver's errors do not tell
+            raise LocalResourcesExhausted(file_descriptor_limit_text()) from None
         raise TransportFailed(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
     failure = TransportFailed(ErrorKind.NETWORK, f"{host} has no address")

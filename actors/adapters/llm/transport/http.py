@@ -25,7 +25,7 @@ from actors.adapters.llm.transport.connections import (
 )
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from actors.ports.resources import lacking
+from actors.ports.resources import exhausted_resource
 
 #: Bytes of one answer, decoded.
 MAX_ANSWER_BYTES = 64 << 20
@@ -101,7 +101,7 @@ class Transport:
         try:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
         except OSError as error:
-            if text := lacking(error):
+            if text := exhausted_resource(error):
                 raise LocalResourcesExhausted(text) from None
             raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
@@ -158,7 +158,7 @@ class Transport:
         except requests.exceptions.ProxyError:
             raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            if text := lacking(error):
+            if text := exhausted_resource(error):
                 raise LocalResourcesExhausted(text) from None
             if _timed_out(error):
                 text = f"no answer began within {timeouts.first_byte:g} s"

@@ -15,7 +15,7 @@ from actors.adapters.store.pruning import Place
 from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
-from actors.ports import Attachment, CommandExists, CommandRecord, Commit, Fenced, SlugTaken, StoreError
+from actors.ports import Attachment, CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreError
 
 
 class Change(Protocol):
@@ -83,7 +83,7 @@ class Part:
         return linked, log_hash
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write it alone. Raises Fenced, or what SQLite raises."""
+        """Write it alone. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
         if self.messages:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)
@@ -105,21 +105,21 @@ class Part:
         return log
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove what is left of a deleted conversation of the same id. Raises Fenced if its parent is deleted."""
+        """Remove what is left of a deleted conversation of the same id. Raises FencedError if its parent is deleted."""
         if removal.is_hidden(connection, self.id):
             removal.remove_all(connection, self.id)
         if self._parent and removal.is_hidden(connection, self._parent):
-            raise Fenced(f"{self._parent} is gone")
+            raise FencedError(f"{self._parent} is gone")
 
     def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
         head = heads(connection, (self.id,)).get(self.id)
         if head is None:
-            raise Fenced(f"{self.id} is gone")
+            raise FencedError(f"{self.id} is gone")
         log, log_hash = self.links(head.log_hash)
         fence = (self.id, self._expected_step, self._epoch)
         updated = connection.execute(statements.UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
         if updated != 1 or head.last_seq + 1 != self._next_revision:
-            raise Fenced(
+            raise FencedError(
                 f"{self.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
                 f"not at step {self._expected_step}, revision {self._next_revision - 1}, epoch {self._epoch}"
             )
@@ -147,7 +147,7 @@ class Transition:
         return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Raises Fenced, SlugTaken or CommandExists."""
+        """Raises FencedError, SlugTakenError or CommandExistsError."""
         try:
             for part in self._parts:
                 part.write(connection)
@@ -203,9 +203,9 @@ class NewAttachment:
         self._row = (*values, rows.digest_of(values))
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Raises Fenced if the conversation is gone."""
+        """Raises FencedError if the conversation is gone."""
         if removal.is_hidden(connection, self._id):
-            raise Fenced(f"{self._id} is gone")
+            raise FencedError(f"{self._id} is gone")
         try:
             connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:
@@ -216,7 +216,7 @@ def _refusal(error: sqlite3.IntegrityError) -> StoreError:
     """Which of the port's refusals a violated constraint is."""
     text = str(error)
     if "conversations.slug" in text:
-        return SlugTaken(text)
+        return SlugTakenError(text)
     if "commands." in text or "messages.id" in text:
-        return CommandExists(text)
-    return Fenced(text)
+        return CommandExistsError(text)
+    return FencedError(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import peewee
 from peewee import SqliteDatabase
 
-from actors.ports import StoreUnusable
+from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -68,7 +68,7 @@ def open_writer(path: Path) -> SqliteDatabase:
     """Open the one connection that writes and checkpoints; it may move between threads, one at a time.
 
     Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files
-    the same rights. Raises StoreUnusable.
+    the same rights. Raises StoreUnusableError.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
         _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
@@ -92,11 +92,11 @@ def open_writer(path: Path) -> SqliteDatabase:
         path.chmod(0o600)
         database.connect()
         if database.journal_mode != "wal":
-            raise StoreUnusable(f"{path}: this file system cannot hold a write-ahead log")
+            raise StoreUnusableError(f"{path}: this file system cannot hold a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
-        raise StoreUnusable(f"{path} cannot be opened: {error}") from error
+        raise StoreUnusableError(f"{path} cannot be opened: {error}") from error
     except UnicodeDecodeError as error:  # of what SQLite says about names in the schema
-        raise StoreUnusable(f"{path} cannot be opened: its schema is damaged") from error
+        raise StoreUnusableError(f"{path} cannot be opened: its schema is damaged") from error
     return database
 
 

@@ -16,8 +16,8 @@ from msgspec import DecodeError
 
 from actors.adapters.store.sqlite.engine import open_reader, reader_of, sqlite3
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
-from actors.ports import StoreDamaged, StoreError, StoreUnavailable
-from actors.ports.resources import no_file_left
+from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError
+from actors.ports.resources import out_of_file_descriptors
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,10 @@ class Readers:
 
     @contextmanager
     def lend(self) -> Iterator[peewee.SqliteDatabase]:
-        """A connection for the time of the block. Raises StoreUnavailable or StoreDamaged, whatever went wrong."""
+        """A connection for the time of the block.
+
+        Raises StoreUnavailableError or StoreDamagedError, whatever went wrong.
+        """
         with self._places:
             database = None
             try:
@@ -60,19 +63,19 @@ class Readers:
     def _take(self) -> peewee.SqliteDatabase:
         with self._lock:
             if self._closed:
-                raise StoreUnavailable("the store is closed")
+                raise StoreUnavailableError("the store is closed")
             self._files.refuse_if_missing()
             if self._idle:
                 return self._idle.pop()
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):
-            if no_file_left():  # SQLite only says that it cannot open the file
-                raise StoreUnavailable("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
+            if out_of_file_descriptors():  # SQLite only says that it cannot open the file
+                raise StoreUnavailableError("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
             raise
         if not self._files.database_is_there:
             database.close()
-            raise StoreUnavailable("the database was removed or replaced")
+            raise StoreUnavailableError("the database was removed or replaced")
         return database
 
     def _give_back(self, database: peewee.SqliteDatabase) -> None:
@@ -105,7 +108,7 @@ def read_again(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **named: P.kwargs) -> T:
         try:
             return read(*args, **named)
-        except StoreDamaged:
+        except StoreDamagedError:
             _log.warning("what was read is damaged; it is read once more")
             return read(*args, **named)
 
@@ -116,8 +119,8 @@ def _explained(error: BaseException) -> StoreError | None:
     """The port's word for what SQLite or a decoder says; None for anything else."""
     match error:
         case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
-            return StoreUnavailable(f"the database cannot be read: {error}")
+            return StoreUnavailableError(f"the database cannot be read: {error}")
         case sqlite3.Error() | peewee.DatabaseError() | DecodeError() | ValueError() | KeyError():
-            return StoreDamaged(f"what is stored cannot be read: {error}")
+            return StoreDamagedError(f"what is stored cannot be read: {error}")
         case _:
             return None

@@ -15,7 +15,7 @@ import msgspec
 from peewee import SQL, SqliteDatabase
 
 from actors.adapters.store import pruning, rows
-from actors.adapters.store.log_rows import LogRow, events_of, journal_row
+from actors.adapters.store.log_rows import LogRow, events_of, stored_transition
 from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.adapters.store.run_outcomes import fate_of, run_of
 from actors.adapters.store.sqlite import changes, listing
@@ -47,15 +47,15 @@ from actors.ports import (
     CommandRecord,
     Commit,
     ConversationRecord,
-    Faults,
-    JournalRow,
-    NoFaults,
-    RevisionTooOld,
+    FaultPoints,
+    NoFaultPoints,
+    RevisionTooOldError,
     SettledInput,
     Snapshot,
     StoppedRun,
-    StoreDamaged,
+    StoreDamagedError,
     StoredEvent,
+    StoredTransition,
 )
 
 _log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class PeeweeStore:
             found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
         if found and found[0].revision != after + 1:
             first = found[0].revision
-            raise RevisionTooOld(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+            raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
         return found
 
     @read_again
@@ -296,15 +296,15 @@ class PeeweeStore:
             return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
 
     @read_again
-    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[JournalRow, ...]:
+    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         with self._reading() as connection:
             found = connection.execute(LOGGED, (self._visible(conversation_id), after_step, limit))
-            return tuple(journal_row(LogRow(*row)) for row in found)
+            return tuple(stored_transition(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
         try:
             return self._checked(conversation_id)
-        except StoreDamaged:
+        except StoreDamagedError:
             _log.exception("conversation %s cannot be verified", conversation_id)
             return ("the database file is damaged, so that not everything of the conversation can be read",)
 
@@ -393,11 +393,11 @@ def _between(select: str, column: str, before: int | None, *, descending: bool) 
     return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"
 
 
-def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = None) -> PeeweeStore:
+def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | None = None) -> PeeweeStore:
     """Open, or create, the store in the data directory `path`, which this process then holds until `close`.
 
     `faults` is told store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit, all on the writer's thread. Raises DataDirectoryBusy or StoreUnusable.
+    store.after_commit, all on the writer's thread. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)
@@ -419,7 +419,7 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
         def tidy(connection: sqlite3.Connection) -> bool:
             return removal.remove_slice(connection) or space.give_back(connection)
 
-        writer = Writer(database, faults or NoFaults(), files, every_second=every_second, tidy=tidy, space=space)
+        writer = Writer(database, faults or NoFaultPoints(), files, every_second=every_second, tidy=tidy, space=space)
         readers = Readers(path / FILE, files)
         store = PeeweeStore(
             directory, database, writer, readers, files=files, removal=removal, space=space, clock=clock
@@ -431,7 +431,7 @@ def open_store(path: Path, faults: Faults | None = None, clock: Clock | None = N
 
 
 def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
-    """Open it and bring it up to date. Raises StoreUnusable."""
+    """Open it and bring it up to date. Raises StoreUnusableError."""
     with ExitStack() as opened:
         database = open_writer(directory.path / FILE)
         opened.callback(close_database, database, space)

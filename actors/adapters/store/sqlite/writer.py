@@ -24,7 +24,7 @@ from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog
-from actors.ports import Faults, StoreUnavailable
+from actors.ports import FaultPoints, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Writer:
     def __init__(
         self,
         database: peewee.SqliteDatabase,
-        faults: Faults,
+        faults: FaultPoints,
         files: OpenFiles | None = None,
         *,
         every_second: Callable[[], None] = lambda: None,
@@ -86,12 +86,12 @@ class Writer:
     def write(self, change: Change, *, urgent: bool = False) -> None:
         """Return once `change` is durable (any thread but the writer's).
 
-        Raises what the change raises, or StoreUnavailable.
+        Raises what the change raises, or StoreUnavailableError.
         """
         ticket = _Ticket(change)
         with self._arrived:
             if self._closing:
-                raise StoreUnavailable("the store is closed")
+                raise StoreUnavailableError("the store is closed")
             (self._urgent if urgent else self._normal).append(ticket)
             self._arrived.notify()
         ticket.done.acquire()
@@ -165,11 +165,11 @@ class Writer:
             if 0 < self._tidy_again_at <= now:
                 self._tidying, self._tidy_again_at = True, 0.0
             self._every_second()
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailableError):
                 self._check_files()
 
     def _check_files(self) -> None:
-        """Raises StoreUnavailable if the database, or its write-ahead log, was removed or replaced.
+        """Raises StoreUnavailableError if the database, or its write-ahead log, was removed or replaced.
 
         What only a log without a name still holds is saved first.
         """
@@ -177,7 +177,7 @@ class Writer:
             return
         try:
             self._files.check()
-        except StoreUnavailable:
+        except StoreUnavailableError:
             if self._files.database_is_there and not self._database.is_closed():
                 self._log.move()
             raise
@@ -187,7 +187,7 @@ class Writer:
             self._closing = True
             left = [*self._urgent, *self._normal]
         for ticket in left:
-            ticket.error = StoreUnavailable("the store's writer ended")
+            ticket.error = StoreUnavailableError("the store's writer ended")
             ticket.done.release()
 
     def _serve(self, batch: list[_Ticket]) -> None:
@@ -198,7 +198,7 @@ class Writer:
             served = self._serve_from_reserve(batch) if isinstance(error, sqlite3.OperationalError) else []
             lost = [ticket for ticket in batch if ticket.error is None and ticket not in served]
             for ticket in lost:
-                ticket.error = StoreUnavailable(f"nothing was written: {error}")
+                ticket.error = StoreUnavailableError(f"nothing was written: {error}")
             if not isinstance(error, Exception):
                 raise
             if lost:
@@ -244,7 +244,7 @@ class Writer:
         try:
             self._faults.hit("store.before_savepoint")
         except Exception as error:  # noqa: BLE001 -- whatever a test raises is this caller's failure
-            ticket.error = StoreUnavailable(f"nothing was written: {error}")
+            ticket.error = StoreUnavailableError(f"nothing was written: {error}")
         return ticket.error is None
 
     def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:

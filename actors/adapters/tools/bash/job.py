@@ -13,7 +13,7 @@ from typing import TypeAlias
 from actors.adapters.tools.bash.scrollback import Scrollback, Window
 from actors.adapters.tools.bash.utf8_stream import Utf8Stream
 from actors.core.context import Mode
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Job:
         if process is not None:
             process.signal(number)
 
-    def kill(self, ended: Callable[[Receipt], None] | None = None) -> bool:
+    def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
         """Kill all of its processes, without waiting; False if it has ended already.
 
         If not, `ended` gets the receipt, on the job's thread. What has not started yet is killed when it does.
@@ -182,9 +182,9 @@ class Job:
             self._on_end.append(call)
             return True
 
-    def _give_receipt(self, ended: Callable[[Receipt], None], killed_at: float, end: ProcessEnd) -> None:
+    def _give_receipt(self, ended: Callable[[KillReceipt], None], killed_at: float, end: ProcessEnd) -> None:
         took = round((self._clock.monotonic() - killed_at) * 1000)
-        ended(Receipt(self.tool_use_id, 0, end.reaped, took, end.leaked))
+        ended(KillReceipt(self.tool_use_id, 0, end.reaped, took, end.leaked))
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.refusal import Refused
 from actors.core.context import Mode, wider
-from actors.core.tool_run import Receipt
+from actors.core.tool_run import KillReceipt
 from actors.ports import Clock
 
 MAX_LIVE = 8
@@ -82,7 +82,9 @@ class JobRegistry:
             jobs = [job for job in jobs_here.live if job.background] if jobs_here else []
         return [job for job in jobs if wider_than is None or wider(job.mode, wider_than)]
 
-    def end_all(self, conversation_id: str, ended: Callable[[Receipt], None], wider_than: Mode | None = None) -> int:
+    def end_all(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
         """Kill those without waiting; how many got the kill. See ports.Toolbox."""
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 

@@ -62,8 +62,8 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     """Write the database of the data directory, as it is at this moment, into the file `target`, for its owner only.
 
     A server may go on: the copy is read in one transaction, which holds up nobody; only the write-ahead log grows
-    meanwhile. Raises BackupFailed, also if `target` exists, unless it is to be replaced; StoreUnusable if the database
-    was written by a newer version.
+    meanwhile. Raises BackupFailed, also if `target` exists, unless it is to be replaced; StoreUnusableError if the
+    database was written by a newer version.
     """
     source, target = directory / FILE, target.resolve()
     if not source.is_file():
@@ -89,8 +89,8 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
     Every row of it is compared with its digest, and every log with its chain of hashes, first. With `replace` a
     database that is there stays beside it, under a name with the date. Raises BackupFailed, also for a conversation
-    that is not what was written, unless that is accepted; StoreUnusable if the file is of a newer version;
-    DataDirectoryBusy while a server holds the directory.
+    that is not what was written, unless that is accepted; StoreUnusableError if the file is of a newer version;
+    DataDirectoryBusyError while a server holds the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
@@ -177,7 +177,10 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Whether a copy can be relied on; returns how many conversations it has. Raises BackupFailed, StoreUnusable."""
+    """Whether a copy can be relied on; returns how many conversations it has.
+
+    Raises BackupFailed, StoreUnusableError.
+    """
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":

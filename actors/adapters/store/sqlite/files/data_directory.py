@@ -11,7 +11,7 @@ from pathlib import Path
 
 from actors.adapters.store.sqlite.files.disk_reserve import NO_SPACE, disk_is_full
 from actors.adapters.store.sqlite.files.open_files import Inode, inode_at, inode_of
-from actors.ports import DataDirectoryBusy, StoreUnusable
+from actors.ports import DataDirectoryBusyError, StoreUnusableError
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         """Create it for its owner only if it is missing, and take its locks.
 
-        Raises DataDirectoryBusy or StoreUnusable.
+        Raises DataDirectoryBusyError or StoreUnusableError.
         """
         self.path = path
         self._held: list[int] = []
@@ -50,20 +50,20 @@ class DataDirectory:
         except OSError as error:
             self.close()
             why = disk_is_full(path) if error.errno in NO_SPACE else error.strerror
-            raise StoreUnusable(f"the data directory {path} cannot be used: {why}") from error
+            raise StoreUnusableError(f"the data directory {path} cannot be used: {why}") from error
         except BaseException:
             self.close()
             raise
 
     def _take(self) -> None:
-        """Raises DataDirectoryBusy or OSError."""
+        """Raises DataDirectoryBusyError or OSError."""
         directory, lock_file = self._held
         try:
             _lock(lock_file)
             _lock_directory(directory)
         except BlockingIOError:
             holder = os.pread(lock_file, 32, 0).strip()
-            raise DataDirectoryBusy(self.path, int(holder) if holder.isdigit() else 0) from None
+            raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         told = f"{os.getpid()}\n".encode()
         os.pwrite(lock_file, told, 0)  # first, so that a full disk has room for it: where the last one was
         os.ftruncate(lock_file, len(told))
@@ -81,16 +81,16 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to begin with an empty database where there was one. Raises StoreUnusable."""
+        """Refuse to begin with an empty database where there was one. Raises StoreUnusableError."""
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
-            raise StoreUnusable(
+            raise StoreUnusableError(
                 f"{self.path} had a database, and {database.name} is missing now: put it back, restore a backup with "
                 f"`bedrock restore FILE`, or remove {marker} to begin with an empty one"
             )
 
     def mark(self) -> None:
-        """Note that it has a database from now on. Raises StoreUnusable."""
+        """Note that it has a database from now on. Raises StoreUnusableError."""
         marker = self.path / MARKER
         try:
             if not marker.exists():
@@ -101,7 +101,7 @@ class DataDirectory:
                     os.fsync(made)
                 os.fsync(self._held[0])
         except OSError as error:
-            raise StoreUnusable(f"{marker} cannot be written: {error.strerror}") from error
+            raise StoreUnusableError(f"{marker} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Let another process have it. Once."""

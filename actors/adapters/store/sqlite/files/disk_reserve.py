@@ -17,7 +17,7 @@ from typing import TypeVar
 import peewee
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
-from actors.ports import StoreUnusable
+from actors.ports import StoreUnusableError
 
 T = TypeVar("T")
 
@@ -77,24 +77,24 @@ class DiskReserve:
     def open_with(self, opening: Callable[[], T]) -> T:
         """What `opening` returns; the reserve is given up for it if there is no room for a start without that.
 
-        Raises what `opening` raises, and StoreUnusable with what to do if the disk is full.
+        Raises what `opening` raises, and StoreUnusableError with what to do if the disk is full.
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
             self.give_up()
         try:
             return opening()
-        except StoreUnusable as error:
+        except StoreUnusableError as error:
             if not is_want_of_room(error, directory):
                 raise
             if not self._path.exists():
-                raise StoreUnusable(disk_is_full(directory)) from error
+                raise StoreUnusableError(disk_is_full(directory)) from error
         self.give_up()
         try:
             return opening()
-        except StoreUnusable as error:
+        except StoreUnusableError as error:
             if is_want_of_room(error, directory):
-                raise StoreUnusable(disk_is_full(directory)) from error
+                raise StoreUnusableError(disk_is_full(directory)) from error
             raise
 
     def make(self) -> None:

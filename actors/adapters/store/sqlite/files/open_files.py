@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
-from actors.ports import StoreUnavailable
+from actors.ports import StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class OpenFiles:
         return self._database is not None and inode_at(self._path) == self._database
 
     def check(self) -> None:
-        """Compare. Raises StoreUnavailable; says in the log when that begins and when it ends."""
+        """Compare. Raises StoreUnavailableError; says in the log when that begins and when it ends."""
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
@@ -68,9 +68,9 @@ class OpenFiles:
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:
-        """Raises StoreUnavailable if the last comparison found a file missing."""
+        """Raises StoreUnavailableError if the last comparison found a file missing."""
         if self.missing:
-            raise StoreUnavailable(f"{self.missing} was removed or replaced")
+            raise StoreUnavailableError(f"{self.missing} was removed or replaced")
 
     def forget_log(self) -> None:
         """The connection was given up: the next one may begin another write-ahead log."""

@@ -14,7 +14,7 @@ from peewee import SqliteDatabase
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
 from actors.adapters.store.sqlite.engine import raw, sqlite3
-from actors.ports import StoreUnusable
+from actors.ports import StoreUnusableError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 _HISTORY = "schema_migration"
@@ -24,18 +24,18 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
     """The latest migration that the database at `path` has had, empty if it is none of ours.
 
-    Raises StoreUnusable if it was written by a newer version, or if its tables are not those that its migrations make;
-    or what SQLite raises.
+    Raises StoreUnusableError if it was written by a newer version, or if its tables are not those that its migrations
+    make; or what SQLite raises.
     """
     had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
     unknown = [migration.name for migration in had if migration.path is None]
     if unknown:
-        raise StoreUnusable(f"{path} was written by a newer version: it has {', '.join(unknown)}")
+        raise StoreUnusableError(f"{path} was written by a newer version: it has {', '.join(unknown)}")
     if not had:
         return ""
     latest: str = had[-1].name
     if wrong := _difference(database, latest, directory):
-        raise StoreUnusable(
+        raise StoreUnusableError(
             f"{path} is not as this version makes it: {wrong}; "
             "use the version that wrote it, or restore a backup of this version"
         )
@@ -45,13 +45,13 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
     """Bring the schema up to date, each migration in a transaction of its own.
 
-    Raises StoreUnusable if the file was written by a newer version, is no database of ours, or was changed.
+    Raises StoreUnusableError if the file was written by a newer version, is no database of ours, or was changed.
     """
     try:
         schema_of(database, Path(database.database), directory)
         Runner(database, str(directory)).up()
     except (sqlite3.Error, peewee.PeeweeException) as error:
-        raise StoreUnusable(f"{database.database} cannot be brought up to date: {error}") from error
+        raise StoreUnusableError(f"{database.database} cannot be brought up to date: {error}") from error
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
