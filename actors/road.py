@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.conversation.pipeline import Draft, Machine, taken_over
 from actors.core.events import Event, Restart, SetMode, UserCancel
 from actors.core.states import QUIET, TERMINAL
 from actors.messages.commands import NotFound
-from actors.ports import CommandRecord, Commit, ConversationRecord
-from actors.runners.effect_executor import EffectExecutor
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.ports import CommandRecord, Commit, ConversationRecord
+    from actors.runners.effect_executor import EffectExecutor
+    from actors.runtime.services import Runtime
 
 
 class Road:

@@ -13,10 +13,10 @@ import os
 import signal
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 from bedrock._interrupts import end_at_once, ending_at_once
@@ -54,6 +54,9 @@ from server.local_endpoint import published
 from server.process_settings import spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 

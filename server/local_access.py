@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivate, check_owner, check_private
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)

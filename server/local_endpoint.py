@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
 
 from actors.ports.resources import exhausted_resource
 from server.contract.auth import TokenUnusableError, write_private
 from server.local_access import claim_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.maintenance.replay import Replay
-from actors.ports import ConversationRecord, Store
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationRecord, Store
 
 
 def differences(store: Store, record: ConversationRecord) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from actors.core.context import Mode
-from actors.core.tool_run import KillReceipt
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.context import Mode
+    from actors.core.tool_run import KillReceipt
 
 
 class NothingKept:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from actors.conversation import replies as answers
@@ -46,11 +48,13 @@ from actors.messages.commands import (
     etag_of,
 )
 from actors.ports import CommandExistsError, CommandRecord, ConversationRecord, SlugTakenError, StoreUnavailableError
-from actors.road import Road
 from actors.runners.effect_executor import live_run
 from actors.runners.sub_agents import Birth
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
+
+if TYPE_CHECKING:
+    from actors.road import Road
 
 SLUG_TRIES = 10
 """How many generated slugs may turn out to be taken."""

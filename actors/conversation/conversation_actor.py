@@ -11,7 +11,7 @@ import logging
 import math
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.conversation.command_dispatch import Commands, cancel_event
 from actors.conversation.deletion import DELETE_WAIT_MS, Deletion
@@ -48,7 +48,9 @@ from actors.runners.titles import Titles
 from actors.runners.tool_runner import RunnerLeft
 from actors.runtime.actor import Actor, Asked, tell
 from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

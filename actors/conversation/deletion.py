@@ -6,11 +6,13 @@ deaths arrive as messages too, and so does the end of the patience with them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.core.tool_run import QUIESCE_MS
 from actors.messages.commands import Cancel, Delete
-from actors.runtime.actor import Asked
+
+if TYPE_CHECKING:
+    from actors.runtime.actor import Asked
 
 DELETE_WAIT_MS = QUIESCE_MS
 """How long a deletion waits for processes to die, milliseconds."""

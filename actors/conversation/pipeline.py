@@ -8,21 +8,24 @@ a draft that fails to commit leaves no trace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from actors.core.content import Message
-from actors.core.context import ConvContext
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
-from actors.core.events import Event
 from actors.core.notifications import Durable, MessageAdded, Token
-from actors.core.states import State
 from actors.core.transition import run_chain
 from actors.ports import CommandRecord, Commit, ConversationRecord, FencedError, LogEntry, StoredEvent
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.core.content import Message
+    from actors.core.context import ConvContext
+    from actors.core.events import Event
+    from actors.core.states import State
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

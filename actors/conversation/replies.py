@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from actors.conversation.pipeline import Draft
+from typing import TYPE_CHECKING
+
 from actors.core.content import MessageType, ToolCancelled
 from actors.core.effects import SpawnSubAgent
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.summary import run_id, summarize
 from actors.messages.commands import Cancelled, Sent, Spawned
+
+if TYPE_CHECKING:
+    from actors.conversation.pipeline import Draft
 
 
 def sent(draft: Draft, message_id: str) -> Sent:

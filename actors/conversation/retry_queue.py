@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from actors.ports import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 

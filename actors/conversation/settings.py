@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.conversation.pipeline import Draft
 from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
 from actors.core import budget
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
@@ -18,7 +17,10 @@ from actors.messages.commands import Continue, Create, Invalid, Update
 from actors.messages.log_entries import Created, SettingsChanged
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
 from actors.runtime import validation
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.conversation.pipeline import Draft
+    from actors.runtime.services import Runtime
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
 """Fields of the record that Update may change."""

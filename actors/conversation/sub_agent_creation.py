@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.conversation import replies as answers
 from actors.conversation import settings
 from actors.conversation.pipeline import Draft, Machine
 from actors.core import budget
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
-from actors.messages.commands import Spawn, Spawned
 from actors.ports import ConversationRecord, SubAgentsRefusedError
-from actors.road import Road
 from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
-from actors.runners.sub_agents import Birth
+
+if TYPE_CHECKING:
+    from actors.messages.commands import Spawn, Spawned
+    from actors.road import Road
+    from actors.runners.sub_agents import Birth
 
 
 def by_hand(road: Road, machine: Machine, request: Spawn, at: int) -> tuple[Draft, Spawned]:

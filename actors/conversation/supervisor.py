@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
 from actors.conversation.pipeline import Machine, taken_over
@@ -21,8 +21,10 @@ from actors.runners.sub_agents import SubAgents
 from actors.runners.titles import Titles
 from actors.runtime.actor import Asked, tell
 from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
 from actors.runtime.spare_thread import SpareThread
+
+if TYPE_CHECKING:
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from actors.core import tags
 from actors.core.context import Mode
-from actors.ports import GitState, Instructions, WorkspaceContext
+
+if TYPE_CHECKING:
+    from actors.ports import GitState, Instructions, WorkspaceContext
 
 ROLE = """\
 You are an agent that works for a person on their machine, with tools. The person reads what you write outside of tool \

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.context import Budget
-from actors.core.states import Ledger
+
+if TYPE_CHECKING:
+    from actors.core.states import Ledger
 
 
 def spent(budget: Budget, ledger: Ledger) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Collection
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """What every provider takes as the id of a tool call, should the conversation change its model."""

@@ -6,8 +6,8 @@ states it passes (a rule names them), last the state it comes to rest in (`proje
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -29,6 +29,9 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ContextState(StrEnum):

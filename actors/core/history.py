@@ -11,7 +11,7 @@ nothing else did. Changing the model changes the view once, because the former m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,6 +34,9 @@ from actors.core.content import (
     text_of,
     tool_uses,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 CONTINUE = "Continue."
 """What a model is told when its answer was not its last word and nothing else is new (C24)."""

@@ -7,7 +7,7 @@ not its code, so it finds what the machine itself would have got wrong as well a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from actors.core.content import Message, MessageType
 from actors.core.context import ConvContext, Limits, Mode
@@ -28,6 +28,9 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingContinuation, AwaitingToolApproval, LlmRequesting, Phase, State, open_calls
 from actors.core.summary import run_id, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 Slot = tuple[str, int]
 """The passing text of one attempt: request id, attempt."""

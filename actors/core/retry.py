@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from actors.core.context import Limits
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.core.context import Limits
 
 
 def delay(attempt: int, limits: Limits) -> int:

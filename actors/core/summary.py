@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from actors.core.content import ToolUse
-from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.states import (
     QUIET,
@@ -21,6 +22,9 @@ from actors.core.states import (
     ToolExecuting,
     name_of,
 )
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 HEADING_CHARS = 200
 

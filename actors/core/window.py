@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from actors.core.context import ConvContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def near_full(used: int, context: ConvContext) -> bool:

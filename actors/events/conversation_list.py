@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from actors.ports import ConversationRecord
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.ports import ConversationRecord
 
 log = logging.getLogger(__name__)
 

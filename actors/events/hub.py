@@ -12,13 +12,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from actors.core.notifications import StateChanged, Token
 from actors.core.states import Phase
-from actors.core.summary import StateSummary
 from actors.events.conversation_list import ListFeed
-from actors.ports import ConversationRecord, StoredEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.summary import StateSummary
+    from actors.ports import ConversationRecord, StoredEvent
 
 log = logging.getLogger(__name__)
 

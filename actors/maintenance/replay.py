@@ -6,8 +6,7 @@ and takes the rows in their order. Where it finds a difference it goes on from w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -17,11 +16,15 @@ from actors.core.effects import NotifyClient, PersistMessage
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
 from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, Token, ToolTreeReaped
-from actors.core.result import TransitionResult
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
 from actors.messages.log_entries import Created, Entry, SettingsChanged, TreeReaped
-from actors.ports import ConversationRecord, StoredTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.core.result import TransitionResult
+    from actors.ports import ConversationRecord, StoredTransition
 
 SHOWN_CHARS = 300
 """Of what differs."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.errors import Rejected
 from actors.messages.commands import Delete, EtagMismatch, NotFound, Request
 from actors.ports import Clock, Store, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,17 @@ stood at the beginning. Reads the store; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from actors.core.content import Message
 from actors.core.invariants import Audit
 from actors.core.notifications import MessageAdded
 from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.core.content import Message
 
 PAGE = 200
 """Events or messages that are read at a time."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from actors.core.states import Ledger
+if TYPE_CHECKING:
+    from actors.core.states import Ledger
 
 
 class LiveConversation(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from actors.core.content import Image
-from actors.ports.cancellation import CancelToken
+if TYPE_CHECKING:
+    from actors.core.content import Image
+    from actors.ports.cancellation import CancelToken
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 """Of an image as it is sent or read."""

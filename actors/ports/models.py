@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
-from actors.core.errors import LlmFailure
 from actors.core.history import Turn
-from actors.ports.cancellation import CancelToken
 from actors.ports.images import ImageView
+
+if TYPE_CHECKING:
+    from actors.core.errors import LlmFailure
+    from actors.ports.cancellation import CancelToken
 
 #: Bytes in UTF-8 of one response's text, reasoning and tool calls: its message has to fit into what clients take.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from actors.core.content import Message
-from actors.ports.records import (
-    Attachment,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    SettledInput,
-    Snapshot,
-    StoppedRun,
-    StoredEvent,
-    StoredTransition,
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from actors.core.content import Message
+    from actors.ports.records import (
+        Attachment,
+        CommandRecord,
+        Commit,
+        ConversationRecord,
+        SettledInput,
+        Snapshot,
+        StoppedRun,
+        StoredEvent,
+        StoredTransition,
+    )
 
 
 class StoreError(Exception):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from actors.core.notifications import Token
-from actors.ports.records import ConversationRecord, StoredEvent
+if TYPE_CHECKING:
+    from actors.core.notifications import Token
+    from actors.ports.records import ConversationRecord, StoredEvent
 
 
 class EventBus(Protocol):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.content import Image
 from actors.core.context import Mode
-from actors.core.errors import Reason
 from actors.core.states import AgentTask
-from actors.core.tool_run import KillReceipt
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
 from actors.ports.images import ImagesUnavailableError
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
+
+if TYPE_CHECKING:
+    from actors.core.errors import Reason
+    from actors.core.tool_run import KillReceipt
 
 
 def no_image(data: bytes) -> Image:

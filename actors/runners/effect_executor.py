@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pykka import ActorRef
-
-from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
@@ -29,7 +25,6 @@ from actors.core.effects import (
     SpawnSubAgent,
     StartTimer,
 )
-from actors.core.errors import LlmFailure
 from actors.core.events import (
     CancelTimeout,
     Event,
@@ -50,12 +45,20 @@ from actors.runners.history_cache import StoredHistory
 from actors.runners.image_budget import within_limits
 from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome
 from actors.runners.side_queries import Asides
-from actors.runners.sub_agents import SubAgents
 from actors.runners.tool_rights import Rights
 from actors.runners.tool_runner import Retire, Run, ToolRunner
 from actors.runtime.actor import tell
-from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pykka import ActorRef
+
+    from actors.core.context import ConvContext, Mode
+    from actors.core.errors import LlmFailure
+    from actors.runners.sub_agents import SubAgents
+    from actors.runtime.admission import Admission
+    from actors.runtime.services import Runtime
 
 
 @dataclass(frozen=True)

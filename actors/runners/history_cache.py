@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
-from actors.core.content import Message
 from actors.ports import Store, StoreDamagedError
+
+if TYPE_CHECKING:
+    from actors.core.content import Message
 
 PAGE = 1_000
 

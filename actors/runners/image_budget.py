@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from actors.core.content import Content, Image, Text, ToolSuccess
 from actors.core.history import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 MAX_IMAGES = 100
 """In a request."""

@@ -6,9 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from pykka import ActorRef
+from typing import TYPE_CHECKING, Any
 
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
@@ -26,6 +24,9 @@ from actors.ports import (
 )
 from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runtime.actor import Actor, tell
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
 
 log = logging.getLogger(__name__)
 

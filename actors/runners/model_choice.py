@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.messages.commands import Create, Request, Spawn, Update
 from actors.ports import CancelToken, Model, ModelFailedError
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.runtime.services import Runtime
 
 
 def undecided(runtime: Runtime, request: Create | Request) -> bool:

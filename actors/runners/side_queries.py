@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from pykka import ActorRef
 
 from actors.core import tags
 from actors.core.content import Text, Usage, text_of
-from actors.core.context import ConvContext
-from actors.core.effects import ExecuteTool
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
 from actors.core.history import Turn
@@ -29,8 +25,16 @@ from actors.ports import (
 )
 from actors.runners.llm_runner import Outcome
 from actors.runtime.actor import tell
-from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pykka import ActorRef
+
+    from actors.core.context import ConvContext
+    from actors.core.effects import ExecuteTool
+    from actors.runtime.admission import Admission
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

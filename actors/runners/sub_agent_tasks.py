@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,7 +22,11 @@ from actors.ports import (
 )
 from actors.runners import model_choice
 from actors.runtime import validation
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.runtime.services import Runtime
 
 READER = "read_file"
 """The tool that reads what a sub-agent is given: in the sandbox, in bounds, and killed by a cancel."""

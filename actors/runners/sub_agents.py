@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,6 +23,10 @@ from actors.messages.commands import Cancel
 from actors.ports import Clock, ConversationDirectory, ConversationRecord
 from actors.runners.llm_runner import Outcome
 from actors.runtime.actor import Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
 
 log = logging.getLogger(__name__)
 

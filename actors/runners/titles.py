@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import unicodedata
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from actors.core.content import Usage
 from actors.messages.commands import Entitle
 from actors.ports import CancelToken, ConversationRecord, Purpose, SideQuery
 from actors.runners.side_queries import Asides, Unanswered
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.content import Usage
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

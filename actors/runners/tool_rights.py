@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.core.context import Mode, wider
-from actors.ports import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.ports import CancelToken
 
 
 class Rights:

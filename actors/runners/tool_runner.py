@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pykka import ActorRef
 
@@ -19,7 +18,6 @@ from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import AgentsSpawned, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
-from actors.core.states import AgentTask
 from actors.core.tool_run import (
     QUIESCE_MS,
     Kill,
@@ -52,7 +50,12 @@ from actors.runners.sub_agent_tasks import planned
 from actors.runners.tool_rights import Rights
 from actors.runtime.actor import Actor, tell
 from actors.runtime.admission import FILES_PER_TOOL
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.states import AgentTask
+    from actors.runtime.services import Runtime
 
 log = logging.getLogger(__name__)
 

@@ -88,7 +88,7 @@ class Actor(pykka.ThreadingActor):
     @property
     def mailbox(self) -> Mailbox:
         """The actor's inbox, as what it is."""
-        return cast(Mailbox, self.actor_inbox)
+        return cast("Mailbox", self.actor_inbox)
 
     @property
     def gone(self) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from actors.ports import resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILES_PER_TOOL = 6
 """What a tool call opens here while its process starts and runs: sockets, pipes, a handle to kill it by."""

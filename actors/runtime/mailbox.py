@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pykka import ActorDeadError
-from pykka._envelope import Envelope
+
+if TYPE_CHECKING:
+    from pykka._envelope import Envelope
 
 
 class Mailbox:

@@ -6,9 +6,12 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from actors.ports import Clock
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.ports import Clock
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
-from actors.ports import Model
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.ports import Model
+    from actors.runtime.services import Runtime
 
 
 def working_directory(runtime: Runtime, path: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from bedrock import v1
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
 from bedrock.messages import Approval
+
+if TYPE_CHECKING:
+    from bedrock import v1
 
 __all__ = ["Answer", "AsyncOnApproval", "OnApproval"]
 

@@ -58,10 +58,11 @@ Reasons and codes that this version does not know become the class of their code
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from bedrock.messages import Approval
 
 __all__ = [

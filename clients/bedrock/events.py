@@ -28,8 +28,7 @@ Everything else that an event holds is in ``event.proto``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from google.protobuf import json_format
 
@@ -37,6 +36,9 @@ from bedrock import v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.messages import Approval, Message, SubAgentStatus, moment
 from bedrock.types import ApprovalDecision, ErrorKind, EventKind, Fate, Role, StopReason
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = ["Event", "Stop"]
 

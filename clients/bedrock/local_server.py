@@ -8,9 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 try:
     import fcntl

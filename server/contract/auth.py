@@ -6,11 +6,14 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable
 from contextvars import ContextVar
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.local_server import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 PRINCIPAL = "local"
 """Whoever has the token."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
@@ -26,6 +25,11 @@ from actors.ports import (
     StoreUnusableError,
 )
 from actors.ports.resources import exhausted_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from google.protobuf.message import Message
 
 log = logging.getLogger(__name__)
 

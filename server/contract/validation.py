@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bedrock import v1
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.message import Message
 
 Rule: TypeAlias = Callable[[Any], str | None]
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from actors.ports import Attachment, Store
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError, SlowReaderError
-from server.queries.read_pool import ReadPool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.ports import Attachment, Store
+    from server.queries.read_pool import ReadPool
 
 
 class AttachmentDownloads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
@@ -11,8 +11,12 @@ from actors.maintenance.verify import findings
 from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredTransition
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
-from server.queries.read_pool import ReadPool
 from server.queries.slow_reader import send
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from server.queries.read_pool import ReadPool
 
 ROWS = 50
 """Of the log, read and run at a time."""

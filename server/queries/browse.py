@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from actors.adapters.workspace.safe_read import beneath
 from actors.core.errors import Reason
-from actors.ports import Workspace
 from server.contract.errors import MalformedRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from actors.ports import Workspace
 
 ENTRIES = 1_000
 """Entries that are listed."""

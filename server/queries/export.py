@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from actors.core.notifications import ConversationUpdated
 from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoredEvent
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
-from server.queries.read_pool import ReadPool
 from server.queries.slow_reader import send
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
 from server.wire.events import event_alone
 from server.wire.messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from google.protobuf.message import Message
+
+    from server.queries.read_pool import ReadPool
+    from server.wire.context import ConversionContext
 
 PAGE = 100
 """Messages or events that are read at a time."""

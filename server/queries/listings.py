@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
-from actors.core.content import Message
-from actors.ports import ConversationRecord, Store
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
@@ -17,7 +16,11 @@ from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire import conversation_messages as states
 from server.wire import messages
-from server.wire.context import ConversionContext
+
+if TYPE_CHECKING:
+    from actors.core.content import Message
+    from actors.ports import ConversationRecord, Store
+    from server.wire.context import ConversionContext
 
 CHUNK = 100
 """Rows read at a time; a page that is full in bytes has read no more than this in vain."""

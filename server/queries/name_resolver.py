@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from actors.ports import ConversationRecord, Store
+from typing import TYPE_CHECKING
+
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import resource_names as names
 from server.contract.auth import caller
 from server.contract.errors import ConversationNotFoundError
-from server.queries.read_pool import ReadPool
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationRecord, Store
+    from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
 """Owners of conversations kept in memory, so that a command on a known id reads nothing."""

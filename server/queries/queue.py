@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
-from actors.core.notifications import QueueChanged
 from actors.core.states import QueuedInput
 from actors.core.summary import run_id
-from actors.ports import ConversationRecord, SettledInput, Store
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.enums import FATE
 from server.wire.messages import queued_message
 from server.wire.values import timestamp
+
+if TYPE_CHECKING:
+    from actors.core.notifications import QueueChanged
+    from actors.ports import ConversationRecord, SettledInput, Store
 
 CHUNK = 100
 """Rows read at a time."""

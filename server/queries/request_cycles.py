@@ -3,13 +3,12 @@ thread. A page reads the messages of its own runs and no others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, repeat
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
-from actors.core.content import Message
 from actors.core.notifications import Durable, MessageAdded
 from actors.core.request_cycles import projector as cycles
 from actors.core.summary import run_id
@@ -17,8 +16,13 @@ from actors.ports import ConversationRecord, StoppedRun, Store
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.context import ConversionContext
 from server.wire.cycles import CycleView, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.core.content import Message
+    from server.wire.context import ConversionContext
 
 
 class _Place(Struct):

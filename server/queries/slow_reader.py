@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from server.contract import limits
 from server.contract.errors import SlowReaderError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 Response = TypeVar("Response")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import grpc.aio
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
@@ -22,11 +21,15 @@ from actors.ports import (
 )
 from server.contract import limits
 from server.contract import resource_names as names
-from server.queries.browse import DirectoryBrowser
-from server.queries.read_pool import ReadPool
-from server.streams.base import WatchSettings
 from server.wire.enums import MODE, TOOL_GROUP
 from server.wire.values import duration, struct_of
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from server.queries.browse import DirectoryBrowser
+    from server.queries.read_pool import ReadPool
+    from server.streams.base import WatchSettings
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

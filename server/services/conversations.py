@@ -7,32 +7,36 @@ what is true when its turn comes.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-import grpc.aio
 from bedrock import v1
 
 from actors.core.errors import Rejected
 from actors.messages import commands as requests
-from actors.ports import Clock, ConversationRecord
 from server.contract import limits
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_child
 from server.queries import queue
-from server.queries.attachments import AttachmentDownloads
-from server.queries.audit import StoredAudits
-from server.queries.export import ConversationExports
-from server.queries.listings import Listings
-from server.queries.name_resolver import NameResolver
-from server.queries.read_pool import ReadPool
-from server.services.image_upload import ImageUploads
-from server.streams.subscribe import SubscribeStreams
-from server.streams.watch_conversations import ConversationListStreams
 from server.wire import commands
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation, present
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import grpc.aio
+
+    from actors.ports import Clock, ConversationRecord
+    from server.queries.attachments import AttachmentDownloads
+    from server.queries.audit import StoredAudits
+    from server.queries.export import ConversationExports
+    from server.queries.listings import Listings
+    from server.queries.name_resolver import NameResolver
+    from server.queries.read_pool import ReadPool
+    from server.services.image_upload import ImageUploads
+    from server.streams.subscribe import SubscribeStreams
+    from server.streams.watch_conversations import ConversationListStreams
+    from server.wire.context import ConversionContext
 
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -7,18 +7,15 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from bedrock import v1
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from actors.core.context import ToolGroup
-from actors.events.hub import EventHub
-from actors.runtime.services import Runtime
 from server.config import Listen
 from server.contract import limits
-from server.contract.auth import TokenAuth
 from server.queries.attachments import AttachmentDownloads
 from server.queries.audit import StoredAudits
 from server.queries.browse import DirectoryBrowser
@@ -36,6 +33,12 @@ from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import TEXT_PAUSE_SECONDS, Wakeups
 from server.streams.watch_conversations import ConversationListStreams
 from server.wire.context import ConversionContext
+
+if TYPE_CHECKING:
+    from actors.core.context import ToolGroup
+    from actors.events.hub import EventHub
+    from actors.runtime.services import Runtime
+    from server.contract.auth import TokenAuth
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from actors.core.content import Image
 from actors.ports import CancelToken, FencedError, Images, InvalidImageError
 from actors.ports.images import IMAGE_TYPES
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, ImageRefusedError
 from server.queries.read_pool import ReadPool
+
+if TYPE_CHECKING:
+    from actors.core.content import Image
 
 THREADS = 2
 """Messages with images that are looked at at the same time; others wait, within their deadlines."""

@@ -6,19 +6,22 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
-from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from actors.ports import StoreDamagedError, StoreUnusableError
 from server.contract.auth import TokenAuth, caller
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.rpc.status_pb2 import Status
 
 log = logging.getLogger(__name__)
 

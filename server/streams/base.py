@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from actors.core.errors import Reason, Rejected
 from server.contract.errors import SlowReaderError
 from server.contract.limits import HEARTBEAT_SECONDS, STALL_SECONDS, STORE_PAGE_EVENTS
 from server.streams.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 log = logging.getLogger(__name__)
 

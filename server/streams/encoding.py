@@ -7,16 +7,20 @@ conversation find them, and joined into a response without being looked at again
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from actors.events.hub import HubEvent, Passing
-from actors.ports import Clock, ConversationRecord, Store, StoredEvent
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.values import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.events.hub import HubEvent, Passing
+    from actors.ports import Clock, ConversationRecord, Store, StoredEvent
+    from server.wire.context import ConversionContext
 
 _TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
 _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])

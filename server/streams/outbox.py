@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from actors.ports import StoredEvent
 from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from actors.ports import StoredEvent
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:

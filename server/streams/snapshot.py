@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmRequesting, Phase
-from actors.events.hub import Piece
 from actors.ports import ConversationRecord, Snapshot, Store
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
 from server.queries.queue import waiting
 from server.wire.agents import standing
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import pending_approvals, present, summary_of
 from server.wire.events import text_delta
 from server.wire.messages import message, queued_message
+
+if TYPE_CHECKING:
+    from actors.events.hub import Piece
+    from server.wire.context import ConversionContext
 
 
 @dataclass(frozen=True)

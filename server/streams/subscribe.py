@@ -8,10 +8,8 @@ hub if it still has it, else the store. It keeps no queue; while its reader is s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-from bedrock import v1
+from typing import TYPE_CHECKING
 
 from actors.core.errors import Reason, Rejected
 from actors.events.hub import Batch, EventHub
@@ -24,6 +22,11 @@ from server.streams.snapshot import open_stream
 from server.streams.until_settled import SettledTracker
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from bedrock import v1
 
 
 @dataclass(frozen=True, kw_only=True)

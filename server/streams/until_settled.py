@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.notifications import Fate, QueueChanged, StateChanged
 from actors.core.states import TERMINAL, AwaitingToolApproval, Error, Idle
-from actors.ports import ConversationRecord, StoredEvent
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationRecord, StoredEvent
 
 AT_REST = frozenset(str(kind.__struct_config__.tag) for kind in (Idle, Error, *TERMINAL))
 QUESTION = str(AwaitingToolApproval.__struct_config__.tag)

@@ -8,9 +8,12 @@ Passing text is in less of a hurry than events, so it crosses apart from them an
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
 
 EVENTS_PAUSE_SECONDS = 0.000_3
 """After a crossing, per watcher that it has woken for an event: about four times what sending to it costs."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.events.conversation_list import Listed, ListFeed
 from actors.ports import ConversationRecord, Store, StoreDamagedError
 from server.contract import resource_names as names
-from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams
-from server.streams.wakeups import Wakeups
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation
+
+if TYPE_CHECKING:
+    from actors.events.conversation_list import Listed, ListFeed
+    from server.queries.read_pool import ReadPool
+    from server.streams.wakeups import Wakeups
+    from server.wire.context import ConversionContext
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
@@ -12,6 +12,9 @@ from actors.core.summary import AgentSummary, heading, summarize_agent
 from server.contract import resource_names as names
 from server.contract.limits import REPORT_CHARS
 from server.wire.values import run_error, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def sub_agent(agent: AgentSummary) -> v1.SubAgent:

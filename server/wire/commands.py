@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bedrock import v1
 from google.protobuf.message import Message
@@ -14,7 +14,9 @@ from actors.messages import commands as requests
 from server.contract import resource_names as names
 from server.wire import conversation_messages as states
 from server.wire import enums, messages
-from server.wire.context import ConversionContext
+
+if TYPE_CHECKING:
+    from server.wire.context import ConversionContext
 
 M = TypeVar("M", bound=Message)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from actors.core.content import ToolUse
 from actors.core.context import Limits, ToolGroup
+
+if TYPE_CHECKING:
+    from actors.core.content import ToolUse
 
 
 def _no_jobs(conversation_id: str) -> Sequence[str]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 from bedrock import v1
 
-from actors.core.content import ToolUse
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.states import ApprovalKind, ContextExhausted, State
 from actors.core.steps.responses import approval_kind
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
-from actors.ports import ConversationRecord
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
-from server.wire.context import ConversionContext
 from server.wire.enums import APPROVAL_POLICY, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
 from server.wire.messages import tool_call
 from server.wire.values import budget, failure, run_error, timestamp, usage
+
+if TYPE_CHECKING:
+    from actors.core.content import ToolUse
+    from actors.ports import ConversationRecord
+    from server.wire.context import ConversionContext
 
 
 def conversation(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:

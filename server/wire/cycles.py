@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bedrock import v1
 from msgspec.structs import replace
@@ -11,10 +10,14 @@ from msgspec.structs import replace
 from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
 from actors.core.request_cycles import projector as cycles
 from server.contract import resource_names as names
-from server.wire.context import ConversionContext
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.messages import message, tool_call, tool_result
 from server.wire.values import timestamp, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from server.wire.context import ConversionContext
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
 """What of a cycle is wanted."""

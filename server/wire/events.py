@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bedrock import v1
 
 from actors.core.errors import ErrorKind
@@ -23,14 +25,16 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
-from actors.ports import StoredEvent
 from server.contract import resource_names as names
 from server.wire import agents
-from server.wire.context import ConversionContext
 from server.wire.conversation_messages import pending_approval, state
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
 from server.wire.messages import message, queued_message
 from server.wire.values import duration, failure, run_error, timestamp, usage
+
+if TYPE_CHECKING:
+    from actors.ports import StoredEvent
+    from server.wire.context import ConversionContext
 
 
 def needs_record(notification: Durable) -> bool:

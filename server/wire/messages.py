@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bedrock import v1
 
 from actors.core.content import (
@@ -17,11 +19,13 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.states import QueuedInput
 from server.contract import resource_names as names
-from server.wire.context import ConversionContext
 from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
 from server.wire.values import duration, struct, timestamp, usage
+
+if TYPE_CHECKING:
+    from actors.core.states import QueuedInput
+    from server.wire.context import ConversionContext
 
 STRUCT_BYTES = 4096
 """What the input of a tool call may always take as a Struct; more only up to twice its JSON text."""

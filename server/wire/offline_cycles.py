@@ -5,8 +5,7 @@ The client's program finds `fold` as an entry point; no server runs, and no stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 from bedrock import v1
@@ -28,6 +27,9 @@ from actors.core.context import Limits, ToolGroup
 from actors.core.request_cycles import projector as cycles
 from server.wire.context import ConversionContext
 from server.wire.cycles import CycleView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 _DELIVERIES: dict[cycles.Delivery | None, str] = {
     cycles.Delivery.DIRECT: "direct",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from bedrock import v1
@@ -10,10 +10,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from actors.core.content import Usage
 from actors.core.context import Budget
 from actors.core.errors import ErrorKind, LlmFailure
 from server.wire.enums import ERROR_KIND
+
+if TYPE_CHECKING:
+    from actors.core.content import Usage
 
 MAX_DEPTH = 24
 """Of a JSON object as a Struct. Protobuf readers stop at 100 nested messages, and a level takes up to three."""

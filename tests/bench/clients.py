@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from bedrock import v1
 
 from tests.bench.house import House
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
 
 Result = TypeVar("Result")
 _RUNNER = asyncio.Runner()

@@ -12,14 +12,18 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 from bedrock import v1
 
 from tests.bench.figures import ROOT
-from tests.bench.house import House
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.bench.house import House
 
 AT_ONCE = 200
 """Watchers that catch up at the same time."""

@@ -7,9 +7,11 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,10 +7,12 @@ import json
 import resource
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def events(response: requests.Response) -> Iterator[dict[str, Any]]:

@@ -8,14 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.probe import probe
-from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from tests.bench.figures import Report, spread
 from tests.integration.sandbox.trees import launch, sandbox_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
 TIMES = int(os.environ.get("BEDROCK_STARTS", "200"))
 """Programs run in each way, one after the other."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

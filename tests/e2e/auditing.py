@@ -6,7 +6,6 @@ makes the same cycles in a file; and every message that was ever queued has exac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import grpc
@@ -18,6 +17,8 @@ from tests.e2e.folding import fold, listed_rounds, listed_steps
 from tests.e2e.patience import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.e2e.server_process import ServerProcess
 
 TRIES = 20

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bedrock import Approval, Client, Conversation, Run, v1
 
@@ -21,7 +19,12 @@ from actors.core.content import (
     ToolUse,
 )
 from tests.e2e.patience import within
-from tests.e2e.twin import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.e2e.twin import Part
 
 
 def question(run: Run) -> Approval:

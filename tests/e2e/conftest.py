@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from bedrock import Client
 
 from tests.e2e.chat import Chat
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Play, Twin
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from bedrock import Client
 
 
 @pytest.fixture(scope="module")

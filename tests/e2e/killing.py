@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, islice, product
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.types import Mode
 
@@ -17,6 +16,10 @@ from tests.e2e import processes
 from tests.e2e.patience import PATIENCE, eventually
 from tests.e2e.server_process import ServerProcess
 from tests.integration.sandbox.trees import TREES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 TOGETHER = 3
 """Tools that run when their server is killed."""

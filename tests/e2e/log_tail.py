@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from actors.adapters.store.log_rows import events_of
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests.e2e.patience import PATIENCE, eventually
 from tests.watch_laws import Logged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
 
 _ROWS = """
 SELECT first_revision, at, notifications, step FROM log

@@ -6,10 +6,12 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tests.e2e.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 CONNECT_SECONDS = 2.0
 """What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;

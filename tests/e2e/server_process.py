@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from bedrock import Client, v1
@@ -20,6 +19,9 @@ from bedrock import Client, v1
 from tests.e2e import processes
 from tests.e2e.auditing import audit
 from tests.e2e.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 API_KEY = "e2e-provider-key-0123456789abcdef"

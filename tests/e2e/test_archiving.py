@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests import pictures
@@ -17,6 +17,9 @@ from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Play, Twin, calls, says
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 TABLES = ("conversations", "prompts", "messages", "log", "runs", "fates", "prunings", "commands", "attachments")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
@@ -12,6 +11,10 @@ from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
 from tests.e2e.twin import Part, Play, Twin, calls, hangs, says, stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SMALL = "claude-haiku-4-5"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bedrock
 import pytest
@@ -13,6 +12,10 @@ from bedrock import Approval, AsyncClient, v1
 
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ROOT, ServerProcess, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "clients" / "README.md").read_text(), re.DOTALL)
 

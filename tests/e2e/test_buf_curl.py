@@ -11,9 +11,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -22,6 +21,9 @@ from tests.documents.pages import API_GUIDE, fenced
 from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ROOT, ServerProcess, Servers, clean_environment
 from tests.e2e.twin import Twin, says, stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SERVICE = "bedrock.v1.ConversationService"
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)

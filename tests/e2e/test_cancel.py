@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
@@ -18,6 +17,10 @@ from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
 from tests.e2e.twin import Exchange, Play, Twin, begins, calls, echoes, finishes, floods, hangs, says, stalls, streams
 from tests.e2e.watcher import Watcher, checked_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import v1
@@ -20,9 +20,13 @@ from tests import pictures
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Part, Twin, calls, refuses, says, stalls
 from tests.unit.clients.terminals import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.server_process import ServerProcess
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Event, v1
@@ -16,6 +15,10 @@ from tests.e2e.patience import eventually, within
 from tests.e2e.server_process import Servers, provider
 from tests.e2e.twin import Play, Twin, calls, says, streams
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 FOREVER = processes.forever()
 

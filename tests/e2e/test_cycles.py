@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
 from tests.e2e.auditing import assert_cycles
-from tests.e2e.chat import Chat
 from tests.e2e.folding import listed_steps
 from tests.e2e.patience import within
 from tests.e2e.twin import calls, held, refuses, says, stalls
-from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.watcher import Watcher
 
 SHELL = ("bash", {"cmd": "echo hi"})
 READ = ("read_file", {"path": "notes.txt"})

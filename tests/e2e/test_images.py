@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import Client, v1
 from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
 
 from tests import pictures
-from tests.e2e.chat import Chat
 from tests.e2e.patience import within
 from tests.e2e.server_process import Servers, provider
 from tests.e2e.twin import Exchange, Twin, calls, says
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.chat import Chat
 
 
 def images_of(exchange: Exchange) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import NotFound, v1
@@ -10,9 +11,11 @@ from bedrock import NotFound, v1
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import calls, says
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from tests.e2e.server_process import ServerProcess
 
 OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]

@@ -8,17 +8,20 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import Client, Conversation, RunFailed, v1
 
 from tests.e2e.patience import PATIENCE, eventually, only, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
-from tests.e2e.watcher import Watcher
 from tests.unit.llm.strict_checker import CHECKS, check_growth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.e2e.watcher import Watcher
 
 IDLE_SECONDS = 0.5
 """How long the server lets a stream be silent."""

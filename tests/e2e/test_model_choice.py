@@ -4,8 +4,7 @@ message, and asked over the protocol of the provider that has them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, Task
@@ -13,8 +12,13 @@ from bedrock.errors import ModelUnavailable
 
 from tests.e2e.patience import within
 from tests.e2e.server_process import ServerProcess, Servers
-from tests.e2e.twin import Twin
 from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, ScriptedServer, chunked, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.e2e.twin import Twin
 
 LISTED = json.dumps({"data": [{"id": "qwen3"}]}).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
@@ -18,6 +18,9 @@ from tests.e2e.patience import eventually, only, together, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, calls, held, says
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REPORT = probe()
 UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from bedrock import AsyncClient, Client, Event, Run
 
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Twin, says, stalls
 from tests.unit.clients.terminals import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+    from tests.e2e.server_process import ServerProcess
 
 
 def told(run: Run) -> list[Event]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import v1
@@ -15,6 +15,9 @@ from tests.e2e.chat import Chat
 from tests.e2e.patience import eventually, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, calls, hangs, says
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMIT = 192
 """File descriptors; a server that rests takes some forty."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
 
-from tests.e2e.chat import Chat
 from tests.e2e.patience import within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
 from tests.e2e.twin import Twin, dribbles, says, stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.e2e.chat import Chat
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock.cli.spawned_server import SpawnedServer
@@ -15,6 +15,9 @@ from bedrock.cli.spawned_server import SpawnedServer
 from actors.adapters.sandbox.probe import probe
 from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = README.read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-
-from bedrock import Client
+from typing import TYPE_CHECKING
 
 from tests.e2e import processes
-from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import calls, refuses, says, stalls
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock import Client
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.server_process import ServerProcess
 
 CONVERSATIONS = 30
 AT_A_TIME = 6

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, only
 from tests.e2e.server_process import ServerProcess, clean_environment
 from tests.e2e.twin import begins, finishes, says
-from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.watcher import Watcher
 
 
 def refused(folder: Path, data: Path, listen: str) -> tuple[int, str]:

@@ -6,16 +6,20 @@ import asyncio
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import AgentBusy, AsyncClient, Client, Run
 from bedrock.errors import RequestIdReused
 
-from tests.e2e.chat import Chat
 from tests.e2e.patience import only, together
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Twin, held, says
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.server_process import ServerProcess
 
 ROUNDS = 30
 REPEATS = 50

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.killing import kill_servers
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIMES = int(os.environ.get("BEDROCK_KILLS", "15"))
 """Servers killed."""

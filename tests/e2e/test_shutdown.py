@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 
@@ -13,6 +13,9 @@ from tests.e2e.patience import eventually
 from tests.e2e.server_process import API_KEY, Servers, provider
 from tests.e2e.twin import Twin, calls, refuses, says, streams
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FOREVER = processes.forever()
 BOUND = 25.0

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Task, v1
 from bedrock.errors import BedrockError, InvalidArgument, ModelUnavailable, SubAgent, WorkingDirectoryInvalid
 
-from tests.e2e.chat import Chat
 from tests.e2e.patience import only, within
 from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.twin import Play, Twin, calls, hangs, held
-from tests.e2e.watcher import Watcher
 from tests.unit.clients.terminals import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.watcher import Watcher
 
 
 def submits(text: str) -> Play:

@@ -6,9 +6,7 @@ import functools
 import os
 import random
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 
@@ -20,6 +18,10 @@ from tests.e2e.chat import Chat
 from tests.e2e.patience import eventually
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Part, Play, Twin, calls, hangs, held, says, streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 KILLS = int(os.environ.get("BEDROCK_AGENT_KILLS", "5"))
 """Servers that are killed with sub-agents at work."""

@@ -10,9 +10,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +20,9 @@ from actors.adapters.sandbox.probe import probe
 from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.twin import Twin, calls, refuses, says
 from tests.unit.clients.terminals import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 REPORT = probe()
 SCREENS = Path(__file__).parent / "screens"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.types import Mode
 
 from actors.adapters.sandbox.probe import probe
 from tests.e2e.patience import within
 from tests.e2e.server_process import ServerProcess, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bedrock.types import Mode
 
 REPORT = probe()
 TRY = """

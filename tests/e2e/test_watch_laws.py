@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -29,6 +27,10 @@ from tests.e2e.proxy import Proxy
 from tests.e2e.server_process import Servers, provider
 from tests.e2e.twin import Exchange, Twin, calls, dribbles, says
 from tests.watch_laws import Recorded, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 RESUMES = int(os.environ.get("BEDROCK_RESUMES", "80"))
 ROUND = 200

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from bedrock import Event, v1
 
 from tests.e2e import processes
-from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, within
 from tests.e2e.proxy import Proxy
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Exchange, calls, dribbles, says
 from tests.e2e.watcher import Watcher, checked_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.e2e.chat import Chat
+    from tests.e2e.server_process import ServerProcess
 
 RECONNECTS = 200
 CUTS = 25

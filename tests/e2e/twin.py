@@ -11,16 +11,18 @@ import itertools
 import json
 import queue
 import re
-import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from tests.e2e.patience import PATIENCE
 from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Received, ScriptedServer, chunked, named
 from tests.unit.llm.strict_checker import check_anthropic
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
 
 KEY = re.compile(r"#part-\d+")
 _numbers = itertools.count(1)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from bedrock import v1
 
 from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from tests.e2e.server_process import ServerProcess
 
 Found = Callable[[v1.Event], bool]
 

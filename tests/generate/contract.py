@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -16,6 +16,9 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROTOS = Path(__file__).parents[2] / "protos"
 PACKAGE = "bedrock.v1"

@@ -6,9 +6,8 @@ or the diagram is written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec.structs import replace
 
@@ -30,6 +29,9 @@ from actors.core.states import TERMINAL, AwaitingContinuation, AwaitingSubAgents
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TARGET = Path(__file__).parents[2] / "actors" / "core" / "README.md"
 STATES = tuple(one.__name__ for one in get_args(State))

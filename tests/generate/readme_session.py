@@ -10,14 +10,16 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
 from tests.documents.pages import ROOT
 from tests.unit.clients.terminals import Cell, Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 TARGET = ROOT / "docs" / "session.svg"
 FILE = "notes.txt"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import (
@@ -71,7 +73,9 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.transition import Step, run_chain
-from tests.machine.rows import Case
+
+if TYPE_CHECKING:
+    from tests.machine.rows import Case
 
 _PHASES = {Phase.CONNECTING: "c", Phase.STREAMING: "s", Phase.BACKOFF: "b"}
 

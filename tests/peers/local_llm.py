@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.peers.llama import MODEL_NAME, LlamaError, LlamaServer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DATA = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "bedrock-local-llm"
 """Where these conversations are kept, apart from those of other servers."""

@@ -7,12 +7,15 @@ import re
 import signal
 import subprocess
 import threading
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tests.e2e.patience import PATIENCE
 from tests.peers import installed
-from tests.peers.conftest import Node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.conftest import Node
 
 CHAT = installed.NODE_CLIENT / "chat.js"
 LIBRARY = installed.NODE_CLIENT / "bedrock.js"

@@ -7,8 +7,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Run, RunFailed, v1
@@ -18,7 +17,11 @@ from tests.e2e.patience import only, together, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, texts
 from tests.e2e.watcher import Watcher, checked_slots
 from tests.peers.aimock import Aimock
-from tests.peers.conftest import Node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.conftest import Node
 
 MODELS = {"anthropic": "claude-opus-4-5", "openai-chat": "gpt-5", "openai-responses": "o3"}
 """Models that aimock knows to reason."""

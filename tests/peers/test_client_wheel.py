@@ -8,17 +8,20 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
 from tests.peers import installed
 from tests.peers.install import pip
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.e2e.server_process import ServerProcess
 
 SOURCE = installed.ROOT / "clients"
 PROGRAM = Path(__file__).parent / "client_program.py"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.peers import install, installed
-from tests.peers.conftest import Node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.conftest import Node
 
 NOWHERE = "http://127.0.0.1:9"
 """An address where nobody listens."""

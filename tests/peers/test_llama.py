@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Event, Run, RunInterrupted, Stop, v1
@@ -17,6 +16,9 @@ from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.watcher import Watcher, checked_slots
 from tests.peers.llama import CONTEXT, LlamaServer
 from tests.peers.local_llm import provider
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROTOCOLS = ("openai-chat", "anthropic", "openai-responses")
 SECONDS = 100.0

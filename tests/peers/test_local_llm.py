@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from tests.e2e import processes
 from tests.e2e.patience import eventually
 from tests.e2e.server_process import clean_environment
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SECONDS = 100.0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import Client, Conversation, v1
@@ -15,8 +14,12 @@ from tests.e2e.patience import only, within
 from tests.e2e.proxy import Proxy
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.twin import Twin, begins, dribbles, finishes, says, stalls
-from tests.peers.conftest import Node
 from tests.peers.node_chat import CHAT, NodeChat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.peers.conftest import Node
 
 WORLD = "wörld 🌍🌎"
 """Code points beyond what a UTF-16 unit holds: offsets must not count units."""

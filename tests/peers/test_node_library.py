@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -14,12 +13,16 @@ from bedrock import v1
 
 from tests.documents.pages import fenced
 from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
 from tests.e2e.twin import Twin, says, stalls
 from tests.peers import installed
-from tests.peers.conftest import Node
 from tests.peers.node_chat import run_module, run_script
 from tests.unit.clients.fake_server import delta, discarded, stopped, stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.server_process import ServerProcess
+    from tests.peers.conftest import Node
 
 Play = Callable[["Streams"], list[list[Any]]]
 

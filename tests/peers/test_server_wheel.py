@@ -6,11 +6,14 @@ import subprocess
 import sys
 import zipfile
 from email.parser import Parser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.peers import installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def build(source: Path, folder: Path) -> zipfile.ZipFile:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
-from actors.core.context import ConvContext, ToolTraits
 from actors.core.effects import (
     Effect,
     ExecuteTool,
@@ -78,6 +77,9 @@ from actors.core.summary import run_id
 from actors.core.transition import Step, context_after, transition
 from tests.property.shown import fields_of, shown
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext, ToolTraits
 
 T = TypeVar("T")
 

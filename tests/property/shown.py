@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.core.context import ConvContext
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingSubAgents,
@@ -19,6 +18,9 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 QUIET = {"idle", "error", "context_exhausted", "completed", "failed"}
 

@@ -4,8 +4,7 @@ behind its back they find everything."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -24,6 +23,9 @@ from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 from tests.property.written import WrittenWorld
 from tests.replaying import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.timeout(3_600)
 

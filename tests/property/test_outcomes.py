@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from bedrock import v1
@@ -14,7 +14,6 @@ from actors.adapters.store.memory import MemoryStore
 from actors.conversation.pipeline import Draft
 from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, Mode, ToolGroup
-from actors.core.errors import Reason
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.request_cycles.projector import CycleEvent, decode_lines, events_in, events_of, project
@@ -28,6 +27,9 @@ from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
+
+if TYPE_CHECKING:
+    from actors.core.errors import Reason
 
 pytestmark = pytest.mark.timeout(3_600)
 

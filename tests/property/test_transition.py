@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 
 from actors.core.content import Delivery, MessageType, ToolUse
-from actors.core.context import ConvContext
 from actors.core.effects import PersistMessage
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Event, UserCancel, UserMessage
@@ -29,6 +30,9 @@ from tests.property.profiles import profile
 from tests.property.step_laws import check_transition
 from tests.property.tape import Tape, tapes
 from tests.property.world import COMMANDS
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 pytestmark = pytest.mark.timeout(3_600)
 

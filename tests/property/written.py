@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from actors.conversation.pipeline import Draft, taken_over
-from actors.core.context import ConvContext
 from actors.core.errors import InvalidTransition, Reason
-from actors.core.events import Event
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
 from actors.core.states import Idle
 from actors.messages.log_entries import Created, SettingsChanged, TreeReaped
 from actors.ports import Commit, ConversationRecord, LogEntry, Store
-from tests.property.tape import Tape
 from tests.property.world import World
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.events import Event
+    from tests.property.tape import Tape
 
 SETTINGS = {
     "model_id": "model",

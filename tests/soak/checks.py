@@ -6,8 +6,7 @@ Nothing acknowledged is lost, doubled, out of order or left running; every conve
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock import Client, Conversation, v1
 from bedrock.errors import BedrockError, NotFound
@@ -18,6 +17,10 @@ from tests.e2e.patience import within
 from tests.soak.journal import Entry, read_all
 from tests.soak.provider import TOKEN
 from tests.soak.raw_client import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 RESTING = (v1.STATE_KIND_IDLE, v1.STATE_KIND_ERROR, v1.STATE_KIND_CONTEXT_EXHAUSTED)
 

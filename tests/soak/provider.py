@@ -9,14 +9,16 @@ import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.e2e import processes
 from tests.e2e.twin import Exchange, Play, calls, dribbles, refuses, says
 from tests.unit.llm.scripted_server import Connection, ScriptedServer
 from tests.unit.llm.strict_checker import check_anthropic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
 
 WANTED = re.compile(r"#do (\w+) (t-[\w-]+)")
 TOKEN = re.compile(r"t-[\w-]+")

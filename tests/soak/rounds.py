@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -18,6 +18,9 @@ from tests.soak.programs import AskProgram, ChatProgram, NodeProgram
 from tests.soak.provider import Provider
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ORPHAN_SECONDS = 5.0
 """After which a process of a killed server has outlived it."""

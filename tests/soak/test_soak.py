@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.soak.rounds import Soak
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECONDS = 8.0
 

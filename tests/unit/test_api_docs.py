@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -19,6 +19,9 @@ from server.services.grpc_server import SERVICES
 from tests.documents.pages import API_GUIDE, ROOT, anchor, section, table
 from tests.generate import api_docs
 from tests.generate.contract import File, read_contract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = api_docs.TARGET.read_text(encoding="utf-8")
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in API_GUIDE)

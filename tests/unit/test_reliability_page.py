@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.generate.reliability import ROOT, SUITES, TARGET, render, reported, stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGE = TARGET.read_text(encoding="utf-8")
 

@@ -6,9 +6,8 @@ import errno
 import os
 import resource
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +21,10 @@ from actors.runtime.spare_thread import SpareThread
 from server.contract.errors import status_of
 from server.process_settings import raise_open_files
 from tests.unit.llm.asking import failure, model, request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @contextmanager

@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -32,6 +32,9 @@ from actors.ports import (
     Store,
 )
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_WORKERS = 2
 """Images that are decoded at the same time, in the whole process."""

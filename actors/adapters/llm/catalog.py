@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.llm.demo.demo_model import DEMO, DemoModel
 from actors.adapters.llm.discovery import Discovery
@@ -23,7 +22,11 @@ from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import Router, Server
 from actors.adapters.llm.transport.http import Transport
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import CancelToken, Model, ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.ports import CancelToken, Model, ModelInfo
 
 _PROTOCOLS = {
     ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -13,10 +13,12 @@ from msgspec import Struct
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.protocols.answer_builder import token_count
 from actors.adapters.llm.provider import Timeouts
-from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.provider_client import ProviderClient
 
 log = logging.getLogger(__name__)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.llm.discovery import Discovery
 from actors.adapters.llm.model_limits import ModelLimits, StatedLimits, needs_discovery, resolve_limits
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
-from actors.adapters.llm.protocols.rendering import TurnCache
-from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink, Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.adapters.llm.discovery import Discovery
+    from actors.adapters.llm.protocols.rendering import TurnCache
+    from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 
 
 class HttpModel:

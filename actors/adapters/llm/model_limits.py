@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from actors.adapters.llm.provider import ProviderConfig
-from actors.core.content import Usage
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.adapters.llm.provider import ProviderConfig
+    from actors.core.content import Usage
 
 Row = TypeVar("Row")
 

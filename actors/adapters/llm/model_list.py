@@ -6,16 +6,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 from msgspec import Struct
 
 from actors.adapters.llm.provider import Timeouts
-from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.connections import TransportFailed
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.provider_client import ProviderClient
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,14 +15,16 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
-from actors.adapters.llm.provider import ProviderConfig, Secret
 from actors.adapters.llm.transport.connections import LocalResourcesExhausted, TransportFailed, TransportTimedOut
-from actors.adapters.llm.transport.http import Reply, Transport
 from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
 from actors.ports.resources import exhausted_resource, resource_failure
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.provider import ProviderConfig, Secret
+    from actors.adapters.llm.transport.http import Reply, Transport
 
 log = logging.getLogger(__name__)
 

@@ -15,16 +15,19 @@ import email.utils
 import itertools
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from actors.adapters.llm.provider import ProviderConfig
-from actors.core.content import Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import ModelFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.adapters.llm.provider import ProviderConfig
+    from actors.core.content import Usage
 
 #: Bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 << 10

@@ -9,7 +9,7 @@ anybody.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,7 +18,11 @@ from actors.adapters.llm.model_limits import limits_of
 from actors.adapters.llm.model_list import ModelList
 from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
 from actors.adapters.llm.provider_client import ProviderClient
-from actors.ports import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.ports import CancelToken
 
 #: Every name.
 ANY = "*"

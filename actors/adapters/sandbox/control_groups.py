@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from actors.ports import ProcessLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PREFIX = "bedrock-"
 """Begins the names of servers' groups; the process id of the server follows."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from secrets import randbits
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VARIABLE = "BEDROCK_CALL"
 """Holds the number of a call in the environment of its tool."""

@@ -11,14 +11,16 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.capture import Capture
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.resources import exhausted_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,11 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OWN_NAME = "bedrock"
 """A directory of this name is taken to be the server's, as `~/.config/bedrock` is."""

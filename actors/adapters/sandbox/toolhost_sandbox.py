@@ -10,19 +10,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from actors.adapters.sandbox import orphans, toolhost
-from actors.adapters.sandbox.control_groups import ControlGroups, Described
 from actors.adapters.sandbox.private_dirs import PrivateRoot, remove
 from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.resources import exhausted_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from actors.adapters.sandbox.control_groups import ControlGroups, Described
 
 CLOSE_SECONDS = 0.5
 """How long the end of the server looks for what each lost call may have left."""

@@ -6,8 +6,7 @@ findings like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import DecodeError
 
@@ -16,9 +15,13 @@ from actors.adapters.store.log_rows import LogRow, hash_of, notifications_of
 from actors.adapters.store.pruning import Place, place_after
 from actors.adapters.store.rows import CHANGING, FIXED, MESSAGE, RECORD, Row, is_as_written
 from actors.adapters.store.run_outcomes import fate_values, run_values
-from actors.core.content import Message
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
-from actors.ports import ConversationRecord, SettledInput, StoppedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.core.content import Message
+    from actors.ports import ConversationRecord, SettledInput, StoppedRun
 
 UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 

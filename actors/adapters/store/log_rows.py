@@ -7,14 +7,16 @@ that commits can digest it; the writer, which alone knows the row before, adds 6
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import json
 
 from actors.adapters.store.rows import refuse_non_numbers
 from actors.core.notifications import Durable
 from actors.ports import Commit, LogEntry, StoredEvent, StoredTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _NOTIFICATIONS = json.Decoder(tuple[Durable, ...])
 _encode = json.Encoder().encode

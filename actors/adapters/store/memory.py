@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +14,6 @@ from actors.adapters.store.log_rows import LogRow, check_shape, events_of, next_
 from actors.adapters.store.pruning import BEGINNING, Bounds, Place, place_after, prunable
 from actors.adapters.store.rows import FIXED
 from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
-from actors.core.content import Message
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
     Attachment,
@@ -35,6 +33,11 @@ from actors.ports import (
     StoredTransition,
     StoreUnavailableError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from actors.core.content import Message
 
 
 class _Kept(NamedTuple):

@@ -6,11 +6,13 @@ Rows that are not what was written stay: they are evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.store.log_rows import LogRow, hash_of
 from actors.ports import StoreDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROWS = 256
 """Rows taken off at a time, at most: the writer does nothing else meanwhile."""

@@ -6,8 +6,7 @@ Text columns hold JSON from msgspec; the order of the columns is named here once
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
 
@@ -15,6 +14,9 @@ from actors.core.content import Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
 from actors.ports import ConversationRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 FIXED = (
     "id", "cwd", "parent_conversation_id", "user_initiated", "created_at", "continued_from", "workspace_label",

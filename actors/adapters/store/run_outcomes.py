@@ -6,8 +6,7 @@ the messages they say what the whole log would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
@@ -15,6 +14,9 @@ from actors.adapters.store.rows import digest_of, refuse_non_numbers
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.ports import Commit, SettledInput, StoppedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
 """Columns of a run."""

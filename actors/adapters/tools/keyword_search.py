@@ -7,8 +7,7 @@ its answer the beginning of all that was found is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +17,9 @@ from actors.adapters.tools.workers import keyword_search
 from actors.adapters.tools.workers.keyword_search import Findings
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from actors.adapters.tools.clipboards import Clipboards
 from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK
 from actors.adapters.tools.workers import patch as worker
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.adapters.tools.clipboards import Clipboards
 
 MAX_INPUT = 240 * 1024
 """Bytes of a call: what 60,000 tokens are (REQ-BED of the seed, at 4 bytes each)."""

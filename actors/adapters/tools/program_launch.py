@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from actors.ports import (
     Launch,
@@ -19,6 +18,10 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024

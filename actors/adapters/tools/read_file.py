@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.workers import read_file
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_LIMIT = 2000
 

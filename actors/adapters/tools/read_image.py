@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import worker_answer
 from actors.adapters.tools.workers import read_image
-from actors.core.content import Image
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import (
     ImagesUnavailableError,
@@ -18,6 +16,11 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.ports.images import MAX_IMAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.core.content import Image
 
 ALIASES = {"file_path": "path", "filename": "path"}
 """Names that models use for an argument from habit."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 
 from actors.adapters.tools import keyword_search, read_file, read_image, search
 from actors.adapters.tools.bash import tool as bash
@@ -23,9 +21,15 @@ from actors.adapters.tools.search import SearchTool
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
-from actors.core.context import Mode
-from actors.core.tool_run import KillReceipt
 from actors.ports import InvalidToolInputError, Tool, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jsonschema.exceptions import ValidationError
+
+    from actors.core.context import Mode
+    from actors.core.tool_run import KillReceipt
 
 MAX_FAULTS = 3
 """How many faults of one input are told at once."""

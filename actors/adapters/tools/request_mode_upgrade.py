@@ -7,11 +7,13 @@ changes nothing itself: its successful result is what makes the machine set the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_REASON_CHARACTERS = 2_000
 

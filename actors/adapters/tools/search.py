@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.program_launch import run_worker
 from actors.adapters.tools.workers import search
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000

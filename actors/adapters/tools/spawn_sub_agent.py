@@ -6,12 +6,14 @@ The tool only says what is to be started. The machine starts it, waits, and make
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.states import AgentTask
 from actors.ports import SubAgentsRefusedError, ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SPEC = ToolSpec(
     name="think",

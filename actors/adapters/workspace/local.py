@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.adapters.workspace.git import git_state, repository_root
 from actors.adapters.workspace.safe_read import Refused, beneath, read_start
 from actors.ports import Instructions, WorkspaceContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 """Files with instructions for agents; of those in one directory the first that can be read."""

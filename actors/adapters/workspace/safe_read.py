@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNREADABLE = "it cannot be read"
 

@@ -8,10 +8,9 @@ seed's names as tags, an event list can be kept, and read by other programs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import repeat
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -33,6 +32,9 @@ from actors.core.content import (
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
 from actors.core.notifications import RunStop as RunStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 # --- what goes in --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.content import MessageType, SystemKind, Text, text_of
-from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
     AgentsSpawned,
@@ -35,7 +36,6 @@ from actors.core.events import (
 )
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
-from actors.core.states import AwaitingContinuation
 from actors.core.steps import texts
 from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
 from actors.core.steps.command_steps import refusal
@@ -45,6 +45,10 @@ from actors.core.steps.responses import account
 from actors.core.steps.retries import back_off, may_retry
 from actors.core.steps.run_endings import exhaust, exhaust_with_fallback, interrupted
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.states import AwaitingContinuation
 
 
 def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:

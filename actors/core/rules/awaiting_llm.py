@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.core.context import ConvContext
+from typing import TYPE_CHECKING
+
 from actors.core.errors import Reason
 from actors.core.events import (
     AgentsSpawned,
@@ -33,12 +34,15 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.states import AwaitingLlm
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request
 from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import cancelled, interrupted
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.states import AwaitingLlm
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:

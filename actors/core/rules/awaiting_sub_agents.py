@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.core.context import ConvContext
+from typing import TYPE_CHECKING
+
 from actors.core.effects import CancelSubAgents, StartTimer
 from actors.core.errors import Reason
 from actors.core.events import (
@@ -43,6 +44,9 @@ from actors.core.steps.runs import return_steers
 from actors.core.steps.sub_agent_steps import find_agent, report
 from actors.core.steps.tool_results import cancel_calls, interrupt_calls
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.context import ConvContext
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     AgentsSpawned,
@@ -44,6 +45,9 @@ from actors.core.steps.run_endings import cancelled, interrupted
 from actors.core.steps.tool_results import cancel_unasked, deny_calls, interrupt_calls
 from actors.core.steps.tool_rounds import run_next
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def when_awaiting_tool_approval(

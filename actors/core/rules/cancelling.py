@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.context import ConvContext
 from actors.core.effects import CancelSubAgents
 from actors.core.errors import Reason
 from actors.core.events import (
@@ -43,6 +44,9 @@ from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import interrupted, rest
 from actors.core.steps.sub_agent_steps import find_agent
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:

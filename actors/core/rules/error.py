@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.core.context import ConvContext
+from typing import TYPE_CHECKING
+
 from actors.core.errors import Reason
 from actors.core.events import (
     AgentsSpawned,
@@ -35,11 +36,14 @@ from actors.core.events import (
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
 from actors.core.rules.idle import promote
-from actors.core.states import Error
 from actors.core.steps.command_steps import refusal, spawn_by_hand, start_run, trigger_summary
 from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import rest
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.states import Error
 
 
 def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:

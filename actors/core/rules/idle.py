@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.context import ConvContext
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     AgentsSpawned,
@@ -41,6 +42,9 @@ from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import cancelled, interrupted
 from actors.core.steps.runs import begin_follow_up, open_run
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.core.context import ConvContext
+from typing import TYPE_CHECKING
+
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
     AgentsSpawned,
@@ -33,7 +34,6 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.result import TransitionResult, ignored
-from actors.core.states import LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
 from actors.core.steps.command_steps import queue_input, refusal
@@ -43,6 +43,10 @@ from actors.core.steps.responses import account, judge
 from actors.core.steps.retries import request_failed
 from actors.core.steps.run_endings import interrupted
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.states import LlmRequesting
 
 
 def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.core.notifications import ApprovalResolved, Decision
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.core.steps.transition_builder import Draft
 
 
 def resolve(draft: Draft, tool_use_id: str, decision: Decision, reason: str = "") -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.context import ConvContext
 from actors.core.events import (
     LlmAborted,
     LlmError,
@@ -22,6 +23,9 @@ from actors.core.steps.interruptions import note_cancel
 from actors.core.steps.run_endings import cancelled
 from actors.core.steps.runs import return_steers
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted
 

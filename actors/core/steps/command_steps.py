@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import Delivery
-from actors.core.context import ConvContext
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
@@ -17,12 +18,15 @@ from actors.core.events import (
 )
 from actors.core.fsm import ContextState
 from actors.core.notifications import Fate, QueueChanged
-from actors.core.result import TransitionResult
 from actors.core.states import AwaitingLlm, Error, Idle, LlmReason, QueuedInput, State
 from actors.core.steps.inference import begin_summary
 from actors.core.steps.runs import begin_run
 from actors.core.steps.sub_agent_steps import spawn
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.result import TransitionResult
 
 Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core import budget
@@ -9,15 +11,17 @@ from actors.core.content import SystemKind
 from actors.core.context import Rules
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind
-from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason, StreamDiscarded
-from actors.core.result import TransitionResult
 from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 from actors.core.steps import texts
 from actors.core.steps.pending_notices import deliver
 from actors.core.steps.run_endings import fail_sub_agent, rest
 from actors.core.steps.runs import deliver_steers
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.fsm import ContextState
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 
 def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) -> TransitionResult:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.content import ToolError
-from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, CancelSubAgents
 from actors.core.errors import ErrorKind
-from actors.core.events import InternalFault
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import (
     QUIET,
@@ -26,6 +26,10 @@ from actors.core.steps.inference import abort_request
 from actors.core.steps.run_endings import fail
 from actors.core.steps.tool_results import record
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.events import InternalFault
 
 
 def fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:

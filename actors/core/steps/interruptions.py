@@ -6,6 +6,8 @@ was never answered. The notice waits until the next run begins and stands before
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.content import SystemKind
 from actors.core.context import Rules
 from actors.core.states import (
@@ -19,7 +21,9 @@ from actors.core.states import (
 )
 from actors.core.steps import texts
 from actors.core.steps.pending_notices import deliver, put
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.steps.transition_builder import Draft
 
 _KINDS = frozenset({SystemKind.INTERRUPTED})
 

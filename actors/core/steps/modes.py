@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import SystemKind
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import PersistMode
 from actors.core.errors import Reason, Rejected
-from actors.core.events import SetMode
 from actors.core.notifications import ModeChanged
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, State, ToolExecuting
 from actors.core.steps import texts
 from actors.core.steps.pending_notices import forget, put
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.events import SetMode
 
 KINDS = {Mode.RESTRICTED: SystemKind.MODE_RESTRICTED, Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED}
 """The notice of each mode."""

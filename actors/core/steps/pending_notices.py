@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from actors.core.content import SystemKind
 from actors.core.states import Notice
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from actors.core.steps.transition_builder import Draft
 
 FOR_THE_MODEL_ONLY = {SystemKind.INTERRUPTED}
 """People have seen what these say when it happened."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,7 +13,6 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmResponse
 from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalRequested, ContextWarning, StopReason, UsageChanged
-from actors.core.result import TransitionResult
 from actors.core.states import ApprovalKind, AwaitingLlm, AwaitingToolApproval, LlmReason, LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.inference import begin_request, begin_summary, discard_stream
@@ -20,7 +21,10 @@ from actors.core.steps.run_endings import fail_sub_agent, rest
 from actors.core.steps.submissions import submission_of, submits, take
 from actors.core.steps.tool_results import not_executed
 from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE, asks, end_round, run_next
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 _PROCESSING = ContextState.PROCESSING_LLM_RESPONSE
 

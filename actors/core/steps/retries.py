@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core import retry
@@ -9,12 +11,14 @@ from actors.core.effects import RetryOf, ScheduleRetry
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.fsm import ContextState
 from actors.core.notifications import Retrying, StopReason
-from actors.core.result import TransitionResult
 from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 from actors.core.steps import texts
 from actors.core.steps.inference import discard_stream
 from actors.core.steps.run_endings import exhaust_with_fallback, fail
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 
 def request_failed(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.content import MessageType, SystemKind, Text
 from actors.core.effects import NotifyParent
 from actors.core.errors import ErrorKind
-from actors.core.events import UserCancel
-from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
-from actors.core.result import TransitionResult
 from actors.core.states import AgentFailed, AgentSucceeded, Cancelling, Completed, ContextExhausted, Error, Failed, Idle
 from actors.core.steps import texts
 from actors.core.steps.interruptions import note_cancel, note_restart
 from actors.core.steps.runs import close_run
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.events import UserCancel
+    from actors.core.fsm import ContextState
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 
 def rest(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import Usage
 from actors.core.context import FollowUpPolicy
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.states import QueuedInput
 from actors.core.steps.interruptions import deliver_interruption
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.states import QueuedInput
+    from actors.core.steps.transition_builder import Draft
 
 
 def open_run(draft: Draft) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import SubAgentComplete, SystemKind, ToolOutcome
 from actors.core.effects import SpawnSubAgent
 from actors.core.fsm import ContextState
 from actors.core.notifications import SubAgents
-from actors.core.result import TransitionResult
 from actors.core.states import (
     AgentFailed,
     AgentOutcome,
@@ -25,8 +26,11 @@ from actors.core.states import (
 from actors.core.steps import texts
 from actors.core.steps.tool_results import record
 from actors.core.steps.tool_rounds import run_next
-from actors.core.steps.transition_builder import Draft
 from actors.core.summary import summarize_agent
+
+if TYPE_CHECKING:
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 
 def spawn(

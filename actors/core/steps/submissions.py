@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 from msgspec import Struct
 
@@ -9,11 +11,13 @@ from actors.core.content import SubAgentComplete, ToolOutcome, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
-from actors.core.result import TransitionResult
 from actors.core.steps import texts
 from actors.core.steps.run_endings import complete_sub_agent, fail_sub_agent
 from actors.core.steps.tool_results import record
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 SUBMIT_RESULT = "submit_result"
 SUBMIT_ERROR = "submit_error"

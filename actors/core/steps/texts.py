@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.core.context import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CANCELLED = "Cancelled by user"
 SKIPPED = "Skipped due to cancellation"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.core.content import MessageType, ToolCancelled, ToolError, ToolOutcome, ToolResult
 from actors.core.steps import texts
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.core.steps.transition_builder import Draft
 
 
 def record(draft: Draft, result: ToolResult) -> ToolResult:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.content import ToolResult, ToolUse
 from actors.core.context import ApprovalPolicy, ConvContext, ToolTraits
 from actors.core.effects import ExecuteTool
 from actors.core.fsm import ContextState
-from actors.core.result import TransitionResult
 from actors.core.states import AwaitingLlm, LlmReason, ToolExecuting, ToolPhase
 from actors.core.steps import texts
 from actors.core.steps.tool_results import record, skipped
-from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.content import ToolResult, ToolUse
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import Draft
 
 REQUEST_MODE_UPGRADE = "request_mode_upgrade"
 

@@ -5,16 +5,20 @@ A draft lives inside one call of `transition` and is the only mutable thing ther
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core.content import Content, Image, Message, MessageType, SystemKind, Text, Usage
-from actors.core.context import ConvContext
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
 from actors.core.fsm import ContextState, project
 from actors.core.notifications import Durable, StateChanged, Token
 from actors.core.result import TransitionResult
-from actors.core.states import Ledger, State
 from actors.core.summary import run_id, summarize
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.states import Ledger, State
 
 
 class Draft:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from actors.core.context import ConvContext
-from actors.core.events import UsageReported
 from actors.core.notifications import UsageChanged
-from actors.core.result import TransitionResult
-from actors.core.states import State
 from actors.core.steps.transition_builder import Draft
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
+    from actors.core.events import UsageReported
+    from actors.core.result import TransitionResult
+    from actors.core.states import State
 
 
 def spend(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:

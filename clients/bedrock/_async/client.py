@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._async.conversation import AsyncConversation
@@ -18,9 +15,15 @@ from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
-from bedrock.errors import BedrockError
-from bedrock.streams import AsyncStream
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from bedrock.errors import BedrockError
+    from bedrock.streams import AsyncStream
+    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["AsyncClient"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._async.run import AsyncRun, ask, question, send
 from bedrock._async.sending import opened
-from bedrock._async.transport import AsyncTransport
 from bedrock._async.watch import AsyncRunWatch, follow
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
@@ -17,10 +15,16 @@ from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.run_progress import RunProgress
 from bedrock.answers import Answer, AsyncOnApproval, decider
-from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
-from bedrock.streams import AsyncStream
-from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from bedrock._async.transport import AsyncTransport
+    from bedrock.events import Event
+    from bedrock.streams import AsyncStream
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["AsyncConversation"]
 

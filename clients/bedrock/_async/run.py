@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
-from bedrock import v1
 from bedrock._async.sending import AsyncSending, Sent
-from bedrock._async.transport import AsyncTransport
 from bedrock._async.watch import AsyncRunWatch
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock.answers import Answer, AsyncDecide
 from bedrock.errors import BedrockError, DeadlineExceeded
-from bedrock.events import Event, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable
+
+    from bedrock import v1
+    from bedrock._async.transport import AsyncTransport
+    from bedrock.answers import Answer, AsyncDecide
+    from bedrock.events import Event, Stop
 
 __all__ = ["AsyncRun"]
 

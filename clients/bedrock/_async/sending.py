@@ -5,8 +5,7 @@ once.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Generator
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -15,7 +14,11 @@ from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import AsyncStream
-from bedrock.types import Disposition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Generator
+
+    from bedrock.types import Disposition
 
 T = TypeVar("T")
 

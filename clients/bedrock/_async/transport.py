@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -17,10 +16,14 @@ from bedrock._shared.connection import Connection
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
-from bedrock._shared.settings import Settings
 from bedrock._shared.status import from_rpc, nothing_was_sent
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import AsyncStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+
+    from bedrock._shared.settings import Settings
 
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)
@@ -50,7 +53,7 @@ class AsyncTransport:
         self._closed = asyncio.Event()
         self.reconnect_for = reconnect_for
         self.on_disconnect = on_disconnect
-        channel = cast(grpc.aio.Channel, self._connection)
+        channel = cast("grpc.aio.Channel", self._connection)
         self.conversations = v1.ConversationServiceStub(channel)
         self.catalog = v1.CatalogServiceStub(channel)
 

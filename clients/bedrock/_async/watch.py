@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._async.sending import decided
-from bedrock._async.transport import AsyncTransport
 from bedrock._shared import requests
 from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, question_of_others, say_denied
 from bedrock._shared.backoff import Backoff
-from bedrock._shared.cursor import EventCursor
-from bedrock._shared.deadline import Deadline
 from bedrock._shared.reconnection import Reconnection
-from bedrock._shared.run_progress import RunProgress
 from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
-from bedrock.events import Event
-from bedrock.messages import Approval
 from bedrock.streams import AsyncStream
-from bedrock.types import ApprovalDecision
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from bedrock._async.transport import AsyncTransport
+    from bedrock._shared.cursor import EventCursor
+    from bedrock._shared.deadline import Deadline
+    from bedrock._shared.run_progress import RunProgress
+    from bedrock.events import Event
+    from bedrock.messages import Approval
+    from bedrock.types import ApprovalDecision
 
 
 class AsyncRunWatch:

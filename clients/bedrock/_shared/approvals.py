@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from bedrock.errors import ApprovalNeeded
-from bedrock.messages import Approval
+
+if TYPE_CHECKING:
+    from bedrock.messages import Approval
 
 DecideT = TypeVar("DecideT")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 5.0

@@ -19,7 +19,7 @@ def checked_timeout(timeout: object) -> float:
     """
     if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout: must be a number of seconds, not {timeout!r}")
-    seconds = cast(float, timeout)
+    seconds = cast("float", timeout)
     if not seconds >= 0:  # so that NaN is refused too
         raise ValueError(f"timeout: must be zero seconds or more, not {timeout!r}")
     return float(min(seconds, LONGEST_SECONDS))

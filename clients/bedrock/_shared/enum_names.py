@@ -22,7 +22,7 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
         ValueError: There is no such name; the text lists those that exist.
     """
     if value is None:
-        return cast(E, 0)
+        return cast("E", 0)
     known = {name.removeprefix(_prefix(enum)).lower(): number for name, number in enum.items() if number}
     if value in known:
         return known[value]

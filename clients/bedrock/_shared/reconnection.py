@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-
-from google.protobuf.message import Message
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared.backoff import Backoff
-from bedrock._shared.cursor import EventCursor
 from bedrock._shared.status import is_gap, may_resume
-from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from bedrock._shared.cursor import EventCursor
+    from bedrock.errors import BedrockError
 
 ATTEMPTS = 5
 """Of one call. With the delays of `Backoff` that is about two seconds: long enough for a restart of the server, short

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock.messages import Approval, Task
-from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name
@@ -12,7 +11,11 @@ from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Stop
 from bedrock.messages import Approval, Message
-from bedrock.types import StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bedrock.types import StopReason
 
 
 @dataclass(slots=True)

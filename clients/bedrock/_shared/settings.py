@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.errors import Misconfigured, ServerNotRunning, ServerUnreachable
 from bedrock.local_server import (
@@ -19,6 +19,9 @@ from bedrock.local_server import (
     open_regular,
     server_process,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_PORT = 7421
 

@@ -6,7 +6,6 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -16,6 +15,7 @@ from bedrock._shared.settings import nobody_listens
 
 if TYPE_CHECKING:
     import grpc
+    from google.protobuf.any_pb2 import Any
 
 M = TypeVar("M", bound=Message)
 

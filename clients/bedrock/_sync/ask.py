@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bedrock._shared import requests
 from bedrock._sync.client import Client
-from bedrock.answers import Answer, OnApproval
-from bedrock.types import ApprovalPolicy, Mode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from bedrock._shared import requests
+    from bedrock.answers import Answer, OnApproval
+    from bedrock.types import ApprovalPolicy, Mode
 
 
 def ask(

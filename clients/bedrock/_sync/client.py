@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -19,9 +16,15 @@ from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.errors import BedrockError
-from bedrock.streams import Stream
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from bedrock.errors import BedrockError
+    from bedrock.streams import Stream
+    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 

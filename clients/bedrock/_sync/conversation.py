@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -15,13 +14,18 @@ from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.run_progress import RunProgress
 from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import opened
-from bedrock._sync.transport import Transport
 from bedrock._sync.watch import RunWatch, follow
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.events import Event
 from bedrock.messages import Approval, Message, Task
-from bedrock.streams import Stream
-from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from bedrock._sync.transport import Transport
+    from bedrock.events import Event
+    from bedrock.streams import Stream
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["Conversation"]
 

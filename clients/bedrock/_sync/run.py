@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._sync.sending import Sending, Sent
-from bedrock._sync.transport import Transport
 from bedrock._sync.watch import RunWatch
-from bedrock.answers import Answer, Decide
 from bedrock.errors import BedrockError, DeadlineExceeded
-from bedrock.events import Event, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from bedrock import v1
+    from bedrock._sync.transport import Transport
+    from bedrock.answers import Answer, Decide
+    from bedrock.events import Event, Stop
 
 __all__ = ["Run"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -12,6 +11,9 @@ from bedrock.answers import checked
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 T = TypeVar("T")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 
@@ -16,10 +15,14 @@ from bedrock._shared.connection import Connection
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.reconnection import Attempts, repeatable
 from bedrock._shared.requests import Page
-from bedrock._shared.settings import Settings
 from bedrock._shared.status import from_rpc, nothing_was_sent
 from bedrock.errors import BedrockError, ServerNotRunning, Unauthenticated, Unavailable
 from bedrock.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from bedrock._shared.settings import Settings
 
 Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=Page)
@@ -49,7 +52,7 @@ class Transport:
         self._closed = threading.Event()
         self.reconnect_for = reconnect_for
         self.on_disconnect = on_disconnect
-        channel = cast(grpc.Channel, self._connection)
+        channel = cast("grpc.Channel", self._connection)
         self.conversations = v1.ConversationServiceStub(channel)
         self.catalog = v1.CatalogServiceStub(channel)
 

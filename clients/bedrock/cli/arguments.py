@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from bedrock.cli.text.style import one_line
 from bedrock.errors import BedrockError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     NameType = click.ParamType[str]
 else:
     NameType = click.ParamType  # which is generic from click 8.2 on

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bedrock import Client, Conversation, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
-from bedrock.types import ApprovalPolicy, Mode
+
+if TYPE_CHECKING:
+    from bedrock.types import ApprovalPolicy, Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 

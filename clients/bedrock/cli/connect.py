@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING
 
 from bedrock import Client
+
+if TYPE_CHECKING:
+    import click
 
 
 def connect(ctx: click.Context) -> Client:

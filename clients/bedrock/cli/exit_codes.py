@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,9 @@ from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 OK = 0
 #: The run ended in an error, or the command failed.

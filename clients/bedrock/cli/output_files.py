@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bedrock.cli import exit_codes as exits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:

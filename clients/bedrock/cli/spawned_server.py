@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from bedrock import Client
 from bedrock._shared.settings import nobody_listens, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 #: Seconds in which a server must be ready.
 START_SECONDS = 60.0

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,6 @@ from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
-from actors.core.notifications import Durable
-from actors.core.states import State
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
 from actors.messages.commands import Cancel, Cancelled, Create, Send, Sent
@@ -48,6 +46,10 @@ from actors.runtime.timers import Timers
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.replaying import differences
 from tests.toolboxes import NothingKept
+
+if TYPE_CHECKING:
+    from actors.core.notifications import Durable
+    from actors.core.states import State
 
 PATIENCE = 10.0
 """Seconds before a test gives up waiting for something that should be there at once."""

@@ -6,8 +6,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
@@ -28,6 +27,9 @@ from actors.ports import (
     ToolSpec,
 )
 from tests.toolboxes import NothingKept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 PATIENCE = 10.0
 WINDOW = 190_000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +26,9 @@ from actors.ports import (
 )
 from actors.runners import side_queries as asides
 from tests.integration.actors.conftest import PATIENCE, Box, Exchange, Hold, ScriptedModel, Talk, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 ASIDE = SideQuery(Purpose.EXCERPTS, "Pick.", "much text", 500)
 CALL = ToolUse("t1", "sift", "{}")

@@ -8,10 +8,9 @@ that is full, and a tool under way.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,9 +19,13 @@ from actors.core.content import Text
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
 from actors.messages.commands import Continue
-from actors.ports import Store
 from tests.integration.actors.conftest import Talk
 from tests.replaying import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.ports import Store
 
 DUMP = Path(__file__).with_name("earlier_version.sql")
 SLUGS = ("cancelled", "asked", "spent", "full", "killed")

@@ -11,8 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,6 +37,9 @@ from actors.ports import (
     ToolTransientError,
 )
 from tests.toolboxes import NothingKept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 World = Any
 

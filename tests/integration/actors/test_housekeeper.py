@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +18,10 @@ from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages.commands import Archive, Delete, EtagMismatch
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 World = Any
 PATIENCE = 10.0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +20,10 @@ from actors.core.tool_run import KillReceipt
 from actors.messages.commands import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
 
 World = Any
 

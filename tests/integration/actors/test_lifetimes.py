@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +18,9 @@ from actors.messages.commands import Cancel, Continue, Create, Delete, Invalid, 
 from actors.ports import ModelAnswer, ToolOutput
 from actors.runners.llm_runner import Outcome
 from actors.runtime.actor import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 World = Any
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +18,10 @@ from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Led
 from actors.messages.commands import Cancel, ChangeMode, ModeSet, Resolve, Trigger, Update
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
 from tests.integration.actors.conftest import Box, NoSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
 
 World = Any
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
 from actors.messages.commands import Cancel, Create, Send
 from actors.ports.resources import exhausted_resource
+
+if TYPE_CHECKING:
+    import pytest
 
 World = Any
 PATIENCE = 10.0

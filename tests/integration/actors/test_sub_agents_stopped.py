@@ -6,8 +6,7 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +20,9 @@ from actors.messages.commands import Cancel, Create, Delete, NotFound, Send, Tri
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 World = Any
 Talk = Any

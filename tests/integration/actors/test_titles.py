@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import unicodedata
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +21,9 @@ from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purp
 from actors.runners import titles
 from actors.runners.titles import title_of
 from tests.integration.actors.conftest import PATIENCE, Exchange, ScriptedModel, ShakyStore, Talk, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST = "Please fix the parser.\nIt fails for empty files."
 PROVISIONAL = "Please fix the parser"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +26,9 @@ from actors.ports import (
 )
 from tests import pictures
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 BOUND = 60.0
 

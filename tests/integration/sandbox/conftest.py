@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import process_tree as hosted
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.ports import SandboxReport
 from tests.integration.sandbox.trees import BOUND, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.ports import SandboxReport
 
 
 @pytest.fixture(scope="session")

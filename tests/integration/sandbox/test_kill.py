@@ -7,18 +7,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import process_tree as hosted
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.adapters.sandbox.process_tree import ProcessTree
 
 ROOT = Path(__file__).parents[3]
 

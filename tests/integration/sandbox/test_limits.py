@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +18,9 @@ from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, SandboxReport
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import launch, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MEGABYTE = 1 << 20
 LIMIT = 192 * MEGABYTE

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import orphans
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import landlock_abi
-from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, SandboxReport
 from tests.integration.sandbox.trees import ended, eventually, launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from actors.adapters.sandbox.process_tree import ProcessTree
 
 KILLER = """
 import os, resource, signal, sys

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +14,10 @@ from actors.core.context import Mode
 from actors.ports import SandboxReport
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import BOUND, launch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 ABI = min(landlock_abi(), 7)
 WAYS = {

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +20,9 @@ from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.fault.escapes import namespaces_possible
 from tests.integration.sandbox.trees import BOUND, TREES, bounded, eventually, launch, marked, sleepers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PYTHON = f"{sys.executable} -I -S"
 EVERYWHERE = {

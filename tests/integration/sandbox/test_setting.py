@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import probe
 from server.app import CannotStartError, wire
 from server.config import SANDBOXES, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_every_setting_is_known_to_the_probe() -> None:

@@ -8,16 +8,20 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.probe import probe
-from actors.adapters.sandbox.process_tree import ProcessTree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from actors.adapters.sandbox.process_tree import ProcessTree
 
 BOUND = 20.0
 """Seconds after which a test gives up on something that should happen."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from bedrock import v1
@@ -28,6 +27,9 @@ from server.contract.auth import TokenAuth
 from server.services.grpc_server import GrpcServer
 from server.streams.base import WatchSettings
 from tests.toolboxes import NothingKept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
 
 T = TypeVar("T")
 TOKEN = "t" * 43

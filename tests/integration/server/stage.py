@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from msgspec.structs import replace
@@ -26,6 +25,9 @@ from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 PATIENCE = 10.0
 """Seconds before a test gives up waiting for something that should be there at once."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,7 +16,6 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Usage
 from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
-from actors.ports import Store
 from server.queries import audit as audits
 from server.queries import export as exports
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
@@ -27,6 +24,12 @@ from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live
 from tests.property.written import WrittenWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from actors.ports import Store
 
 NAME = "conversations/c"
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -29,6 +26,12 @@ from server.contract import limits
 from tests.integration.server.house import AUTHORIZED, House, refused
 from tests.integration.server.stage import Author
 from tests.unit.server.test_checks import GOOD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from google.protobuf.message import Message
 
 NAME = "conversations/c1"
 COMMANDS: dict[str, tuple[Message, type]] = {

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.server.test_serve import SECONDS, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTERRUPT = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
 AT_OPEN = """

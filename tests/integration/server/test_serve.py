@@ -9,10 +9,9 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -26,6 +25,9 @@ from server.app import CannotStartError, run
 from server.cli import serve
 from server.config import ConfigError, load
 from tests.integration.server.house import Refusal, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0

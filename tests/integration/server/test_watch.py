@@ -6,10 +6,9 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
@@ -21,10 +20,14 @@ from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavai
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import outbox as batches
-from server.wire.context import ConversionContext
 from server.wire.events import event
 from tests.integration.server.stage import ID, Author, changed, stage
 from tests.unit.server.samples import STATES
+
+if TYPE_CHECKING:
+    from bedrock import v1
+
+    from server.wire.context import ConversionContext
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 

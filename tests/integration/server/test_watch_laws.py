@@ -10,8 +10,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +22,10 @@ from actors.core.states import Idle, State
 from actors.ports import RevisionTooOldError, Store, StoredEvent
 from tests.integration.server.stage import ID, Author, Stage, Stream, changed, stage
 from tests.watch_laws import Recorded, Violation, log_of, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 RESUMES = int(os.environ.get("BEDROCK_RESUMES", "100"))
 RACES = int(os.environ.get("BEDROCK_COMMIT_RACES", "100"))

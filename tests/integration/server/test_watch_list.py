@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -19,6 +17,10 @@ from actors.core.states import Error, Ledger
 from server.streams import watch_conversations as watch_list
 from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
 from tests.integration.server.stage import Author, changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def watch(house: House, **request: Any) -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import FaultPoints, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from actors.ports import FaultPoints, Store
 
 SECONDS = 20.0
 """Longer than anything here takes."""

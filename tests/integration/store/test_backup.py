@@ -8,10 +8,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +22,9 @@ from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECONDS = 40.0
 

@@ -6,12 +6,15 @@ import fcntl
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
 from actors.ports import DataDirectoryBusyError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SLEEP = f"{DataDirectory.__module__}.time.sleep"
 LOOK = """

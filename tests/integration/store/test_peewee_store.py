@@ -13,13 +13,11 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import peewee
 import pytest
 from msgspec.structs import replace
 
@@ -38,6 +36,11 @@ from actors.ports import (
 )
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import peewee
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +15,10 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 STEPS = 40
 

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +21,9 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 CHILDREN = 5

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import peewee
 import pytest
@@ -25,6 +23,10 @@ from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
 from actors.ports import ConversationRecord, StoreUnusableError
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SEED = """
 CREATE TABLE conversations (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -72,6 +71,9 @@ from actors.ports import (
 )
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import CHANGED, Draft, message_of, record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 IMAGE = Image("sha256-1", "image/png", 10, 20)
 LEDGER = Ledger(

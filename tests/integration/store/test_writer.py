@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import peewee
 import pytest
@@ -20,6 +19,10 @@ from actors.core.states import Idle, Ledger
 from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.integration.store.drafts import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Note:

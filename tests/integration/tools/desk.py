@@ -6,15 +6,17 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class RealClock:

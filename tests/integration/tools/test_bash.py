@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,9 +21,11 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, SandboxUnavailableError, ToolOutput
 from tests.integration.tools.desk import Desk
+
+if TYPE_CHECKING:
+    from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
 

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from actors.adapters.tools.patch import MAX_INPUT
 from actors.adapters.tools.workers.patching.write import TEMPORARY
 from actors.core.context import Mode
 from tests.integration.tools.desk import WatchedDesk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 BOUND = 60.0

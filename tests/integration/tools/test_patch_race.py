@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
 from actors.adapters.tools.workers.patching.plan import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 RACES = int(os.environ.get("BEDROCK_RACES", "5000"))
 """Attempts by openat2, and as many without."""

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given
@@ -30,6 +29,9 @@ from actors.ports import RunningProcess, ToolOutput
 from tests import leftovers
 from tests.integration.tools.desk import WatchedDesk
 from tests.property.profiles import profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 BOUND = 30.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +14,10 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
 from tests.integration.tools.desk import WatchedDesk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 BOUND = 20.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,6 +29,9 @@ from actors.runtime.services import Runtime
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.timers import Timers
 from tests.toolboxes import NothingKept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class StandingClock(SystemClock):

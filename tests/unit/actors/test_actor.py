@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
@@ -13,6 +12,9 @@ from pykka import ActorDeadError, ActorRegistry
 
 from actors.runtime.actor import Actor, Asked, tell
 from actors.runtime.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 PATIENCE = 10.0
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -45,7 +44,11 @@ from actors.runners.effect_executor import EffectExecutor
 from actors.runners.llm_runner import Outcome
 from actors.runners.tool_runner import RunnerLeft
 from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.runtime.services import Runtime
 
 PATIENCE = 10.0
 REQUEST = RequestLlm("c1:r1", 1, "known", 0)

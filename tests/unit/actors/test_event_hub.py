@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,9 @@ from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
 from actors.events.hub import RING, SPARE, Batch, EventHub, Passing, Watch
 from actors.ports import StoredEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PATIENCE = 10.0
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from actors.events import conversation_list as list_feed
 from actors.events.conversation_list import ListFeed, ListWatch
 from actors.events.hub import EventHub
-from actors.ports import ConversationRecord
 from tests.integration.store.drafts import record_of
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationRecord
 
 
 class Reader:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +20,11 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.runtime.services import Runtime
 
 PATIENCE = 10.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -30,7 +30,9 @@ from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import Create, Update
 from actors.messages.log_entries import SettingsChanged
 from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.runtime.services import Runtime
 
 
 class Failing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -19,6 +19,9 @@ from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live
 from tests.property.written import WrittenWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Row = StoredTransition
 Journal = list[StoredTransition]

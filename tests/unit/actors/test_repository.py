@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from actors.adapters.workspace.git import SHORT, git_state, repository_root
 from actors.ports import GitState
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,8 +18,12 @@ from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
 from actors.messages.commands import Continue, Create, Invalid, Update
 from actors.ports import ConversationRecord, SandboxReport
-from actors.runtime.services import Runtime
 from tests.machine.columns import Column, parent_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.runtime.services import Runtime
 
 
 def refused(reason: Reason) -> Any:

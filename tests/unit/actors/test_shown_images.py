@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from actors.core.content import Image, Text, ToolSuccess
 from actors.core.history import Turn
 from actors.runners.image_budget import MAX_BYTES, MAX_IMAGES, within_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def image(number: int) -> Image:

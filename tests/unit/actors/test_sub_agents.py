@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pykka._envelope import Envelope
@@ -16,7 +16,9 @@ from actors.messages.commands import Cancel, Create
 from actors.runners.llm_runner import Outcome
 from actors.runners.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
 from actors.runtime.mailbox import Mailbox
-from actors.runtime.services import Runtime
+
+if TYPE_CHECKING:
+    from actors.runtime.services import Runtime
 
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PATIENCE = 10.0
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,8 +28,12 @@ from actors.runners.tool_rights import Rights
 from actors.runners.tool_runner import Retire, Run, RunnerLeft, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
-from actors.runtime.services import Runtime
 from actors.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.runtime.services import Runtime
 
 PATIENCE = 10.0
 CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
 from bedrock._shared import backoff
 from bedrock._sync.transport import Transport
-from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import FakeBedrock, FakeServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from google.protobuf.message import Message
 
 
 @pytest.fixture(autouse=True)

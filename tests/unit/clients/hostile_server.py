@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy as copy
 from functools import cache
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 from bedrock import v1
@@ -16,6 +15,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import pyte
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bedrock
 import grpc
@@ -13,7 +12,6 @@ import pytest
 from bedrock import Answer, Approval, Client, v1
 from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, RunFailed, RunInterrupted
-from google.protobuf.message import Message
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -28,6 +26,12 @@ from tests.unit.clients.fake_server import (
     text,
     uses_tool,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from google.protobuf.message import Message
 
 RUN = f"{NAME}/requestCycles/1"
 

@@ -6,10 +6,8 @@ import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -18,10 +16,15 @@ from bedrock._shared.reconnection import repeatable
 from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
 from click.testing import CliRunner
-from google.protobuf.descriptor import MethodDescriptor
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
 from tests.unit.llm.conftest import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from google.protobuf.descriptor import MethodDescriptor
 
 READS = ("Get", "List", "Browse", "Verify")
 """How the names of calls begin that change nothing and have one answer. Streams: test_openings.py."""

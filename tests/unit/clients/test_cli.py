@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import grpc
@@ -33,6 +33,9 @@ from tests.unit.clients.fake_server import (
     stored,
     uses_tool,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Program = Callable[..., Result]
 

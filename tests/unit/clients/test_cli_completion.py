@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -16,6 +16,9 @@ from bedrock.cli.app import bedrock
 
 from tests.unit.clients.fake_server import SLUG
 from tests.unit.clients.terminals import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Shell = Callable[..., str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import v1
@@ -19,6 +19,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.wire.offline_cycles import fold
 from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stopped, stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Program = Callable[..., Result]
 

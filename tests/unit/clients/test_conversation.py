@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -28,6 +28,9 @@ from tests.unit.clients.fake_server import (
     text,
     uses_tool,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def durable(events: list[Event]) -> list[int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, Conversation, Unavailable, v1
@@ -13,6 +12,10 @@ from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
 
 from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 FIRST, SECOND = "a" * 64, "b" * 64
 

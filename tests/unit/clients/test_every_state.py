@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from bedrock import Event, Message, v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.chat.prompt import prompt_text
-from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.commands import inspect as looking
 from bedrock.cli.display import live_list
 from bedrock.cli.display import sub_agent_list as sub_agents
@@ -25,6 +23,11 @@ from bedrock.cli.text.style import Paint
 
 from tests.unit.clients.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock.cli.chat.session import ChatSession
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KINDS = [enum_name(v1.StateKind, kind) or "unspecified" for kind in v1.StateKind.values()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -17,6 +17,9 @@ from bedrock.errors import Misconfigured, ServerNotRunning, Unauthenticated
 from click.testing import CliRunner
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, uses_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Moving:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import pytest
 from bedrock import AsyncConversation, Event, v1
 from bedrock.cli.display import follower as onlooker
 from bedrock.cli.display.follower import Onlooker
@@ -15,6 +13,11 @@ from bedrock.errors import BedrockError, NotFound, Unavailable
 
 from tests.unit.clients.fake_server import state, stopped, stored
 from tests.unit.clients.test_agents import NAMES, changed, own_end, own_snapshot, report, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    import pytest
 
 
 class Streams:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import v1
 
 from tests.unit.clients.fake_server import SLUG, FakeBedrock, Gate, state, stored
 from tests.unit.clients.terminals import ROOT, Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOST = "connection lost, trying again"
 BACK = "connected again"

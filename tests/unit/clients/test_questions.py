@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -14,6 +14,9 @@ from bedrock import Approval, AsyncClient, Client, Event, v1
 from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unauthenticated, Unavailable
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, fails, says, uses_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 RUN = f"{NAME}/requestCycles/1"
 ASKS = uses_tool("rm x", "gone", "Done.", ask=True)

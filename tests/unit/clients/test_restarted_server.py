@@ -6,8 +6,8 @@ import asyncio
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -16,6 +16,9 @@ from bedrock._shared import channel
 from bedrock.errors import BedrockError, ServerNotRunning, Unavailable
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 CALLS: dict[str, Callable[[Conversation | AsyncConversation], object]] = {
     "get": lambda conversation: conversation.get(),

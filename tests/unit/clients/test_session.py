@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -31,6 +30,10 @@ from tests.unit.clients.fake_server import (
     text,
     uses_tool,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

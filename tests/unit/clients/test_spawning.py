@@ -7,8 +7,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
@@ -19,7 +19,10 @@ from bedrock.cli.spawned_server import SpawnedServer, server_answers
 from bedrock.errors import Misconfigured, Unauthenticated
 from click.testing import CliRunner
 
-from tests.unit.clients.fake_server import FakeBedrock
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.clients.fake_server import FakeBedrock
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from bedrock import Client, v1
 from bedrock.cli.chat.prompt import prompt_text
-from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 from bedrock.messages import Approval
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.unit.clients.terminals import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bedrock.cli.chat.session import ChatSession
 
 
 @pytest.fixture

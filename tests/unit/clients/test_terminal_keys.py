@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import v1
@@ -17,6 +17,9 @@ from prompt_toolkit.output import DummyOutput
 from tests.unit.clients.fake_server import FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.unit.clients.terminals import Terminal
 from tests.unit.clients.test_session import sent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: What no single sequence stands for, or what is no key that a person presses.
 NO_KEYS = {Keys.SIGINT, Keys.CPRResponse, Keys.Vt100MouseEvent, Keys.WindowsMouseEvent, Keys.ControlInsert}

@@ -8,9 +8,8 @@ is compared as it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -19,6 +18,9 @@ from actors.core.transition import settle_event, transition
 from tests.machine.columns import column, parent_columns, sub_agent_columns
 from tests.machine.notation import code, effect_text
 from tests.machine.rows import ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINES = (Path(__file__).parent / "effects.txt").read_text(encoding="utf-8").splitlines()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -25,6 +25,9 @@ from actors.core.content import (
     tool_uses,
 )
 from actors.core.history import ChainCheck, Turn, open_calls, provider_view, summary_view, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PICTURE = Image("sha256-1", "image/png", 10, 20)
 

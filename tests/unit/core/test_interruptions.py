@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +25,9 @@ from actors.core.states import AgentSucceeded, Idle, LlmRequesting
 from tests.machine.columns import SUB_AGENT
 from tests.machine.rows import TASKS
 from tests.machine.talk import OPEN, Talk, bash, messages, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def asked() -> Talk:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,9 @@ from actors.adapters.images import worker
 from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, Unusable, examined
 from tests import pictures
 from tests.pictures import MAX_PIXELS, encoded, noise, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
     "png": (lambda: pictures.png(30, 20), "image/png", (30, 20)),

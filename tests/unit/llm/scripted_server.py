@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
 
 
 class Connection:

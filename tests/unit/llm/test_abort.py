@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +24,11 @@ from tests.unit.llm.scripted_server import (
     plain,
     stream,
 )
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -29,10 +28,14 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
-from actors.ports import ModelRequest
 from tests.unit.llm.asking import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.ports import ModelRequest
 
 SHOT = Image("hash", "image/png", 640, 480)
 MINE = "claude-sonnet-4-5"

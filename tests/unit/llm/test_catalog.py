@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.model_limits import Price, known_limits, limits_of, smallest_limits
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
 from actors.core.content import Usage
-from actors.ports import ModelCatalog, ModelInfo
+
+if TYPE_CHECKING:
+    from actors.ports import ModelCatalog, ModelInfo
 
 ENV = providers_from_env({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
 

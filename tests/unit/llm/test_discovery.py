@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +13,11 @@ from actors.adapters.llm.discovery import limits_in_list
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
-from actors.ports import Model
 from tests.unit.llm.asking import Asking, ask, failure, model, provider
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream
+
+if TYPE_CHECKING:
+    from actors.ports import Model
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

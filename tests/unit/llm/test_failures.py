@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +20,10 @@ from actors.adapters.llm.provider_errors import (
     stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
-from actors.ports import ModelFailedError
 from tests.unit.llm.asking import KEY, provider
+
+if TYPE_CHECKING:
+    from actors.ports import ModelFailedError
 
 NOW = 1_800_000_000.0
 PROVIDER = provider("anthropic", "https://models.example", key_source="ANTHROPIC_API_KEY")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
-import ssl
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +16,11 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.unit.llm.asking import QUICK, provider
 from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, answer, chunked, stream
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

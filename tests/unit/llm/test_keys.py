@@ -6,8 +6,8 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +18,9 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from tests.unit.llm.asking import Asking, Sink, ask, failure, model, provider
 from tests.unit.llm.scripted_server import ScriptedServer, answer, plain, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +20,9 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError
 from tests.unit.llm.asking import model, provider, request
 from tests.unit.llm.scripted_server import named, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Event = dict[str, Any]
 PROTOCOLS = pytest.mark.parametrize("protocol", ["anthropic", "openai-chat", "openai-responses"])

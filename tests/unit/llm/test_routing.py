@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +16,9 @@ from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.unit.llm.scripted_server import ScriptedServer, answer
 from tests.unit.llm.test_discovery import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEAD = "http://127.0.0.1:9"
 """Nothing listens there."""

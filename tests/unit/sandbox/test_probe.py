@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.adapters.sandbox import probe
 from actors.adapters.sandbox.probe import landlock_abi
 from actors.ports import SandboxReport, SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @pytest.fixture

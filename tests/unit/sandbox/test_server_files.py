@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.adapters.sandbox import server_files
 from actors.adapters.sandbox.server_files import ServerFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from server.contract.auth import PRINCIPAL, TokenAuth, TokenUnusableError, read_or_create_token, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_the_first_start_makes_a_token_that_only_its_owner_can_read(tmp_path: Path) -> None:

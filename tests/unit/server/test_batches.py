@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import v1
@@ -14,6 +13,9 @@ from actors.ports import StoredEvent
 from server.streams import outbox as batches
 from server.streams.encoding import frame
 from server.streams.outbox import Outbox, commits, start_of_last_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import v1
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message import Message
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
 from server.contract.validation import _TASK, RULES, check
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 NAME = "conversations/calm-cove"
 UUID = "123e4567-e89b-12d3-a456-426614174000"

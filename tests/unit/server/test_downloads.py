@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
-from actors.core.content import Image
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
@@ -19,6 +17,11 @@ from server.queries.attachments import AttachmentDownloads
 from server.queries.read_pool import ReadPool
 from server.services.image_upload import ImageUploads
 from tests.integration.store.drafts import record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.core.content import Image
 
 DATA = bytes(range(256)) * (limits.ATTACHMENT_PIECE_BYTES // 256 * 5 // 2)
 NAME = "conversations/c1/attachments/a1"

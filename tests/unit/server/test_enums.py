@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import EnumMeta
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from bedrock import v1
@@ -15,6 +14,9 @@ from actors.core.fsm import ContextState
 from actors.core.notifications import Decision, Fate, StopReason
 from actors.core.states import Phase, State
 from server.wire import enums
+
+if TYPE_CHECKING:
+    from enum import EnumMeta
 
 TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.CONTEXT_STATE, v1.ContextState, ContextState, {"CONTEXT_STATE_UNSPECIFIED"}),

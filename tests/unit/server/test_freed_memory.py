@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from server import malloc_trim as freed_memory
 from server.malloc_trim import RISE_BYTES, MallocTrimmer
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 10.0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivate, check_private, check_socket
 
 from server.local_access import claim_directory, socket_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOMEBODY = 12_345
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from server.app import _on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2 as details
-from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
 from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
@@ -35,6 +35,9 @@ from server.contract.errors import (
     UnauthenticatedError,
     status_of,
 )
+
+if TYPE_CHECKING:
+    from google.rpc.status_pb2 import Status
 
 COMMON = Path(__file__).parents[3] / "protos" / "bedrock" / "v1" / "common.proto"
 

@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from server.streams.wakeups import AT_ONCE, EVENTS_PAUSE_SECONDS, LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WATCHERS = 100
 THREADS = 4

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -20,7 +20,6 @@ from actors.adapters.tools.bash import job_registry as job_book
 from actors.adapters.tools.bash import tool as bash
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
-from actors.core.tool_run import KillReceipt
 from actors.ports import (
     CancelToken,
     Launch,
@@ -32,6 +31,9 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
+
+if TYPE_CHECKING:
+    from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
 EXITED = ProcessEnd(0, None, b"all\n", b"", 0, 12, ())

@@ -7,8 +7,7 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +17,9 @@ from actors.adapters.tools.keyword_search import KeywordSearchTool, shown
 from actors.adapters.tools.workers import keyword_search as worker
 from actors.adapters.tools.workers.keyword_search import KeywordSearch, TooMuch
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
 from actors.adapters.tools.workers.patching import diff as patch_diff
 from actors.adapters.tools.workers.patching.diff import Edit, unified
+
+if TYPE_CHECKING:
+    import pytest
 
 TEN = "".join(f"{number}\n" for number in range(10))
 

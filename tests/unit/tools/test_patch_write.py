@@ -6,9 +6,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +14,10 @@ from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
 from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
 from actors.adapters.tools.workers.patching.write import change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 Snapshot = dict[str, tuple[int, bytes | str | None]]
 

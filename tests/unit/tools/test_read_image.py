@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +12,9 @@ from actors.adapters.tools.workers import read_image
 from actors.adapters.tools.workers.read_file import Unreadable
 from actors.core.content import Image
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolTransientError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DATA = b"\x89PNG\r\n\x00\xff"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,9 @@ from actors.adapters.tools.workers.searching import gitignore as ignoring
 from actors.adapters.tools.workers.searching import patterns
 from actors.adapters.tools.workers.searching import walk as walking
 from actors.adapters.tools.workers.searching.walk import Walk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def grow(root: Path, *names: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from actors.adapters.llm.demo.script import Scene, bash_input, said_in, shortened, using
 from actors.adapters.llm.protocols.rendering import is_failed, is_tool_result
 from actors.core.content import ToolResult, ToolUse
-from actors.ports import ModelRequest
+
+if TYPE_CHECKING:
+    from actors.ports import ModelRequest
 
 _RUN = re.compile(r"(?:^|:)\s*run\s+(.+)", re.I)
 _READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.I)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -11,9 +11,11 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.model_limits import ModelLimits
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.provider import ProviderConfig
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError, ModelInfo, ModelRequest, ModelSink
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.transport.sse import SseEvent
 
 #: Default of a field that is kept as JSON text.
 ABSENT = Raw(b"")

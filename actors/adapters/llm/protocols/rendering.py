@@ -6,13 +6,11 @@ import base64
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
 
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.core.content import (
     Content,
     Image,
@@ -24,8 +22,13 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.history import Turn
-from actors.ports import ImageView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+    from actors.core.history import Turn
+    from actors.ports import ImageView
 
 ENCODER = msgspec.json.Encoder()
 

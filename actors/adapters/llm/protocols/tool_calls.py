@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.core.content import Content, ToolUse, distinct_calls
-from actors.ports import ModelRequest
+
+if TYPE_CHECKING:
+    from actors.ports import ModelRequest
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARS = 64

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-import socket
 import time
 from http.client import HTTPResponse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
 
 
 class HeaderDeadlineResponse(HTTPResponse):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import ssl
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 import urllib3.exceptions
 from requests.adapters import HTTPAdapter
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from actors.adapters.llm.provider import ProviderConfig, Timeouts
 from actors.adapters.llm.transport.connections import (
     AbortableConnection,
     AbortableTlsConnection,
@@ -24,8 +22,13 @@ from actors.adapters.llm.transport.connections import (
     TransportTimedOut,
 )
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken
 from actors.ports.resources import exhausted_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from actors.adapters.llm.provider import ProviderConfig, Timeouts
+    from actors.ports import CancelToken
 
 #: Bytes of one answer, decoded.
 MAX_ANSWER_BYTES = 64 << 20

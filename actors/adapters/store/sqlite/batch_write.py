@@ -7,13 +7,17 @@ is written one by one, where it is refused for the right reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from actors.adapters.store import rows
 from actors.adapters.store.sqlite import statements
 from actors.adapters.store.sqlite.changes import Change, Part, Transition, heads
 from actors.adapters.store.sqlite.engine import sqlite3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.adapters.store import rows
 
 MAX_ROWS = 128
 """Rows of one statement. Fewer are filled up with empty rows to a power of two, so that few statements are prepared."""

@@ -6,16 +6,19 @@ inside a savepoint of its own. What it raises is what the caller gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.adapters.store import rows
 from actors.adapters.store.log_rows import check_shape, next_revision, seal
-from actors.adapters.store.pruning import Place
 from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.ports import Attachment, CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.adapters.store.pruning import Place
 
 
 class Change(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import peewee
@@ -18,6 +17,7 @@ from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
     import sqlite3
+    from pathlib import Path
 else:
     from peewee import sqlite3
 

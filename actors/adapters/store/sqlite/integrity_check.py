@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from actors.adapters.store import rows
 from actors.adapters.store.integrity import StoredRows, violations
@@ -12,8 +12,12 @@ from actors.adapters.store.log_rows import LOG, LogRow
 from actors.adapters.store.pruning import BEGINNING, Place
 from actors.adapters.store.rows import is_as_written
 from actors.adapters.store.run_outcomes import FATE, RUN
-from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.schema.tables import NOT_DELETED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.adapters.store.sqlite.engine import sqlite3
 
 MAX_FINDINGS = 100
 """Of one conversation; where so much is wrong, more tells nothing new."""

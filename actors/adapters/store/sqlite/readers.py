@@ -5,19 +5,22 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import peewee
 from msgspec import DecodeError
 
 from actors.adapters.store.sqlite.engine import open_reader, reader_of, sqlite3
-from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError
 from actors.ports.resources import out_of_file_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from actors.adapters.store.sqlite.files.open_files import OpenFiles
 
 _log = logging.getLogger(__name__)
 

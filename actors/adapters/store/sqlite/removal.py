@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from actors.adapters.store import rows
-from actors.adapters.store.sqlite.engine import sqlite3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.adapters.store.sqlite.engine import sqlite3
 
 SLICE_SECONDS = 0.005
 """What a slice takes at most, but for its commit; then whoever waits has a turn."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from actors.adapters.store.log_rows import LOG
 from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROMPT
 from actors.adapters.store.run_outcomes import FATE, RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Set
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context"})
 """Columns whose NULL is handed over as an empty text: binding None costs ten times what binding a text does."""

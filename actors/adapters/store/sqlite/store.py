@@ -6,10 +6,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from peewee import SQL, SqliteDatabase
@@ -40,7 +38,6 @@ from actors.adapters.store.sqlite.removal import Removal
 from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.schema.version import migrate
 from actors.adapters.store.sqlite.writer import Writer
-from actors.core.content import Message
 from actors.ports import (
     Attachment,
     Clock,
@@ -57,6 +54,12 @@ from actors.ports import (
     StoredEvent,
     StoredTransition,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from actors.core.content import Message
 
 _log = logging.getLogger(__name__)
 

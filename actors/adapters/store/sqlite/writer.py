@@ -13,18 +13,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import peewee
 
 from actors.adapters.store.sqlite.batch_write import write_batch
 from actors.adapters.store.sqlite.changes import Change, Deletion
 from actors.adapters.store.sqlite.engine import raw, sqlite3
-from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
-from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog
 from actors.ports import FaultPoints, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
+    from actors.adapters.store.sqlite.files.open_files import OpenFiles
 
 _log = logging.getLogger(__name__)
 

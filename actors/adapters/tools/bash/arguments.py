@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
 from actors.adapters.tools.refusal import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900

@@ -8,13 +8,15 @@ import signal
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.tools.bash.scrollback import Scrollback, Window
 from actors.adapters.tools.bash.utf8_stream import Utf8Stream
-from actors.core.context import Mode
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
+
+if TYPE_CHECKING:
+    from actors.core.context import Mode
 
 log = logging.getLogger(__name__)
 

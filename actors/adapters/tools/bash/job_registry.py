@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.refusal import Refused
 from actors.core.context import Mode, wider
-from actors.core.tool_run import KillReceipt
-from actors.ports import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.tool_run import KillReceipt
+    from actors.ports import Clock
 
 MAX_LIVE = 8
 """Jobs of one conversation that run at the same time."""

@@ -6,12 +6,14 @@ import codecs
 import json
 import re
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from actors.adapters.tools.bash.job import Job
-from actors.adapters.tools.bash.scrollback import Window
 from actors.adapters.tools.request_mode_upgrade import FOR_AGENT
 from actors.ports import ProcessEnd, ToolOutput
+
+if TYPE_CHECKING:
+    from actors.adapters.tools.bash.job import Job
+    from actors.adapters.tools.bash.scrollback import Window
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 

@@ -11,13 +11,16 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from actors.adapters.tools.bash.shell_words import plain, script, unquoted, unwrapped
 from actors.adapters.tools.refusal import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PARSE_SECONDS = 0.5
 """Of CPU, for one call."""

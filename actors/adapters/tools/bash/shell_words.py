@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SINGLE = re.compile(r"'([^']*)'?")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"?', re.DOTALL)

@@ -6,8 +6,7 @@ job. Cancel kills the command of the call under way, and nothing else; what a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.bash import output_text
 from actors.adapters.tools.bash.arguments import (
@@ -21,7 +20,6 @@ from actors.adapters.tools.bash.arguments import (
     Wait,
     request,
 )
-from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobRegistry
 from actors.adapters.tools.bash.shell_guard import check_command
 from actors.adapters.tools.environment import tool_environment
@@ -30,6 +28,11 @@ from actors.adapters.tools.refusal import Refused
 from actors.adapters.tools.request_mode_upgrade import hint
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from actors.adapters.tools.bash.job import Job
 
 KILL_SECONDS = 30
 """How long a kill waits for the end."""

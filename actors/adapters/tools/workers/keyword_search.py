@@ -12,14 +12,16 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.adapters.tools.workers.searching import literals
 from actors.adapters.tools.workers.searching import text_files as texts
 from actors.adapters.tools.workers.searching import walk as walking
 from actors.adapters.tools.workers.searching.prefilter import Candidates
 from actors.adapters.tools.workers.searching.walk import File, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 CONTEXT = 10
 #: Lines shown before and after a match.

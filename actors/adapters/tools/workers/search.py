@@ -12,8 +12,7 @@ import re
 import stat
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.workers.searching import literals
 from actors.adapters.tools.workers.searching import text_files as texts
@@ -21,6 +20,9 @@ from actors.adapters.tools.workers.searching import walk as walking
 from actors.adapters.tools.workers.searching.patterns import TooManyAlternatives
 from actors.adapters.tools.workers.searching.prefilter import Candidates
 from actors.adapters.tools.workers.searching.walk import File, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_TEXT = 120 * 1024
 #: Bytes of all lines shown.

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.output import window_title
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bedrock.cli.display.conversation_view import ConversationView
 
 #: How long a run must have taken for its end to ring, in seconds: who has waited that long looks elsewhere.
 LONG_RUN_SECONDS = 10.0

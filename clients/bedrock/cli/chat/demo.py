@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from bedrock import Client, Conversation, v1
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.display.transcript import Transcript
-from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint
-from bedrock.messages import Approval
+
+if TYPE_CHECKING:
+    from bedrock.cli.text.output import Write
+    from bedrock.cli.text.style import Paint
+    from bedrock.messages import Approval
 
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
-from bedrock.cli.chat.session import ChatSession
 from bedrock.cli.chat.slash_commands import COMMANDS, MODES
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivate, check_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from bedrock.cli.chat.session import ChatSession
 
 #: Bytes of the history that are kept, at least; twice as much is cut back to this.
 HISTORY_BYTES = 256 * 1024

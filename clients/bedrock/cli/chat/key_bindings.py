@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import string
+from typing import TYPE_CHECKING
 
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition, has_selection
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 
-from bedrock.cli.chat.prompt import ChatPrompt
+if TYPE_CHECKING:
+    from prompt_toolkit.buffer import Buffer
+
+    from bedrock.cli.chat.prompt import ChatPrompt
 
 
 def is_being_chosen(typed: Buffer) -> bool:

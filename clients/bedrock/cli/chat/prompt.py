@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import run_in_terminal
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
-from prompt_toolkit.history import History
-from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
-from bedrock.cli.chat.attention import Attention
 from bedrock.cli.chat.input_history import ChatCompleter
 from bedrock.cli.chat.prompt_renderer import PromptRenderer
 from bedrock.cli.chat.session import ChatSession, is_answer
 from bedrock.cli.display.approval_prompt import Asked, Offer, question_title
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import print_line
-from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint
+
+if TYPE_CHECKING:
+    from prompt_toolkit.buffer import Buffer
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+    from bedrock.cli.chat.attention import Attention
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.cli.text.style import Paint
 
 #: How often the seconds of the status line are counted, in seconds.
 TICK = 0.5

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prompt_toolkit.application import Application
-from prompt_toolkit.data_structures import Size
-from prompt_toolkit.layout import Layout
-from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
-from prompt_toolkit.styles import BaseStyle
 
 from bedrock.cli.text.resize import reflows, rows_taken
 from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import cells
+
+if TYPE_CHECKING:
+    from prompt_toolkit.application import Application
+    from prompt_toolkit.data_structures import Size
+    from prompt_toolkit.layout import Layout
+    from prompt_toolkit.output import Output
+    from prompt_toolkit.styles import BaseStyle
 
 
 class PromptRenderer(Renderer):

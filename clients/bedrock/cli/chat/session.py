@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
-from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.follower import Onlooker
 from bedrock.cli.display.labels import AGAIN_SPAWNED, UNRECORDED
 from bedrock.cli.display.tool_output import HOW_TO_SEE
-from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
-from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
 from bedrock.errors import BedrockError, ServerNotRunning
 from bedrock.messages import Approval
-from bedrock.types import ApprovalPolicy, Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from bedrock.cli.display.conversation_view import ConversationView
+    from bedrock.cli.display.transcript import Transcript
+    from bedrock.cli.text.output import Write
+    from bedrock.types import ApprovalPolicy, Delivery
 
 T = TypeVar("T")
 

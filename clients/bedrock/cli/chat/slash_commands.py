@@ -15,10 +15,10 @@ from bedrock.cli.display.approval_prompt import Offer
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
-from bedrock.types import Mode
 
 if TYPE_CHECKING:
-    from bedrock.cli.chat.session import ChatSession
+    from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- nothing decodes these dataclasses
+    from bedrock.types import Mode
 
 MODES = ("restricted", "unrestricted")
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from prompt_toolkit.history import History
+from typing import TYPE_CHECKING, Any
 
 from bedrock.cli import stdio as streams
-from bedrock.cli.chat.attention import Attention
 from bedrock.cli.chat.key_bindings import key_bindings
 from bedrock.cli.chat.prompt import ChatPrompt
-from bedrock.cli.chat.session import ChatSession
-from bedrock.cli.text.style import Paint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from prompt_toolkit.history import History
+
+    from bedrock.cli.chat.attention import Attention
+    from bedrock.cli.chat.session import ChatSession
+    from bedrock.cli.text.style import Paint
 
 
 async def chat_at_terminal(session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import termios
-from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 @contextmanager

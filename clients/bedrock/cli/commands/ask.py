@@ -7,12 +7,11 @@ import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from google.protobuf import json_format
 
-from bedrock import Client, Conversation, Run, v1
 from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
@@ -25,6 +24,9 @@ from bedrock.cli.text.line_wrap import flow_of
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import RunEnded
+
+if TYPE_CHECKING:
+    from bedrock import Client, Conversation, Run, v1
 
 
 @dataclass(frozen=True, slots=True)

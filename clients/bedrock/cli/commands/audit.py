@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,9 @@ from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.output_files import write_file
 from bedrock.cli.text.output import print_json_line, print_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @click.command()

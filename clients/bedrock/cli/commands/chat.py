@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +24,9 @@ from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Where what is typed is kept, beside the files of a local server.
 HISTORY = "chat_history"

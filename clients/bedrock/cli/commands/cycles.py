@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +19,11 @@ from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
 from bedrock.cli.text.tables import JSON_OPTION, print_messages, print_table
-from bedrock.types import CycleView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bedrock.types import CycleView
 
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"

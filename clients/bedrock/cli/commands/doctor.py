@@ -7,8 +7,8 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +22,9 @@ from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.style import Paint, columns
 from bedrock.errors import BedrockError, PermissionDenied, Unauthenticated, Unavailable
 from bedrock.local_server import TOKEN_FILE, data_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: The environment variables that make a model available to a server; their values are never shown.
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Conversation, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.images import SHOWN, kind, short
 from bedrock.cli.output_files import write_file
 from bedrock.cli.text.output import print_text
+
+if TYPE_CHECKING:
+    from bedrock import Conversation, v1
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,11 @@ from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
 from bedrock.messages import Approval, Message
-from bedrock.types import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bedrock.types import Mode
 
 
 @click.command()

@@ -7,10 +7,9 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Coroutine
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,9 +24,13 @@ from bedrock.cli.display.follower import Onlooker
 from bedrock.cli.display.live_list import watch_list
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
-from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
 from bedrock.cli.text.tables import as_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from bedrock.cli.text.safe_text import SafeText
 
 #: How often the seconds of the tree are counted, in seconds.
 TICK = 0.5

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
-from bedrock import AsyncConversation
 from bedrock.cli.text.style import one_line
 from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock import AsyncConversation
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import TYPE_CHECKING
 
 from bedrock import Event, v1
 from bedrock._shared.enum_names import enum_name
@@ -11,6 +11,9 @@ from bedrock.cli.display.labels import counted
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import cells, one_line
 from bedrock.messages import Approval, Message, moment
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _WORDS = {
     "": "…",

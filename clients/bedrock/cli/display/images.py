@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from bedrock import v1
+if TYPE_CHECKING:
+    from bedrock import v1
 
 #: How much of an image's hash people are shown, and may give.
 SHOWN = 12

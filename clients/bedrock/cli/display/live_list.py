@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
 from contextlib import closing
-from datetime import datetime
+from typing import TYPE_CHECKING
 
 from bedrock import Client, v1
 from bedrock._shared.enum_names import enum_name
@@ -18,6 +17,10 @@ from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, cells, cut, cut_start
 from bedrock.cli.text.tables import as_plain, with_tilde
 from bedrock.messages import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
 #: Lines of a terminal that are not the table's.
 MARGIN = 3

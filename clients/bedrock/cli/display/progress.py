@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-from bedrock import Event, v1
 from bedrock.cli.display.connection_state import CONNECTED_AGAIN, TRYING_AGAIN, lost
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.style import Paint, columns
-from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from bedrock import Event, v1
+    from bedrock.errors import BedrockError
 
 #: How often the seconds are counted, in seconds.
 TICK = 0.5

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.display.conversation_view import tokens_of
-from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.cli.text.tables import lasted
 from bedrock.messages import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bedrock.cli.text.safe_text import SafeText
 
 COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 

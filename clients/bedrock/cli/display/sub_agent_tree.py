@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from bedrock import Event, SubAgentStatus, v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.display.conversation_view import ConversationView
-from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, cells, cut, one_line
 from bedrock.messages import moment
-from bedrock.types import ErrorKind, StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.types import ErrorKind, StateKind
 
 #: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12

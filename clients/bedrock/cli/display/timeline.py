@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import groupby
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name
@@ -13,6 +12,10 @@ from bedrock.cli.display.labels import counted, ending
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
 from bedrock.messages import Message, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
 #: Columns that a line takes at most where nobody looks at a terminal.
 WIDTH = 80

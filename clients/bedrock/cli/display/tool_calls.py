@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bedrock.messages import ToolCall
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock.messages import ToolCall
 
 #: The inputs that say most about a call; shown without their names.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")

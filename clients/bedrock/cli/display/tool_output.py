@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bedrock.cli.display.labels import counted, for_people
 from bedrock.cli.display.tool_calls import telling
 from bedrock.cli.text.diff import diff_lines, extent
 from bedrock.cli.text.line_wrap import LineFlow
-from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint, Width
 from bedrock.messages import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from bedrock.cli.text.output import Write
+    from bedrock.cli.text.style import Paint, Width
 
 #: Lines of a tool's output that are shown, the last ones: how it ended stands there.
 OUTPUT_LINES = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from bedrock import Event, Message, v1
 from bedrock._shared.enum_names import enum_name
@@ -14,10 +14,14 @@ from bedrock.cli.display.tool_calls import headline, telling
 from bedrock.cli.display.tool_output import OUTPUT_LINES, ToolOutput
 from bedrock.cli.display.undelivered import Fate, fate_line, with_fates
 from bedrock.cli.text.line_wrap import LineFlow, flow_of, folding
-from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.messages import Approval, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bedrock.cli.text.output import Write
+    from bedrock.messages import Approval, ToolCall
 
 #: What a message of a person begins with.
 USER_MARK = "> "

@@ -6,16 +6,19 @@ Both are put among the messages, and told in a line for people.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import inf
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bedrock import AsyncConversation, Conversation, Message, v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
-from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bedrock.cli.text.safe_text import SafeText
 
 Fate: TypeAlias = v1.QueuedMessage | v1.RequestCycle
 """Of a message that waits or waited, or of a run that was cut short."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.cli.text.style import Paint
 
 #: Lines of a diff that are shown.
 DIFF_LINES = 40

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bedrock.cli.text.output import Write
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import Paint, Width, cells, fitting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock.cli.text.output import Write
 
 
 class Flow(Protocol):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from bedrock.cli.text.resize import reflows, rows_taken
 from bedrock.cli.text.safe_text import SafeText, without_colours
 from bedrock.cli.text.style import cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class LiveBlock:

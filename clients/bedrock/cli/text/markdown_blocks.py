@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, HorizontalRule, Markdown
-from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
 from bedrock.cli.text.safe_text import SafeText, for_terminal
-from bedrock.cli.text.style import Paint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.segment import Segment
+
+    from bedrock.cli.text.style import Paint
 
 #: Columns of a horizontal rule, at most.
 RULE_WIDTH = 40

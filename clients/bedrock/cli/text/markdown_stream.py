@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bedrock.cli.text import markdown_blocks as rendering
 from bedrock.cli.text.safe_text import SafeText, for_terminal
-from bedrock.cli.text.style import Paint, Width
+
+if TYPE_CHECKING:
+    from bedrock.cli.text.style import Paint, Width
 
 #: How many lines of code are looked at to colour the last of them: what was opened before them is forgotten.
 CONTEXT_LINES = 40

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, without_reordering
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
 
 
 class SafeStream:
@@ -58,4 +60,4 @@ def safe_streams() -> Generator[None]:
 
 
 def _safe(stream: TextIO) -> TextIO:
-    return stream if isinstance(stream, SafeStream) else cast(TextIO, SafeStream(stream))
+    return stream if isinstance(stream, SafeStream) else cast("TextIO", SafeStream(stream))

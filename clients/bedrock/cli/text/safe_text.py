@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Combining marks on one character that a terminal gets; no script needs as many, and more cover the lines around.
 MOST_COMBINING = 8

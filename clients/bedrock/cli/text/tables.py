@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from google.protobuf import json_format
@@ -16,6 +14,10 @@ from bedrock.cli.text import output
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import Paint, cells, columns, cut, cut_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
     base64_text,
     has_visible_content,
@@ -36,8 +34,13 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.history import Turn
-from actors.ports import ImageView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+    from actors.core.history import Turn
+    from actors.ports import ImageView
 
 PATH = "/v1/messages"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,9 +21,11 @@ from actors.adapters.llm.protocols.answer_builder import (
     token_count,
 )
 from actors.adapters.llm.provider import ANTHROPIC
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
-from actors.ports import ModelAnswer, ModelSink
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.transport.sse import SseEvent
+    from actors.ports import ModelAnswer, ModelSink
 
 _INPUT = "input_tokens"
 _OUTPUT = "output_tokens"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
     ENCODER,
     data_url,
@@ -24,8 +22,13 @@ from actors.adapters.llm.protocols.rendering import (
 )
 from actors.adapters.llm.provider import OPENAI_CHAT
 from actors.core.content import Content, Reasoning, Text, ToolUse
-from actors.core.history import Turn
-from actors.ports import ImageView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+    from actors.core.history import Turn
+    from actors.ports import ImageView
 
 PATH = "/chat/completions"
 

@@ -7,13 +7,11 @@ only the provider can read, encrypted reasoning, is given back byte for byte. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from actors.adapters.llm.protocols import tool_calls
-from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.rendering import (
     data_url,
     has_visible_content,
@@ -28,8 +26,13 @@ from actors.adapters.llm.protocols.rendering import (
 )
 from actors.adapters.llm.provider import OPENAI_RESPONSES
 from actors.core.content import Content, Reasoning, Text, ToolUse
-from actors.core.history import Turn
-from actors.ports import ImageView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.adapters.llm.protocols.answer_builder import PreparedRequest
+    from actors.core.history import Turn
+    from actors.ports import ImageView
 
 PATH = "/responses"
 

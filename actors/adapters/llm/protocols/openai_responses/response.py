@@ -6,7 +6,7 @@ form says, where there is one: only that holds an item as it has to be given bac
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -26,9 +26,11 @@ from actors.adapters.llm.protocols.answer_builder import (
 )
 from actors.adapters.llm.protocols.openai_responses.request import Phase
 from actors.adapters.llm.provider import OPENAI_RESPONSES
-from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
-from actors.ports import ModelAnswer, ModelSink
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.transport.sse import SseEvent
+    from actors.ports import ModelAnswer, ModelSink
 
 
 class _Part(Struct):

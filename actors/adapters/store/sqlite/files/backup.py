@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import peewee
 from msgspec import Struct
@@ -24,6 +24,9 @@ from actors.adapters.store.sqlite.files.disk_reserve import disk_is_full, is_wan
 from actors.adapters.store.sqlite.files.partial_file import PART, BackupFailed, part_of
 from actors.adapters.store.sqlite.integrity_check import check_all
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_DAMAGED = 8
 """Named by a restore, at most."""

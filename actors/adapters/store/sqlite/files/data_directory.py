@@ -7,11 +7,14 @@ import fcntl
 import logging
 import os
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.adapters.store.sqlite.files.disk_reserve import NO_SPACE, disk_is_full
 from actors.adapters.store.sqlite.files.open_files import Inode, inode_at, inode_of
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import peewee
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.ports import StoreUnusableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 T = TypeVar("T")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from actors.ports import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import peewee
 
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, WAL_PAGES, raw, sqlite3
-from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
+
+if TYPE_CHECKING:
+    from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 
 _log = logging.getLogger(__name__)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.tools.workers.searching import patterns
-from actors.adapters.tools.workers.searching.patterns import Pattern
+
+if TYPE_CHECKING:
+    from actors.adapters.tools.workers.searching.patterns import Pattern
 
 FILE = b".gitignore"
 

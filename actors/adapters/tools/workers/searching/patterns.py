@@ -7,8 +7,10 @@ finds beneath a directory that fits is not asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_ALTERNATIVES = 500
 

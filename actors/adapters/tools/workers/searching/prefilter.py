@@ -9,10 +9,14 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from actors.adapters.tools.workers.searching import text_files as texts
-from actors.adapters.tools.workers.searching.walk import File
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from actors.adapters.tools.workers.searching.walk import File
 
 FIRST_BATCH = 64
 LAST_BATCH = 2048

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from actors.adapters.tools.workers.searching.walk import MAX_FILE_BYTES, File
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
 
 SNIFFED = 8 * 1024
 #: Bytes at the start of a file that must not contain NUL.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.tools.workers.searching import gitignore as ignoring
 from actors.adapters.tools.workers.searching.gitignore import Ignores
 from actors.adapters.tools.workers.searching.patterns import selector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_ENTRIES = 100_000
 #: Names listed in all, of files and directories, searched or not.
