@@ -44,12 +44,16 @@ class ModelInfo(Struct, frozen=True):
 class ToolSpec(Struct, frozen=True):
     """A tool as the model and the machine see it. Never varies with the mode."""
 
-    name: str
     description: str
     input_schema: dict[str, Any]
     traits: ToolTraits
     essential: bool = False
     """Offered to lean models too."""
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls the tool by."""
+        return self.traits.name
 
 
 def no_view(image: Image) -> ImageView | None:

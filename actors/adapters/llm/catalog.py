@@ -17,7 +17,7 @@ from actors.adapters.llm.protocols.openai_chat.response import OpenAiChatReader
 from actors.adapters.llm.protocols.openai_responses import request as openai_responses
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
 from actors.adapters.llm.protocols.rendering import TurnCache
-from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig
+from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import Router, Server
 from actors.adapters.llm.transport.http import Transport
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from actors.ports import CancelToken, Model, ModelInfo
 
-_PROTOCOLS = {
+_WIRE_PROTOCOLS = {
     ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
     OPENAI_CHAT: WireProtocol(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
     OPENAI_RESPONSES: WireProtocol(
@@ -143,7 +143,7 @@ class Catalog:
         return self._model(name, server) if server else None
 
     def _made(self, name: str, server: Server) -> Model:
-        protocol = _PROTOCOLS[server.provider.protocol]
+        protocol = _WIRE_PROTOCOLS[server.provider.protocol]
         return HttpModel(
             name, server.client, server.discovery, protocol=protocol, operator=self._operator, turns=self._turns
         )
@@ -153,6 +153,6 @@ def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
     """The names that a provider's settings spell out, and the known ones that its patterns cover."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
-    spoken = {provider.protocol, OPENAI_CHAT} if provider.protocol == OPENAI_RESPONSES else {provider.protocol}
-    known = [name for name, row in known_limits().items() if row.protocol in spoken]
+    offers = PROTOCOLS[provider.protocol].offers
+    known = [name for name, row in known_limits().items() if row.protocol in offers]
     return (*spelled, *(name for name in known if name.startswith(tuple(patterns))))

@@ -18,7 +18,35 @@ from msgspec.structs import fields, replace
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"
 OPENAI_RESPONSES = "openai-responses"
-PROTOCOLS = (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES)
+
+
+class ProtocolTraits(Struct, frozen=True):
+    """What every server of one wire protocol expects beside the requests themselves."""
+
+    family: str
+    """The preset whose `models` are the names that the protocol's maker gives to its models."""
+    offers: frozenset[str]
+    """The rows of models.toml that are offered over it, by their `protocol`."""
+    auth: str = "bearer"
+    """How the key is sent unless the settings say otherwise; see ProviderConfig.auth."""
+    list_path: str = "/models"
+    """Where a server lists its models, below the base_url."""
+    version_header: str = ""
+    """The header that carries ProviderConfig.api_version; "": none."""
+
+
+#: The protocols that a provider can be configured with, by name.
+PROTOCOLS = {
+    ANTHROPIC: ProtocolTraits(
+        family="anthropic",
+        offers=frozenset({ANTHROPIC}),
+        auth="x-api-key",
+        list_path="/v1/models?limit=1000",  # without a limit the answer is a page of twenty
+        version_header="anthropic-version",
+    ),
+    OPENAI_CHAT: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT})),
+    OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
+}
 
 #: As the name of a small model: none.
 NO_MODEL = "none"
@@ -220,15 +248,15 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     @property
     def list_url(self) -> str:
         """Where the server lists its models, loaded or not."""
-        # Anthropic gives pages of twenty.
-        return self.url("/v1/models?limit=1000" if self.protocol == ANTHROPIC else "/models")
+        return self.url(PROTOCOLS[self.protocol].list_path)
 
     def request_headers(self) -> dict[str, str]:
         """What every request carries, credentials included."""
         headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
-        if self.protocol == ANTHROPIC:
-            headers["anthropic-version"] = self.api_version
-        auth = (self.auth or ("x-api-key" if self.protocol == ANTHROPIC else "bearer")).lower()
+        traits = PROTOCOLS[self.protocol]
+        if traits.version_header:
+            headers[traits.version_header] = self.api_version
+        auth = (self.auth or traits.auth).lower()
         if self.api_key and auth == "bearer":
             headers["authorization"] = f"Bearer {self.api_key.reveal()}"
         elif self.api_key:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from actors.adapters.llm.discovery import Discovery
 from actors.adapters.llm.model_limits import limits_of
 from actors.adapters.llm.model_list import ModelList
-from actors.adapters.llm.provider import ANTHROPIC, ONLY_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, ProviderConfig, presets
+from actors.adapters.llm.provider import ONLY_MODEL, PROTOCOLS, ProviderConfig, presets
 from actors.adapters.llm.provider_client import ProviderClient
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ANY = "*"
 #: Names that a refusal spells out.
 _SHOWN = 20
-_FAMILIES = {"anthropic": (ANTHROPIC,), "openai": (OPENAI_RESPONSES, OPENAI_CHAT)}
-"""Which protocols speak to the models that a preset names."""
 
 
 class Server(Struct, frozen=True, eq=False):
@@ -161,10 +159,11 @@ class Router:
 
 def family_of(name: str) -> tuple[str, ...]:
     """The protocols over which the maker of a model serves it; () for names of no known family."""
-    for preset, protocols in _FAMILIES.items():
-        if any(_fits(pattern, name) for pattern in presets()[preset]["models"]):
-            return protocols
-    return ()
+    return tuple(
+        protocol
+        for protocol, traits in PROTOCOLS.items()
+        if any(_fits(pattern, name) for pattern in presets()[traits.family]["models"])
+    )
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:

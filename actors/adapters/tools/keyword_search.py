@@ -35,7 +35,6 @@ ALIASES = {"terms": "search_terms", "keywords": "search_terms"}
 """Names that models use for an argument from habit."""
 
 SPEC = ToolSpec(
-    name="keyword_search",
     description=(
         "Find where something is dealt with when you do not know what it is called. Searches the whole git repository "
         "around the working directory (or the directory, outside of one) for all terms, ignoring case, and shows ten "

@@ -27,7 +27,6 @@ MAX_PATCHES = 200
 APPLIED = "<patches_applied>all</patches_applied>"
 
 SPEC = ToolSpec(
-    name="patch",
     description=(
         "Change one UTF-8 text file, or create it. All patches of a call are found in the file as it was before the "
         "call and applied together: if one of them fails, nothing is changed and the answer says why. They must not "

@@ -18,7 +18,6 @@ ALIASES = {"file_path": "path", "filename": "path"}
 """Names that models use for an argument from habit."""
 
 SPEC = ToolSpec(
-    name="read_file",
     description=(
         "Read a UTF-8 text file. Lines come with their numbers; a last line in brackets says how many were not shown. "
         "Relative paths start at the working directory. For binary files and directories use bash."

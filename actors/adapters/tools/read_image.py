@@ -32,7 +32,6 @@ HEADER_BYTES = 4096
 """More than a worker writes beside the file."""
 
 SPEC = ToolSpec(
-    name="read_image",
     description=(
         "Look at a PNG, JPEG, GIF or WebP image file. You see it scaled down to what you can take; of an animated one "
         "you see the first frame. Relative paths start at the working directory."

@@ -33,7 +33,6 @@ GRANTED = (
 NOT_NEEDED = "The mode is unrestricted already: nothing had to be changed. Go on."
 
 SPEC = ToolSpec(
-    name="request_mode_upgrade",
     description=(
         "Ask the person for the unrestricted mode, in which tools may change files and use the network. In the "
         "restricted mode tools can only read. The person is shown your reason and approves or denies; the call waits "

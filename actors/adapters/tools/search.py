@@ -24,7 +24,6 @@ ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
 """Names that models use for an argument from habit."""
 
 SPEC = ToolSpec(
-    name="search",
     description=(
         "Search files for lines that match a regular expression. Results look like `path:line: text`; long lines are "
         "cut around the match. Respects .gitignore; hidden files are included; binary files, files larger than 10 MiB, "

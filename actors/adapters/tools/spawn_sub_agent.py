@@ -66,7 +66,6 @@ _TASK = {
 }
 
 SPEC = ToolSpec(
-    name="spawn_sub_agent",
     description=(
         "Start sub-agents, agents that each work on one task at the same time, and wait for all of them. The result "
         "says for each task, in order, what was reported or why it failed. Use it for parts that do not depend on one "

@@ -6,7 +6,6 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import ToolSpec
 
 RESULT_SPEC = ToolSpec(
-    name="submit_result",
     description=(
         "Give your final result to the agent that started you, and end. It must be the only call in the response. "
         "With success=false it counts as a failure, with the result as its reason."
@@ -24,7 +23,6 @@ RESULT_SPEC = ToolSpec(
 )
 
 ERROR_SPEC = ToolSpec(
-    name="submit_error",
     description=(
         "Tell the agent that started you that the task cannot be done, and end. It must be the only call in the "
         "response."

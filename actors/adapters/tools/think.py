@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SPEC = ToolSpec(
-    name="think",
     description=(
         "Write down reasoning that you want to keep in the conversation: a plan, what you learned, what to check next. "
         "It has no effect and returns nothing new."

@@ -164,7 +164,7 @@ class ScriptedTool:
 
     def __init__(self, name: str, **traits: Any) -> None:
         group = traits.pop("group", ToolGroup.OTHER)
-        self.spec = ToolSpec(name, f"{name} for tests", {"type": "object"}, ToolTraits(name, group, **traits))
+        self.spec = ToolSpec(f"{name} for tests", {"type": "object"}, ToolTraits(name, group, **traits))
         self.runs: queue.SimpleQueue[ToolRun] = queue.SimpleQueue()
         self.started = 0
         self.running = 0

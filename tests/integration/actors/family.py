@@ -158,7 +158,7 @@ class FamilyBox(NothingKept):
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=True) for name in self._runs]
-        standard = tuple(ToolSpec(each.name, each.name, {}, each) for each in traits)
+        standard = tuple(ToolSpec(each.name, {}, each) for each in traits)
         return (*standard, RESULT_SPEC, ERROR_SPEC) if sub_agent else (*standard, SpawnSubAgentTool().spec)
 
     def get(self, name: str) -> Tool | None:

@@ -38,7 +38,7 @@ class Sift:
     """A tool that asks an aside and shows what came of it."""
 
     def __init__(self, aside: SideQuery = ASIDE) -> None:
-        self.spec = ToolSpec("sift", "for tests", {"type": "object"}, ToolTraits("sift", "read-group", retry_safe=True))  # type: ignore[arg-type]
+        self.spec = ToolSpec("for tests", {"type": "object"}, ToolTraits("sift", "read-group", retry_safe=True))  # type: ignore[arg-type]
         self.aside = aside
         self.started = 0
 

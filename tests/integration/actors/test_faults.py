@@ -97,7 +97,7 @@ class Tools(NothingKept):
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         names = ("look", "bash", "slow")
         traits = [ToolTraits(name, ToolGroup.OTHER, retry_safe=name == "look") for name in names]
-        return tuple(ToolSpec(each.name, each.name, {}, each) for each in traits)
+        return tuple(ToolSpec(each.name, {}, each) for each in traits)
 
     def get(self, name: str) -> Any:
         return Runnable(getattr(self, f"run_{name}"))

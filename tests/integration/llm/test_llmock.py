@@ -38,7 +38,6 @@ PATHS = {"anthropic": "/anthropic", "openai-chat": "/v1", "openai-responses": "/
 MODELS = {"anthropic": "claude-sonnet-4-6", "openai-chat": "gpt-4o", "openai-responses": "gpt-5.2"}
 
 WEATHER = ToolSpec(
-    "get_weather",
     "Tells the weather in a city.",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     ToolTraits("get_weather", ToolGroup.OTHER),

@@ -109,14 +109,13 @@ class Tools(NothingKept):
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        patch = ToolSpec("patch", "Change.", schema, ToolTraits("patch", ToolGroup.WRITE, writes=True))
+        patch = ToolSpec("Change.", schema, ToolTraits("patch", ToolGroup.WRITE, writes=True))
         ask = ToolSpec(
-            "request_mode_upgrade",
             "Ask.",
             schema,
             ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
         )
-        submit = ToolSpec("submit_result", "Submit.", schema, ToolTraits("submit_result", ToolGroup.OTHER))
+        submit = ToolSpec("Submit.", schema, ToolTraits("submit_result", ToolGroup.OTHER))
         return (patch, submit) if sub_agent else (patch, ask)
 
     def get(self, name: str) -> Tool | None:

@@ -103,7 +103,7 @@ class Box(NothingKept):
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = {}
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        return tuple(ToolSpec(name, name, {}, ToolTraits(name, ToolGroup.OTHER, writes=True)) for name in self.tools)
+        return tuple(ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER, writes=True)) for name in self.tools)
 
     def get(self, name: str) -> Any:
         run = self.tools.get(name)

@@ -47,7 +47,7 @@ def model(protocol: str, url: str, name: str = "claude-sonnet-4-5", **settings: 
 
 def tool(name: str, **properties: str) -> ToolSpec:
     schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
-    return ToolSpec(name, f"Runs {name}.", schema, ToolTraits(name, ToolGroup.OTHER))
+    return ToolSpec(f"Runs {name}.", schema, ToolTraits(name, ToolGroup.OTHER))
 
 
 BASH = tool("bash", cmd="string")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
-from actors.adapters.llm.catalog import _PROTOCOLS
+from actors.adapters.llm.catalog import _WIRE_PROTOCOLS
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.provider_client import ProviderClient
 from actors.adapters.llm.transport.sse import SseEvent
@@ -179,7 +179,7 @@ def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any
     said = Said()
     try:
         asked = served._prepare(request())
-        return client.request(_PROTOCOLS[protocol], asked, b"", said, CancelToken()), said
+        return client.request(_WIRE_PROTOCOLS[protocol], asked, b"", said, CancelToken()), said
     except ModelFailedError as failed:
         return (failed.failure, failed.retry_after_ms, failed.usage), said
     except ModelAbortedError:
@@ -264,7 +264,7 @@ def test_an_independent_parser_feeds_the_readers_the_same(protocol: str, data: s
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)
     other = Said()
-    reader = _PROTOCOLS[protocol].reader(served._prepare(request()), other)
+    reader = _WIRE_PROTOCOLS[protocol].reader(served._prepare(request()), other)
     expected: ModelAnswer | tuple[Any, ...]
     try:
         for event in SSEClient(iter([whole])).events():

@@ -57,7 +57,6 @@ def test_schemas_are_valid_and_have_no_alternatives_at_the_top(spec: Any) -> Non
     Draft202012Validator.check_schema(spec.input_schema)
     assert spec.input_schema["type"] == "object"
     assert not {"oneOf", "anyOf", "allOf"} & set(spec.input_schema)
-    assert spec.traits.name == spec.name
 
 
 def test_traits_say_what_the_machine_must_know() -> None:

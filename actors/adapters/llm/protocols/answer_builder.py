@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -62,6 +62,18 @@ class PreparedRequest(Struct, frozen=True):
     info: ModelInfo
     limits: ModelLimits
     request: ModelRequest
+
+    def reasoning(self, text: str, raw: str = "") -> Reasoning:
+        """Return reasoning marked as this model's; `raw` is what the provider wants back, "" for nothing."""
+        return Reasoning(text, self.info.protocol, self.info.name, raw)
+
+    def can_echo(self, block: Content) -> TypeGuard[Reasoning]:
+        """Whether `block` is reasoning that this very model can read back over this protocol."""
+        return (
+            isinstance(block, Reasoning)
+            and bool(block.raw)
+            and (block.protocol, block.model) == (self.info.protocol, self.info.name)
+        )
 
     def priced(self, usage: Usage | None) -> Usage | None:
         """`usage` with what it costs by the price list, where there is one."""

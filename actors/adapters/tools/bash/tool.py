@@ -43,7 +43,6 @@ ALIASES = {"command": "cmd"}
 _HANDLE = {"type": "string", "minLength": 1}
 
 SPEC = ToolSpec(
-    name="bash",
     description=(
         "Run a shell command with `bash -c` in the conversation's working directory and return its output (stdout and "
         "stderr merged) and exit code. Give exactly one of `cmd`, `peek`, `wait` and `kill`.\n"

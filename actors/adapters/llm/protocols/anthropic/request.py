@@ -21,7 +21,6 @@ from actors.adapters.llm.protocols.rendering import (
     separate_images,
     view_of,
 )
-from actors.adapters.llm.provider import ANTHROPIC
 from actors.core.content import (
     Content,
     Image,
@@ -87,8 +86,7 @@ def _block(block: Content, prepared: PreparedRequest) -> Any:
         case Text():
             return {"type": "text", "text": block.text} if block.text.strip() else None
         case Reasoning():
-            own = block.raw and block.protocol == ANTHROPIC and block.model == prepared.info.name
-            return Raw(block.raw.encode()) if own else None
+            return Raw(block.raw.encode()) if prepared.can_echo(block) else None
         case ToolUse():
             arguments = Raw(tool_calls.arguments_of(block))
             return {"type": "tool_use", "id": block.id, "name": tool_calls.name_of(block), "input": arguments}

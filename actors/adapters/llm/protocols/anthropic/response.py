@@ -20,8 +20,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     malformed_answer,
     token_count,
 )
-from actors.adapters.llm.provider import ANTHROPIC
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
@@ -112,16 +111,16 @@ class _Block:
         if delta.signature:
             self._signature = delta.signature
 
-    def content(self, model: str) -> Content | None:
+    def content(self, prepared: PreparedRequest) -> Content | None:
         """The block in the machine's terms; None for what it has no use for."""
         head = self._head
         match head.type:
             case "text":
                 return Text(self._text.text) if self._text.text else None
             case "thinking":
-                return Reasoning(self._text.text, ANTHROPIC, model, self._thinking())
+                return prepared.reasoning(self._text.text, self._thinking())
             case "redacted_thinking":
-                return Reasoning("", ANTHROPIC, model, self._raw.decode())
+                return prepared.reasoning("", self._raw.decode())
             case "tool_use":
                 given = bytes(head.input).decode() if is_present(head.input) else "{}"
                 return ToolUse(head.id or "", head.name or "", "".join(self._input) or given)
@@ -199,8 +198,7 @@ class AnthropicReader:
     def answer(self) -> ModelAnswer:
         if not self.complete:
             raise incomplete_answer(self._prepared, self.usage)
-        model = self._prepared.info.name
-        blocks = (self._blocks[index].content(model) for index in sorted(self._blocks))
+        blocks = (self._blocks[index].content(self._prepared) for index in sorted(self._blocks))
         stop = _STOPS.get(self._stop_reason or "", Stop())
         if self._stop_reason == "refusal":
             details = self._details or _Details()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,8 +20,7 @@ from actors.adapters.llm.protocols.rendering import (
     separate_images,
     user_parts,
 )
-from actors.adapters.llm.provider import OPENAI_CHAT
-from actors.core.content import Content, Reasoning, Text, ToolUse
+from actors.core.content import Content, Text, ToolUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +103,7 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     if echo == "always" or (echo == "calls" and calls):
         # Thinking models want their reasoning back beside their calls; beside plain answers some refuse it.
         for block in content:
-            if _is_own(block, prepared.info.name):
+            if prepared.can_echo(block):
                 message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])
     if calls:
         message["tool_calls"] = [
@@ -116,7 +115,3 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
             for call in calls
         ]
     return message
-
-
-def _is_own(block: Content, model: str) -> TypeGuard[Reasoning]:
-    return isinstance(block, Reasoning) and bool(block.raw) and block.protocol == OPENAI_CHAT and block.model == model

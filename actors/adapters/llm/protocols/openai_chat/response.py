@@ -21,8 +21,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     malformed_answer,
     token_count,
 )
-from actors.adapters.llm.provider import OPENAI_CHAT
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
@@ -210,7 +209,7 @@ class OpenAiChatReader:
         blocks: list[Content] = []
         if self._reasoning.text:
             raw = msgspec.json.encode({self._reasoning_key: self._reasoning.text}).decode()
-            blocks.append(Reasoning(self._reasoning.text, OPENAI_CHAT, self._prepared.info.name, raw))
+            blocks.append(self._prepared.reasoning(self._reasoning.text, raw))
         if self._text.text:
             blocks.append(Text(self._text.text))
         return (*blocks, *(call.content() for call in self._calls))

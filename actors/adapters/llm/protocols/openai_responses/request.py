@@ -24,7 +24,6 @@ from actors.adapters.llm.protocols.rendering import (
     separate_images,
     user_parts,
 )
-from actors.adapters.llm.provider import OPENAI_RESPONSES
 from actors.core.content import Content, Reasoning, Text, ToolUse
 
 if TYPE_CHECKING:
@@ -81,17 +80,17 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
     """A turn's items; b"" if nothing of it can be sent."""
     if turn.role == "assistant":
-        return json_elements(_answered(turn.content, prepared.info.name)) if has_visible_content(turn.content) else b""
+        return json_elements(_answered(turn.content, prepared)) if has_visible_content(turn.content) else b""
     return json_elements(_told(turn.content, prepared))
 
 
-def _answered(content: tuple[Content, ...], model: str) -> Iterator[Any]:
+def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
     """An answer's items. Reasoning is refused without what came of it, so what trails is left out."""
     last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
     for block in content[: last + 1]:
         match block:
-            case Reasoning() if block.raw and block.protocol == OPENAI_RESPONSES and block.model == model:
+            case Reasoning() if prepared.can_echo(block):
                 marked = _phase_of(block.raw)
                 if marked:
                     phase = {"phase": marked}

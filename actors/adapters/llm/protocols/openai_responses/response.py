@@ -25,8 +25,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     token_count,
 )
 from actors.adapters.llm.protocols.openai_responses.request import Phase
-from actors.adapters.llm.provider import OPENAI_RESPONSES
-from actors.core.content import Content, Reasoning, Text, ToolUse, Usage
+from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
@@ -133,7 +132,7 @@ class _Growing:
         if not self._text.text:
             self._text.add(_text_of(self.head))
 
-    def contents(self, model: str) -> list[Content]:
+    def contents(self, prepared: PreparedRequest) -> list[Content]:
         """The item in the machine's terms; [] for what it has no use for."""
         head = self.head
         text = (_text_of(head) if self._raw else "") or self._text.text
@@ -141,12 +140,12 @@ class _Growing:
             case "message":
                 self.refused = self.refused or any(part.refusal for part in _parts(head.content))
                 marker = msgspec.json.encode(Phase(head.phase)).decode() if head.phase else ""
-                marked = [Reasoning("", OPENAI_RESPONSES, model, marker)] if marker else []
+                marked = [prepared.reasoning("", marker)] if marker else []
                 return [*marked, Text(text)] if text else []
             case "reasoning":
                 echoed = bool(head.encrypted_content or any(part.text for part in _parts(head.content)))
                 raw = self._raw.decode() if echoed else ""  # without either, its id means nothing to the provider
-                return [Reasoning(text, OPENAI_RESPONSES, model, raw)] if text or raw else []
+                return [prepared.reasoning(text, raw)] if text or raw else []
             case "function_call":
                 given = (head.arguments if self._raw else None) or "".join(self._arguments) or head.arguments
                 return [ToolUse(head.call_id or head.id or "", head.name or "", given or "{}")]
@@ -205,7 +204,7 @@ class OpenAiResponsesReader:
     def answer(self) -> ModelAnswer:
         if self._stop is None:
             raise incomplete_answer(self._prepared, self.usage)
-        content = tuple(block for item in self._items for block in item.contents(self._prepared.info.name))
+        content = tuple(block for item in self._items for block in item.contents(self._prepared))
         stop = self._stop
         if any(item.refused for item in self._items):
             stop = Stop(refusal=True)
