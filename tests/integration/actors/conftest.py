@@ -25,7 +25,6 @@ from actors.ports import (
     Commit,
     ConversationRecord,
     InvalidToolInputError,
-    Model,
     ModelAbortedError,
     ModelAnswer,
     ModelFailedError,
@@ -43,6 +42,7 @@ from actors.ports import (
 from actors.runtime.services import Runtime
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
+from tests.catalogs import OneModelCatalog
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.replaying import differences
 from tests.toolboxes import NothingKept
@@ -103,40 +103,6 @@ class ScriptedModel:
         exchange = Exchange(request, sink, cancel)
         self.exchanges.put(exchange)
         return exchange.wait()
-
-
-class Catalog:
-    default = "scripted"
-
-    def __init__(self, model: ScriptedModel, small: Model | None = None) -> None:
-        self._model = model
-        self._small = small
-        self.forgotten: list[str] = []
-
-    def list(self) -> tuple[ModelInfo, ...]:
-        return (self._model.info,)
-
-    def get(self, name: str) -> ScriptedModel | None:
-        return self._model if name == "scripted" else None
-
-    def offers(self, name: str) -> bool:
-        return self.get(name) is not None
-
-    def undecided(self, name: str) -> bool:
-        return False
-
-    def forget(self, conversation_id: str) -> None:
-        self.forgotten.append(conversation_id)
-
-    def learn(self, name: str, cancel: CancelToken) -> None:
-        pass
-
-    def refusal(self, name: str) -> LlmFailure:
-        there = ", ".join(info.name for info in self.list())
-        return LlmFailure(ErrorKind.INVALID_REQUEST, f"the model {name!r} is not available; there are: {there}")
-
-    def small(self, name: str) -> Model | None:
-        return self._small
 
 
 @dataclass
@@ -303,7 +269,7 @@ class World:
         self.runtime = Runtime(
             store=store,
             bus=self.hub,
-            models=Catalog(self.model, self.small),
+            models=OneModelCatalog(self.model, self.small),
             toolbox=self.box,
             sandbox=settings.pop("sandbox", None) or NoSandbox(),
             clock=self.clock,

@@ -11,7 +11,6 @@ import pytest
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
-from actors.core.errors import ErrorKind, LlmFailure
 from actors.events.hub import EventHub
 from actors.ports import (
     CancelToken,
@@ -28,6 +27,7 @@ from actors.ports import (
 from actors.runtime.services import Runtime
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.timers import Timers
+from tests.catalogs import OneModelCatalog
 from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
@@ -57,40 +57,14 @@ class CountingIds:
         return f"slug-{next(self._count)}"
 
 
-class Models:
-    """One model, which does what `answer` says."""
+class Models(OneModelCatalog):
+    """A catalog that is its own only model, which does what `answer` says."""
 
-    default = "known"
     info = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 90_000)
 
     def __init__(self) -> None:
-        self.forgotten: list[str] = []
+        super().__init__(self)
         self.answer: Callable[[ModelRequest, ModelSink, CancelToken], ModelAnswer]
-
-    def list(self) -> tuple[ModelInfo, ...]:
-        return (self.info,)
-
-    def offers(self, name: str) -> bool:
-        return self.get(name) is not None
-
-    def undecided(self, name: str) -> bool:
-        return False
-
-    def forget(self, conversation_id: str) -> None:
-        self.forgotten.append(conversation_id)
-
-    def learn(self, name: str, cancel: CancelToken) -> None:
-        pass
-
-    def refusal(self, name: str) -> LlmFailure:
-        there = ", ".join(info.name for info in self.list())
-        return LlmFailure(ErrorKind.INVALID_REQUEST, f"the model {name!r} is not available; there are: {there}")
-
-    def small(self, name: str) -> None:
-        return None
-
-    def get(self, name: str) -> Models | None:
-        return self if name == "known" else None
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         return self.answer(request, sink, cancel)

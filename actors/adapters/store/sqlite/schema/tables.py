@@ -78,27 +78,15 @@ class Conversation(Model):
         table_name = "conversations"
 
 
-Conversation.add_index(
-    Conversation.index(
-        Conversation.principal,
-        Conversation.archived,
-        Conversation.updated_at,
-        Conversation.id,
-        where=SQL("parent_conversation_id IS NULL"),
-        name="conversations_listed",
-    )
-)
-Conversation.add_index(
-    Conversation.index(
-        Conversation.principal,
-        Conversation.archived,
-        Conversation.cwd,
-        Conversation.updated_at,
-        Conversation.id,
-        where=SQL("parent_conversation_id IS NULL"),
-        name="conversations_of_directory",
-    )
-)
+def _index_of_list(name: str, *narrowed: Field) -> None:
+    """Index top-level conversations of a principal by their last update, of one value of the `narrowed` columns."""
+    columns = (Conversation.principal, Conversation.archived, *narrowed, Conversation.updated_at, Conversation.id)
+    index = Conversation.index(*columns, where=SQL("parent_conversation_id IS NULL"), name=name)
+    Conversation.add_index(index)
+
+
+_index_of_list("conversations_listed")
+_index_of_list("conversations_of_directory", Conversation.cwd)
 Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
 
 
