@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
-from actors.core.notifications import Durable, MessageAdded, Token
+from actors.core.notifications import Durable, MessageAdded, TextDelta
 from actors.core.transition import run_chain
 from actors.ports import CommandRecord, Commit, ConversationRecord, FencedError, LogEntry, StoredEvent
 
@@ -44,12 +44,12 @@ class Draft:
         """Of the last journal row that names one; None: not known."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
-        self.tokens: list[Token] = []
+        self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
 
     @property
     def empty(self) -> bool:
-        """Nothing to commit: the event was ignored, or brought passing text only."""
+        """Nothing to commit: the event was ignored, or brought ephemeral text only."""
         return not self.entries
 
     @property
@@ -100,8 +100,8 @@ class Draft:
                 case PersistMode(mode=mode):
                     changed = True
                 case NotifyClient(data=data):
-                    if isinstance(data, Token):
-                        self.tokens.append(data)
+                    if isinstance(data, TextDelta):
+                        self.text_deltas.append(data)
                     else:
                         durable.append(data)
                 case _:
@@ -189,8 +189,8 @@ class Machine:
         if events:
             self._runtime.bus.publish(self.record.id, events, self.record)
             self._runtime.faults.hit("publish.after")
-        for token in draft.tokens:
-            self._runtime.bus.token(self.record.id, token)
+        for delta in draft.text_deltas:
+            self._runtime.bus.text_delta(self.record.id, delta)
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:

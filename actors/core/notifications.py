@@ -1,4 +1,4 @@
-"""What clients are told. Durable ones are stored with the transition and numbered; tokens are passing."""
+"""What clients are told. Durable ones are stored with the transition and numbered; text deltas are ephemeral."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class MessageAdded(Struct, frozen=True, tag="message_added"):
     message: Message
 
 
-class Token(Struct, frozen=True, tag="token"):
-    """Passing: the next text of a request's attempt."""
+class TextDelta(Struct, frozen=True, tag="token"):
+    """Ephemeral: the next text of a request's attempt."""
 
     request_id: str
     attempt: int
@@ -178,4 +178,4 @@ Durable: TypeAlias = (
     | ToolTreeReaped
     | ConversationUpdated
 )
-Notification: TypeAlias = Durable | Token
+Notification: TypeAlias = Durable | TextDelta

@@ -1,8 +1,8 @@
-"""Changes of the list of conversations, for those who watch it: of each conversation the latest only.
+"""Changes of the list of conversations for its watchers: the latest change of each conversation only.
 
-A watcher is a cursor here too. Every change gets a number and takes the place of the change before of the same
-conversation, so what is kept is bounded by the number of conversations, however slow a watcher is, and a change costs
-the same however many watch. Nothing is kept while nobody does.
+A watcher is a cursor here too. Every change gets a number and replaces the conversation's change before, so what is
+kept is bounded by the number of conversations, however slow a watcher is, and a change costs the same however many
+watchers there are. Without a watcher nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SPARE = 256
 """Changes kept although every watcher has read them: looking through them each time would cost more."""
 
 
-class Listed:
-    """The latest change of one conversation, and the bytes it becomes on the wire once somebody has made them."""
+class ListChange:
+    """The latest change of one conversation, and its encoding once a watcher has needed it."""
 
     __slots__ = ("deleted", "id", "number", "outdated", "record", "wire")
 
@@ -31,14 +31,16 @@ class Listed:
         self.number = number
         self.id = conversation_id
         self.record = record
-        """Of a deleted sub-agent that of its parent: it tells whose it was."""
+        """Of a deleted sub-agent the record of its parent, which has the same principal."""
         self.deleted = deleted
         self.outdated = False
-        """A later change of the same conversation has taken its place."""
+        """A later change of the same conversation has replaced it."""
         self.wire: bytes | None = None
+        """The encoded response, shared by all watchers; set by the first one that sends it."""
 
     @property
     def sub_agent(self) -> bool:
+        """Whether the conversation is a sub-agent."""
         return not self.record.user_initiated or self.record.id != self.id
 
 
@@ -50,8 +52,8 @@ class ListWatch:
         self.after = after
         self.wake = wake
 
-    def read(self) -> list[Listed]:
-        """All changes since the last look, the oldest first. Never blocks."""
+    def read(self) -> list[ListChange]:
+        """Return all changes since the last read, the oldest first. Never blocks for long."""
         return self._feed.read(self)
 
     def close(self) -> None:
@@ -60,56 +62,64 @@ class ListWatch:
 
 
 class ListFeed:
-    """Any thread; never blocks for long; wakes outside of its lock."""
+    """The changes of all conversations. Any thread; never blocks for long.
+
+    Watchers are woken outside of the lock, since what they do when woken may come back here.
+    """
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether anybody is there. May be read without the lock: who is just coming reads the store first."""
+        """Whether there is a watcher. May be read without the lock: a watcher reads the store after it has attached,
+        so it finds there what is published while it attaches."""
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()
-        self._asleep: set[ListWatch] = set()
-        self._latest: dict[str, Listed] = {}
+        self._unwoken: set[ListWatch] = set()
+        """Those that have read since they were woken last."""
+        self._latest: dict[str, ListChange] = {}
         """By conversation, in the order of their numbers."""
         self._number = 0
-        self._tidy_at = SPARE
+        self._drop_at = SPARE
+        """How many changes there may be before those that every watcher has read are dropped."""
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
-        """Watch. `wake` runs on a publisher's thread, once until the next read; it must not block."""
+        """Watch the list. `wake` runs on a publisher's thread, once until the next read; it must not block."""
         with self._lock:
             watch = ListWatch(self, self._number, wake)
             self._watches.add(watch)
-            self._asleep.add(watch)
+            self._unwoken.add(watch)
             self.watched = True
         return watch
 
     def detach(self, watch: ListWatch) -> None:
+        """Stop waking a watch; the last one takes all changes with it. Idempotent."""
         with self._lock:
             self._watches.discard(watch)
-            self._asleep.discard(watch)
+            self._unwoken.discard(watch)
             if not self._watches:
                 self.watched = False
                 self._latest.clear()
 
     def changed(self, record: ConversationRecord) -> None:
-        """A conversation is new, or is as in `record` now. Changes of one come in their order."""
+        """Show a conversation that is new or has changed. Calls for one conversation come in order."""
         self._put(record.id, record, deleted=False)
 
     def deleted(self, conversation_id: str, record: ConversationRecord) -> None:
-        """A conversation is gone; `record` is its last one, or that of the conversation it was a sub-agent of."""
+        """Show that a conversation was deleted; `record` is its last one, or its parent's if it was a sub-agent."""
         self._put(conversation_id, record, deleted=True)
 
-    def read(self, watch: ListWatch) -> list[Listed]:
+    def read(self, watch: ListWatch) -> list[ListChange]:
+        """Return the changes that a watch has not read, the oldest first."""
         with self._lock:
-            fresh: list[Listed] = []
-            for listed in reversed(self._latest.values()):
-                if listed.number <= watch.after:
+            unread: list[ListChange] = []
+            for change in reversed(self._latest.values()):
+                if change.number <= watch.after:
                     break
-                fresh.append(listed)
+                unread.append(change)
             watch.after = self._number
             if watch in self._watches:
-                self._asleep.add(watch)
-        fresh.reverse()
-        return fresh
+                self._unwoken.add(watch)
+        unread.reverse()
+        return unread
 
     def _put(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
         with self._lock:
@@ -119,21 +129,22 @@ class ListFeed:
             before = self._latest.pop(conversation_id, None)
             if before is not None:
                 before.outdated = True
-            self._latest[conversation_id] = Listed(self._number, conversation_id, record, deleted=deleted)
-            if len(self._latest) > self._tidy_at:
-                self._tidy()
-            to_wake, self._asleep = self._asleep, set()
+            self._latest[conversation_id] = ListChange(self._number, conversation_id, record, deleted=deleted)
+            if len(self._latest) > self._drop_at:
+                self._drop_read()
+            to_wake, self._unwoken = self._unwoken, set()
         for watch in to_wake:
             try:
                 watch.wake()
-            except Exception:
+            except Exception:  # one broken watcher must not keep the others asleep, nor fail the publisher
                 log.exception("a watcher of the list could not be woken")
 
-    def _tidy(self) -> None:
-        """Forget what everybody has read."""
+    def _drop_read(self) -> None:
+        """Drop what every watcher has read."""
         read = min(watch.after for watch in self._watches)
-        for conversation_id, listed in list(self._latest.items()):
-            if listed.number > read:
+        for conversation_id, change in list(self._latest.items()):
+            if change.number > read:
                 break
             del self._latest[conversation_id]
-        self._tidy_at = 2 * len(self._latest) + SPARE
+        # Twice what is left: a watcher that never reads must not make every change look through all of them.
+        self._drop_at = 2 * len(self._latest) + SPARE

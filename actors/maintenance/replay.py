@@ -15,7 +15,7 @@ from actors.core.context import ConvContext, Rules
 from actors.core.effects import NotifyClient, PersistMessage
 from actors.core.errors import InvalidTransition
 from actors.core.events import Event
-from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, Token, ToolTreeReaped
+from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
 from actors.messages.log_entries import Created, Entry, SettingsChanged, TreeReaped
@@ -147,7 +147,7 @@ def _told(result: TransitionResult) -> tuple[Durable, ...]:
         match effect:
             case PersistMessage(message=message):
                 told.append(MessageAdded(message))
-            case NotifyClient(data=data) if not isinstance(data, Token):
+            case NotifyClient(data=data) if not isinstance(data, TextDelta):
                 told.append(data)
             case _:
                 pass

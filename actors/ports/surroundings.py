@@ -7,33 +7,36 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from actors.core.notifications import Token
+    from actors.core.notifications import TextDelta
     from actors.ports.records import ConversationRecord, StoredEvent
 
 
 class EventBus(Protocol):
-    """Tells watchers that something is there. Any thread; never blocks."""
+    """Shows watchers what happens. Any thread; never blocks for long."""
 
     def publish(
         self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
     ) -> None:
-        """Committed events, in order, and the conversation after them."""
+        """Show committed events, in order, and the conversation after them."""
         ...
 
-    def token(self, conversation_id: str, token: Token) -> None:
-        """Passing text of the request under way."""
+    def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
+        """Show the next text of a model request that streams; ephemeral."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Passing output of the tool under way."""
+        """Show the next output of a tool call that runs; ephemeral."""
         ...
 
     def created(self, record: ConversationRecord) -> None:
-        """A conversation is there that has told nothing yet."""
+        """Show a new conversation, which has no events yet."""
         ...
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """The conversation is gone; `record` is its last one, or that of the conversation it was a sub-agent of."""
+        """End the watches of a deleted conversation.
+
+        `record` is its last one, or that of the conversation it was a sub-agent of.
+        """
         ...
 
 

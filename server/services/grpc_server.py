@@ -93,7 +93,7 @@ class GrpcServer:
             watchers=self.watchers,
             watch_list=ConversationListStreams(
                 self.watchers,
-                feed=hub.list,
+                feed=hub.conversation_list,
                 store=runtime.store,
                 reads=self._reads,
                 conversion=conversion,

@@ -18,7 +18,8 @@ from server.wire.values import timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.events.hub import HubEvent, Passing
+    from actors.events.hub import HubEvent
+    from actors.events.live_text import LiveText
     from actors.ports import Clock, ConversationRecord, Store, StoredEvent
     from server.wire.context import ConversionContext
 
@@ -93,35 +94,35 @@ class EventEncoder:
             return self._updated(conversation_id, each.event, self._update(each.record))
         return frame(event(self._conversion, conversation_id, each.event))
 
-    def text(self, passing: Passing) -> list[bytes]:
+    def text(self, text: LiveText) -> list[bytes]:
         """Frames of fresh text of a request."""
-        for piece in passing.pieces:
-            if piece.wire is None:
-                delta = text_delta(passing.key, passing.attempt, piece.offset, piece.text, reasoning=piece.reasoning)
-                piece.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), text_delta=delta))
-        return [piece.wire for piece in passing.pieces if piece.wire is not None]
+        for chunk in text.chunks:
+            if chunk.wire is None:
+                delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)
+                chunk.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), text_delta=delta))
+        return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
 
-    def output(self, passing: Passing) -> list[bytes]:
+    def output(self, text: LiveText) -> list[bytes]:
         """Frames of fresh output of a tool."""
-        for piece in passing.pieces:
-            if piece.wire is None:
-                delta = output_delta(passing.key, passing.attempt, piece.offset, piece.text)
-                piece.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), tool_output_delta=delta))
-        return [piece.wire for piece in passing.pieces if piece.wire is not None]
+        for chunk in text.chunks:
+            if chunk.wire is None:
+                delta = output_delta(text.key, text.attempt, chunk.offset, chunk.text)
+                chunk.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), tool_output_delta=delta))
+        return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
 
     def caught_up(self, head: int) -> bytes:
-        return self._passing(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
+        return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
-        return self._passing(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
+        return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:
-        return self._passing(v1.Event(deleted=v1.Event.Deleted()))
+        return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:
-        return self._passing(v1.Event(snapshot=snapshot))
+        return self._ephemeral(v1.Event(snapshot=snapshot))
 
-    def _passing(self, message: v1.Event) -> bytes:
+    def _ephemeral(self, message: v1.Event) -> bytes:
         now = timestamp(self._clock.now_ms())
         if now is not None:
             message.time.CopyFrom(now)

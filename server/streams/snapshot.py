@@ -19,7 +19,7 @@ from server.wire.events import text_delta
 from server.wire.messages import message, queued_message
 
 if TYPE_CHECKING:
-    from actors.events.hub import Piece
+    from actors.events.live_text import TextChunk
     from server.wire.context import ConversionContext
 
 
@@ -41,13 +41,13 @@ class InitialSnapshot:
             return state.request_id, state.attempt
         return None
 
-    def add_partial(self, pieces: tuple[Piece, ...]) -> None:
+    def add_partial(self, chunks: tuple[TextChunk, ...]) -> None:
         """Put what has been streamed so far into the snapshot: one entry of each kind, from its beginning."""
         if self.slot is None:
             return
         request_id, attempt = self.slot
         for reasoning in (True, False):
-            text = "".join(piece.text for piece in pieces if piece.reasoning is reasoning)
+            text = "".join(chunk.text for chunk in chunks if chunk.reasoning is reasoning)
             if text:
                 self.snapshot.partial.append(text_delta(request_id, attempt, 0, text, reasoning=reasoning))
 

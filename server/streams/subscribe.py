@@ -40,7 +40,7 @@ class Sources:
     conversion: ConversionContext
     wakeups: Wakeups
     text_wakeups: Wakeups
-    """For passing text, which pauses longer."""
+    """For live text, which pauses longer."""
 
 
 class SubscribeStreams(Streams):
@@ -91,7 +91,7 @@ class SubscribeStream(Stream):
         self._sources.wakeups.wake(self.wake)
 
     def _on_text(self) -> None:
-        """Passing text is there, and nothing else (a publisher's thread)."""
+        """Live text is there, and nothing else (a publisher's thread)."""
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -103,7 +103,7 @@ class SubscribeStream(Stream):
         if self._request.until_settled:
             self._settled = SettledTracker(opening.record)
         if self._deltas and opening.slot is not None:
-            opening.add_partial(self._watch.take(*opening.slot))
+            opening.add_partial(self._watch.take_text(*opening.slot))
         await self._out.add([self._sources.frames.snapshot(opening.snapshot)])
         if opening.after is None:
             self._position = opening.record.last_seq
@@ -116,9 +116,9 @@ class SubscribeStream(Stream):
         """Send all that is there now; returns whether the stream goes on."""
         self._woken.clear()
         closing = self._streams.closing  # before the look: what is published until then is still sent
-        batch = self._watch.read(self._position, passing=self._deltas)
+        batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
-            batch = self._watch.read(self._position, passing=self._deltas)
+            batch = self._watch.read(self._position, live_text=self._deltas)
         await self._take(batch)
         if batch.deleted:
             await self._out.add([self._sources.frames.deleted()])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVENTS_PAUSE_SECONDS = 0.000_3
 """After a crossing, per watcher that it has woken for an event: about four times what sending to it costs."""
 TEXT_PAUSE_SECONDS = 0.000_5
-"""The same for passing text: a hundred watchers see it move twenty times a second, and the loop has rest between."""
+"""The same for live text: a hundred watchers see it move twenty times a second, and the loop has rest between."""
 SHORTEST_SECONDS = 0.002
 """A pause that would be shorter is left out: after few watchers what comes next goes out at once."""
 LONGEST_SECONDS = 0.1

@@ -20,7 +20,7 @@ from server.streams.base import Stream, Streams
 from server.wire.conversation_messages import conversation
 
 if TYPE_CHECKING:
-    from actors.events.conversation_list import Listed, ListFeed
+    from actors.events.conversation_list import ListChange, ListFeed
     from server.queries.read_pool import ReadPool
     from server.streams.wakeups import Wakeups
     from server.wire.context import ConversionContext
@@ -93,7 +93,7 @@ class ConversationListStream(Stream):
             pages = self._pages()
             while (page := await self._sources.reads(next, pages, None)) is not None:
                 await self._send_all(page)
-            meanwhile = [listed.id for listed in self._watch.read() if self._wanted(listed)]
+            meanwhile = [change.id for change in self._watch.read() if self._wanted(change)]
             for start in range(0, len(meanwhile), PAGE):
                 await self._send_all(await self._sources.reads(self._present, meanwhile[start : start + PAGE]))
         await self._send(v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp()))
@@ -101,9 +101,9 @@ class ConversationListStream(Stream):
     async def _go_on(self) -> bool:
         self._woken.clear()
         closing = self._streams.closing  # before the look: what has changed until then is still sent
-        for listed in self._watch.read():
-            if self._wanted(listed) and not listed.outdated:
-                await self._out.add([self._wire(listed)])
+        for change in self._watch.read():
+            if self._wanted(change) and not change.outdated:
+                await self._out.add([self._wire(change)])
                 await self._out.flush()
         if closing:
             raise Rejected(Reason.SHUTTING_DOWN)
@@ -113,18 +113,18 @@ class ConversationListStream(Stream):
             await asyncio.sleep(PAUSE_SECONDS)
         return True
 
-    def _wanted(self, listed: Listed) -> bool:
-        if listed.record.principal != self._principal:
+    def _wanted(self, change: ListChange) -> bool:
+        if change.record.principal != self._principal:
             return False
-        return self._request.include_sub_agents or not listed.sub_agent
+        return self._request.include_sub_agents or not change.sub_agent
 
-    def _wire(self, listed: Listed) -> bytes:
+    def _wire(self, change: ListChange) -> bytes:
         """The response, made once for all watchers."""
-        if listed.wire is None:
+        if change.wire is None:
             conversion = self._sources.conversion
-            shown = _gone(listed.id) if listed.deleted else _shown(conversion, listed.record)
-            listed.wire = shown.SerializeToString()
-        return listed.wire
+            shown = _gone(change.id) if change.deleted else _shown(conversion, change.record)
+            change.wire = shown.SerializeToString()
+        return change.wire
 
     async def _send_all(self, responses: Iterable[v1.WatchConversationsResponse]) -> None:
         for response in responses:

@@ -1,4 +1,4 @@
-"""Durable notifications as events of the contract, and the passing ones."""
+"""Durable notifications as events of the contract, and the ephemeral ones."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from actors.core.notifications import (
     StateChanged,
     StreamDiscarded,
     SubAgents,
-    Token,
+    TextDelta,
     ToolTreeReaped,
     UsageChanged,
 )
@@ -239,8 +239,8 @@ def _notification(data: Notification) -> str:
     match data:
         case StateChanged():
             return " ".join(["StateChanged", *([">".join(data.fsm_path)] if data.fsm_path else [])])
-        case Token():
-            return f"Token {number(data.request_id)} {data.attempt}"
+        case TextDelta():
+            return f"TextDelta {number(data.request_id)} {data.attempt}"
         case StreamDiscarded():
             return f"StreamDiscarded {number(data.request_id)} {data.attempt}"
         case Retrying():

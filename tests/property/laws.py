@@ -49,7 +49,7 @@ from actors.core.notifications import (
     RunStop,
     StateChanged,
     StreamDiscarded,
-    Token,
+    TextDelta,
 )
 from actors.core.request_cycles.projector import Delivery, Projector, RequestCycle, events_of
 from actors.core.states import (
@@ -214,7 +214,7 @@ class Laws:
     def _audit(self, effect: Effect) -> None:
         """What `bedrock verify` would say of it."""
         told: Durable | None = MessageAdded(effect.message) if isinstance(effect, PersistMessage) else None
-        if isinstance(effect, NotifyClient) and not isinstance(effect.data, Token):
+        if isinstance(effect, NotifyClient) and not isinstance(effect.data, TextDelta):
             told = effect.data
         if told:
             check("an audit finds nothing", not (found := list(self.audit.take(told))), found)
@@ -347,7 +347,7 @@ class Laws:
                     self.position = there.value
                 expected = shown(step.new_state, step.context)
                 check("StateChanged shows the state", fields_of(told.state) == expected, told, expected)
-            case Token():
+            case TextDelta():
                 slot = (told.request_id, told.attempt)
                 check("I34 no text after the end", self.slots.setdefault(slot, "open") == "open", told)
             case StreamDiscarded():

@@ -15,7 +15,7 @@ from actors.core.events import (
     RetryTimeout,
     UserCancel,
 )
-from actors.core.notifications import Token
+from actors.core.notifications import TextDelta
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmRequesting, Phase
 from actors.core.steps.inference import abort_request
@@ -50,13 +50,13 @@ def stream_started(draft: Draft, state: LlmRequesting | AwaitingContinuation) ->
 
 
 def stream_chunk(draft: Draft, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk) -> TransitionResult:
-    """Passing text for clients; only the first chunk changes the state (C23)."""
-    token = Token(state.request_id, state.attempt, event.content.text, event.reasoning)
+    """Ephemeral text for clients; only the first chunk changes the state (C23)."""
+    delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is Phase.STREAMING:
-        draft.notify(token)
+        draft.notify(delta)
         return TransitionResult(state, tuple(draft.effects))
     draft.place_state()
-    draft.notify(token)
+    draft.notify(delta)
     return draft.finish(replace(state, phase=Phase.STREAMING))
 
 

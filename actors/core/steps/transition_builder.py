@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.core.content import Content, Image, Message, MessageType, SystemKind, Text, Usage
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
 from actors.core.fsm import ContextState, project
-from actors.core.notifications import Durable, StateChanged, Token
+from actors.core.notifications import Durable, StateChanged, TextDelta
 from actors.core.result import TransitionResult
 from actors.core.summary import run_id, summarize
 
@@ -84,7 +84,7 @@ class Draft:
         """Persist what Bedrock tells the agent."""
         self.say(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
-    def notify(self, data: Durable | Token) -> None:
+    def notify(self, data: Durable | TextDelta) -> None:
         """Tell clients."""
         self.effects.append(NotifyClient(data))
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
-from actors.core.notifications import Durable, MessageAdded, StateChanged, Token
+from actors.core.notifications import Durable, MessageAdded, StateChanged, TextDelta
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, State
 from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
@@ -106,7 +106,7 @@ class Author:
         self.commit(StateChanged(summary, ()))
 
     def token(self, text: str, request_id: str = "r1", attempt: int = 1, *, reasoning: bool = False) -> None:
-        self.hub.token(self.record.id, Token(request_id, attempt, text, reasoning))
+        self.hub.text_delta(self.record.id, TextDelta(request_id, attempt, text, reasoning))
 
 
 def changed(kind: str) -> StateChanged:

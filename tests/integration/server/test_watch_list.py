@@ -245,7 +245,7 @@ def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Ca
     next(stuck)
     for author in authors:
         author.commit(changed("idle"))
-    feed = house.hub.list
+    feed = house.hub.conversation_list
     for _ in range(1_000):
         if not feed.watched:
             break
@@ -258,12 +258,12 @@ def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Ca
 def test_one_who_leaves_is_forgotten(house: House) -> None:
     stream = watch(house)
     until_caught_up(stream)
-    assert house.hub.list.watched
+    assert house.hub.conversation_list.watched
     stream.cancel()
     with pytest.raises(grpc.RpcError):
         next(stream)
     for _ in range(1_000):
-        if not house.hub.list.watched:
+        if not house.hub.conversation_list.watched:
             break
         threading.Event().wait(0.01)
-    assert not house.hub.list.watched
+    assert not house.hub.conversation_list.watched

@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.content import ToolUse
-from actors.core.notifications import ConversationUpdated, Durable, StateChanged, Token
+from actors.core.notifications import ConversationUpdated, Durable, StateChanged, TextDelta
 from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
-from actors.events.hub import RING, SPARE, Batch, EventHub, Passing, Watch
+from actors.events.hub import RING, SPARE, Batch, EventHub, Watch
 from actors.ports import StoredEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from actors.events.live_text import LiveText
 
 PATIENCE = 10.0
 
@@ -56,8 +58,8 @@ def revisions(batch: Batch) -> list[int]:
     return [each.event.revision for each in batch.events]
 
 
-def texts(passing: Passing | None) -> list[tuple[int, bool, str]]:
-    return [(piece.offset, piece.reasoning, piece.text) for piece in passing.pieces] if passing else []
+def texts(live: LiveText | None) -> list[tuple[int, bool, str]]:
+    return [(chunk.offset, chunk.reasoning, chunk.text) for chunk in live.chunks] if live else []
 
 
 # --- events -----------------------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def test_one_who_falls_out_of_the_ring_is_behind_and_gets_no_text_before_its_eve
     watch = hub.attach("c", nothing)
     hub.publish("c", others(1, RING))
     hub.publish("c", (streaming(RING + 1),))
-    hub.token("c", Token("r1", 1, "text"))
+    hub.text_delta("c", TextDelta("r1", 1, "text"))
     batch = watch.read(0)
     assert (batch.behind, batch.events, batch.text) == (True, (), None)
     batch = watch.read(1)
@@ -146,10 +148,10 @@ def test_a_watcher_is_woken_once_until_it_looks() -> None:
     watch = hub.attach("c", lambda: woken.append("c"))
     hub.publish("c", (streaming(1),))
     hub.publish("c", others(2, 2))
-    hub.token("c", Token("r1", 1, "a"))
+    hub.text_delta("c", TextDelta("r1", 1, "a"))
     assert woken == ["c"]
     watch.read(2)
-    hub.token("c", Token("r1", 1, "b"))
+    hub.text_delta("c", TextDelta("r1", 1, "b"))
     assert woken == ["c", "c"]
 
 
@@ -158,14 +160,14 @@ def test_text_wakes_at_leisure_and_an_event_wakes_whoever_was_woken_for_text_onl
     woken: list[str] = []
     watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
     hub.publish("c", (streaming(1),))
-    hub.token("c", Token("r1", 1, "a"))
+    hub.text_delta("c", TextDelta("r1", 1, "a"))
     assert woken == ["event"]
     watch.read(1)
-    hub.token("c", Token("r1", 1, "b"))
-    hub.token("c", Token("r1", 1, "c"))
+    hub.text_delta("c", TextDelta("r1", 1, "b"))
+    hub.text_delta("c", TextDelta("r1", 1, "c"))
     hub.publish("c", others(2, 2))
     hub.publish("c", others(3, 3))
-    hub.token("c", Token("r1", 1, "d"))
+    hub.text_delta("c", TextDelta("r1", 1, "d"))
     assert woken == ["event", "text", "event"]
     watch.read(3)
     hub.publish("c", others(4, 4))
@@ -177,7 +179,7 @@ def test_who_leaves_while_woken_for_text_is_woken_no_more() -> None:
     woken: list[str] = []
     hub.publish("c", (streaming(1),))
     watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
-    hub.token("c", Token("r1", 1, "a"))
+    hub.text_delta("c", TextDelta("r1", 1, "a"))
     watch.close()
     hub.publish("c", others(2, 2))
     assert woken == ["text"]
@@ -220,23 +222,23 @@ def test_a_watcher_that_left_is_woken_no_more() -> None:
     assert hub.watchers() == 0
 
 
-# --- passing text -----------------------------------------------------------------------------------------------
+# --- live text --------------------------------------------------------------------------------------------------
 
 
 def test_text_passes_from_the_state_that_opens_its_slot_to_the_one_that_closes_it() -> None:
     hub = EventHub()
     watch = hub.attach("c", nothing)
-    hub.token("c", Token("r1", 1, "too early"))
+    hub.text_delta("c", TextDelta("r1", 1, "too early"))
     hub.publish("c", (streaming(1),))
-    hub.token("c", Token("r1", 1, "Hel"))
+    hub.text_delta("c", TextDelta("r1", 1, "Hel"))
     batch = watch.read(0)
     assert (revisions(batch), texts(batch.text)) == ([1], [(0, False, "Hel")])
-    hub.token("c", Token("r1", 1, "lo"))
-    hub.token("c", Token("r1", 2, "of another attempt"))
+    hub.text_delta("c", TextDelta("r1", 1, "lo"))
+    hub.text_delta("c", TextDelta("r1", 2, "of another attempt"))
     assert texts(watch.read(1).text) == [(3, False, "lo")]
     assert watch.read(1).text is None
     hub.publish("c", (idle(2),))
-    hub.token("c", Token("r1", 1, "too late"))
+    hub.text_delta("c", TextDelta("r1", 1, "too late"))
     batch = watch.read(1)
     assert (revisions(batch), batch.text) == ([2], None)
 
@@ -246,7 +248,7 @@ def test_the_text_of_one_who_was_away_is_conflated_by_kind() -> None:
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
     for text, reasoning in (("I ", True), ("think", True), ("so ", False), ("it ", False), ("hm", True), ("is", False)):
-        hub.token("c", Token("r1", 1, text, reasoning))
+        hub.text_delta("c", TextDelta("r1", 1, text, reasoning))
     expected = [(0, True, "I think"), (0, False, "so it "), (7, True, "hm"), (6, False, "is")]
     assert texts(watch.read(0).text) == expected
 
@@ -255,12 +257,12 @@ def test_a_late_watcher_gets_the_text_from_its_beginning_and_can_take_it_at_once
     hub = EventHub()
     hub.publish("c", others(1, 9))
     hub.publish("c", (streaming(10),))
-    hub.token("c", Token("r1", 1, "Once upon"))
+    hub.text_delta("c", TextDelta("r1", 1, "Once upon"))
     late, later = hub.attach("c", nothing), hub.attach("c", nothing)
     assert texts(late.read(10).text) == [(0, False, "Once upon")]
-    assert [piece.text for piece in later.take("r1", 1)] == ["Once upon"]
-    assert later.take("r1", 2) == ()
-    hub.token("c", Token("r1", 1, " a time"))
+    assert [chunk.text for chunk in later.take_text("r1", 1)] == ["Once upon"]
+    assert later.take_text("r1", 2) == ()
+    hub.text_delta("c", TextDelta("r1", 1, " a time"))
     assert texts(later.read(10).text) == [(9, False, " a time")]
 
 
@@ -268,7 +270,7 @@ def test_one_who_has_read_further_than_the_hub_gets_no_text_that_may_be_void() -
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
-    hub.token("c", Token("r1", 1, "partial"))
+    hub.text_delta("c", TextDelta("r1", 1, "partial"))
     assert watch.read(2).text is None, "the store has the message already; the hub is just about to hear of it"
     hub.publish("c", (idle(2),))
     assert watch.read(2).text is None
@@ -278,8 +280,8 @@ def test_a_watcher_that_wants_no_text_gets_none_and_can_change_its_mind() -> Non
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
-    hub.token("c", Token("r1", 1, "text"))
-    assert watch.read(0, passing=False).text is None
+    hub.text_delta("c", TextDelta("r1", 1, "text"))
+    assert watch.read(0, live_text=False).text is None
     assert texts(watch.read(1).text) == [(0, False, "text")]
 
 
@@ -287,14 +289,14 @@ def test_a_steer_that_changes_nothing_else_leaves_the_slot_open() -> None:
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.publish("c", (streaming(1),))
-    hub.token("c", Token("r1", 1, "a"))
+    hub.text_delta("c", TextDelta("r1", 1, "a"))
     hub.publish("c", (streaming(2),))
-    hub.token("c", Token("r1", 1, "b"))
+    hub.text_delta("c", TextDelta("r1", 1, "b"))
     assert texts(watch.read(0).text) == [(0, False, "ab")]
 
 
 def test_output_passes_while_its_tool_executes_and_the_oldest_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_hub, "OUTPUT_CHARS", 10)
+    monkeypatch.setattr(event_hub, "MAX_OUTPUT_CHARS", 10)
     hub = EventHub()
     watch = hub.attach("c", nothing)
     hub.tool_output("c", "t1", "too early")
@@ -346,12 +348,12 @@ def test_nothing_is_kept_of_conversations_that_nobody_watches_and_that_say_nothi
         name = f"c{number}"
         hub.publish(name, others(1, 3))
         hub.publish(name, (streaming(4),))
-        hub.token(name, Token("r1", 1, "text"))
+        hub.text_delta(name, TextDelta("r1", 1, "text"))
         hub.publish(name, (executing(5),))
         hub.tool_output(name, "t1", "out")
         hub.publish(name, (idle(6),))
         hub.tool_output(name, "t1", "late")
-        hub.token(name, Token("r1", 1, "late"))
+        hub.text_delta(name, TextDelta("r1", 1, "late"))
     assert kept(hub) == []
     watches = [hub.attach("c1", nothing) for _ in range(5)]
     hub.publish("c1", (streaming(7),))
@@ -408,15 +410,15 @@ class Talk:
             self.unpublished, self.lost_any = (), True
 
     def say(self, text: str) -> None:
-        """Passing text: of the open slot, and of one that is closed, which nobody may see."""
+        """Live text: of the open slot, and of one that is closed, which nobody may see."""
         self.publish()
-        self.hub.token("c", Token("r0", 1, "void"))
+        self.hub.text_delta("c", TextDelta("r0", 1, "void"))
         self.hub.tool_output("c", "t0", "void")
         if self.open is None:
             return
         self.sent[self.open] = self.sent.get(self.open, "") + text
         if self.open[0].startswith("r"):
-            self.hub.token("c", Token(*self.open, text))
+            self.hub.text_delta("c", TextDelta(*self.open, text))
         else:
             self.hub.tool_output("c", self.open[0], text)
 
@@ -441,9 +443,9 @@ class Reader:
         for each in batch.events:
             self._take(each.event)
         assert not batch.events or self.position == batch.head
-        for passing in (batch.text, batch.output):
-            if passing is not None:
-                self._hear(passing)
+        for live in (batch.text, batch.output):
+            if live is not None:
+                self._hear(live)
         return bool(batch.events or batch.text or batch.output)
 
     def catch_up(self) -> bool:
@@ -465,12 +467,12 @@ class Reader:
             if shown.current_call:
                 self.open = (shown.current_call.id, shown.attempt)
 
-    def _hear(self, passing: Passing) -> None:
-        slot = (passing.key, passing.attempt)
+    def _hear(self, live: LiveText) -> None:
+        slot = (live.key, live.attempt)
         assert slot == self.open, "text outside of its slot"
-        for piece in passing.pieces:
-            assert piece.offset == len(self.seen.get(slot, "")), "text is missing, or comes twice"
-            self.seen[slot] = self.seen.get(slot, "") + piece.text
+        for chunk in live.chunks:
+            assert chunk.offset == len(self.seen.get(slot, "")), "text is missing, or comes twice"
+            self.seen[slot] = self.seen.get(slot, "") + chunk.text
 
 
 steps = st.lists(

@@ -157,12 +157,12 @@ def look(reader: Reader, view: dict[str, int]) -> None:
 
 def test_the_hub_tells_the_list_only_while_it_is_watched(monkeypatch: Any) -> None:
     hub = EventHub()
-    monkeypatch.setattr(hub.list, "_put", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(hub.conversation_list, "_put", lambda *_, **__: 1 / 0)
     hub.created(at(1))
     hub.deleted("c1", at(1))
     hub.deleted("c1")
     monkeypatch.undo()
-    reader = Reader(hub.list)
+    reader = Reader(hub.conversation_list)
     hub.created(at(1))
     hub.deleted("c1")
     hub.deleted("c2", replace(at(1), id="c2"))

@@ -61,13 +61,13 @@ class Bus:
 
     def __init__(self) -> None:
         self.published: list[Any] = []
-        self.tokens: list[Any] = []
+        self.deltas: list[Any] = []
 
     def publish(self, conversation_id: str, events: Any, record: Any) -> None:
         self.published.extend(events)
 
-    def token(self, conversation_id: str, token: Any) -> None:
-        self.tokens.append(token)
+    def text_delta(self, conversation_id: str, delta: Any) -> None:
+        self.deltas.append(delta)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_text_passes_by_the_store_and_the_journal(machine: Machine, store: Faili
     run(machine, LlmStreamStarted(3, "c1:r1", 1))
     step = machine.record.step
     run(machine, LlmStreamChunk(3, "c1:r1", 1, Text("secret")))
-    assert [token.text for token in bus.tokens] == ["secret"]
+    assert [delta.text for delta in bus.deltas] == ["secret"]
     assert machine.record.step == step
     assert all(b"secret" not in row.event for row in store.journal("c1", after_step=0, limit=99))
 

@@ -1,0 +1,108 @@
+"""Live text: what a model or a tool writes right now. Ephemeral: never stored, and dropped when its source ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+MAX_OUTPUT_CHARS = 256 * 1024
+"""Characters of a tool's live output kept for late watchers; older ones are dropped."""
+
+
+class TextChunk:
+    """A run of live text of one kind (answer or reasoning)."""
+
+    __slots__ = ("offset", "reasoning", "text", "wire")
+
+    def __init__(self, text: str, offset: int, *, reasoning: bool = False) -> None:
+        self.text = text
+        self.offset = offset
+        """In characters, within its kind."""
+        self.reasoning = reasoning
+        self.wire: bytes | None = None
+        """The encoded event, shared by all watchers; set by the first one that sends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveText:
+    """The live text that one watcher has not read yet."""
+
+    key: str
+    """A request id or a tool use id."""
+    attempt: int
+    chunks: tuple[TextChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far one watcher has read a live buffer."""
+
+    key: str = ""
+    attempt: int = 0
+    chunks: int = 0
+    """Chunks of that buffer read so far, counting those that have been dropped."""
+
+
+class LiveBuffer:
+    """The live text of one attempt of a model request, or of one tool call. Guarded by the hub's lock."""
+
+    def __init__(self, key: str, attempt: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self._chunks: list[TextChunk] = []
+        self._dropped = 0
+        """Number of the oldest chunk still kept."""
+        self._lengths = {False: 0, True: 0}
+        """Characters written so far, by kind: the next chunk's offset."""
+
+    def is_of(self, key: str, attempt: int) -> bool:
+        """Whether the buffer belongs to this attempt."""
+        return (self.key, self.attempt) == (key, attempt)
+
+    def add(self, text: str, *, reasoning: bool = False) -> None:
+        """Append text."""
+        self._chunks.append(TextChunk(text, self._lengths[reasoning], reasoning=reasoning))
+        self._lengths[reasoning] += len(text)
+
+    def trim(self, chars: int) -> None:
+        """Drop the oldest chunks that the latest `chars` characters of output do not need."""
+        chunks = self._chunks
+        while chunks and self._lengths[False] - (chunks[0].offset + len(chunks[0].text)) > chars:
+            chunks.pop(0)
+            self._dropped += 1
+
+    def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
+        """Return what `cursor` has not read, adjacent chunks of a kind joined, and the cursor after it.
+
+        A cursor of another buffer reads this one from its beginning.
+        """
+        read = cursor.chunks if self.is_of(cursor.key, cursor.attempt) else 0
+        unread = self._chunks[max(0, read - self._dropped) :]
+        return _joined(unread), Cursor(self.key, self.attempt, self._dropped + len(self._chunks))
+
+
+def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> LiveBuffer | None:
+    """Return the buffer of a source, its key and attempt: `buffer` if it is the same, None if there is no source."""
+    if source is None:
+        return None
+    return buffer if buffer is not None and buffer.is_of(*source) else LiveBuffer(*source)
+
+
+def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | None, Cursor]:
+    """Return the text of `buffer` that `cursor` has not read, None if there is none, and the cursor after it."""
+    if buffer is None:
+        return None, cursor
+    chunks, cursor = buffer.read(cursor)
+    return (LiveText(buffer.key, buffer.attempt, chunks) if chunks else None), cursor
+
+
+def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
+    if len(chunks) < 2:  # the common case of a watcher that keeps up: its chunk's bytes are shared
+        return tuple(chunks)
+    return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
+
+
+def _join(run: list[TextChunk]) -> TextChunk:
+    first = run[0]
+    # A chunk that stands alone stays the same object, so that its bytes are still shared.
+    return first if len(run) == 1 else TextChunk("".join(c.text for c in run), first.offset, reasoning=first.reasoning)
