@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bedrock._sync.conversation import Conversation
     from bedrock._sync.run import Run
     from bedrock.answers import Answer
+    from bedrock.catalog import Model, ServerInfo, Tool
+    from bedrock.conversations import Budget, ConversationInfo, Task
     from bedrock.errors import (
         AgentBusy,
         ApprovalNeeded,
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from bedrock.events import Event, Stop
-    from bedrock.messages import Approval, Message, SubAgentStatus, Task, ToolCall, ToolResult
+    from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult, Usage
+    from bedrock.request_cycles import RequestCycle
+    from bedrock.states import Approval, ConversationState, RunError, SubAgentStatus
     from bedrock.streams import AsyncStream, Stream
 
 __all__ = [
@@ -59,27 +63,37 @@ __all__ = [
     "AsyncStream",
     "AwaitingApproval",
     "BedrockError",
+    "Budget",
     "Cancelling",
     "Client",
     "ContextExhausted",
     "Conversation",
+    "ConversationInfo",
+    "ConversationState",
     "Event",
     "InvalidArgument",
     "Message",
+    "Model",
     "NotFound",
     "PermissionDenied",
     "QueueFull",
+    "QueuedMessage",
+    "RequestCycle",
     "Run",
+    "RunError",
     "RunFailed",
     "RunInterrupted",
+    "ServerInfo",
     "Stop",
     "Stream",
     "SubAgentStatus",
     "Task",
+    "Tool",
     "ToolCall",
     "ToolResult",
     "Unauthenticated",
     "Unavailable",
+    "Usage",
     "ask",
 ]
 
@@ -88,11 +102,15 @@ _HOMES = {
     "bedrock._async.conversation": ("AsyncConversation",),
     "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer",),
+    "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
+    "bedrock.conversations": ("Budget", "ConversationInfo", "Task"),
     "bedrock._sync.ask": ("ask",),
     "bedrock._sync.client": ("Client",),
     "bedrock._sync.conversation": ("Conversation",),
     "bedrock.events": ("Event", "Stop"),
-    "bedrock.messages": ("Approval", "Message", "SubAgentStatus", "Task", "ToolCall", "ToolResult"),
+    "bedrock.messages": ("Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"),
+    "bedrock.request_cycles": ("RequestCycle",),
+    "bedrock.states": ("Approval", "ConversationState", "RunError", "SubAgentStatus"),
     "bedrock._sync.run": ("Run",),
     "bedrock.streams": ("AsyncStream", "Stream"),
 }

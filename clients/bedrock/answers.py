@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
-from bedrock.messages import Approval
+from bedrock.messages import Usage
+from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from bedrock import v1
@@ -37,11 +38,11 @@ class Answer(str):
 
     run: str
     """The resource name of the run."""
-    usage: v1.Usage
+    usage: Usage
     """What the model's responses in this run consumed; its sub-agents are counted in their own conversations."""
 
     @classmethod
-    def of(cls, text: str, *, run: str, usage: v1.Usage) -> Self:
+    def of(cls, text: str, *, run: str, usage: Usage) -> Self:
         """Make an answer of a text."""
         answer = cls(text)
         answer.run, answer.usage = run, usage

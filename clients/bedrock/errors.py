@@ -61,9 +61,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from bedrock.messages import Approval
+    from bedrock.states import Approval
 
 __all__ = [
     "Aborted",

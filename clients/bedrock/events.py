@@ -1,51 +1,194 @@
 """What happens in a conversation, as it is iterated: ``for event in conversation.send("…")``.
 
-An `Event` is a thin view of the event of the contract. Decide on ``event.kind``:
+Decide on ``event.kind``. The attribute of that name holds all that the contract has about it; the attributes in the
+table say the same in short, and are empty or None for all other kinds.
 
 | kind | what happened | look at |
 |---|---|---|
-| ``text_delta`` | the model wrote some text | ``text`` |
-| ``reasoning_delta`` | the model let see some reasoning | ``text`` |
+| ``text_delta``, ``reasoning_delta`` | the model wrote some text, or some visible reasoning | ``text`` |
 | ``tool_output_delta`` | a tool wrote some output | ``text`` |
 | ``stream_discarded`` | what was streamed since the last message is void | |
-| ``message_added`` | a message was stored | ``message``, ``role`` |
+| ``message_added`` | a message was stored | ``message``, ``role``, ``text`` |
 | ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
 | ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now, else ``decision`` |
 | ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
 | ``retrying`` | a request or a tool failed and will be tried again | ``error`` |
-| ``run_stopped`` | a run ended | ``stop``, ``run`` |
-| ``conversation_updated`` | mode, usage or settings changed | ``conversation`` |
+| ``run_stopped`` | a run ended | ``stop``, ``run``, ``error`` |
+| ``conversation_updated`` | mode, usage or settings changed | ``conversation``, ``state`` |
 | ``context_warning`` | the context is 80 % full | |
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
-| ``tool_tree_reaped`` | the processes of a cancelled tool are gone | |
-| ``snapshot`` | how things stand, at the start or after a gap | ``conversation``, ``messages``, ``sub_agents`` |
+| ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
+| ``snapshot`` | the present, at the start or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
-| ``deleted`` | the conversation is gone | |
-
-Everything else that an event holds is in ``event.proto``.
+| ``deleted`` | the conversation was deleted | |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-from google.protobuf import json_format
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast
 
 from bedrock import v1
-from bedrock._shared.enum_names import enum_name
-from bedrock.messages import Approval, Message, SubAgentStatus, moment
-from bedrock.types import ApprovalDecision, ErrorKind, EventKind, Fate, Role, StopReason
+from bedrock._shared.wrapper import Wrapper
+from bedrock.conversations import ContextUsage, ConversationInfo
+from bedrock.messages import Message, QueuedMessage
+from bedrock.states import Approval, ConversationState, RunError, SubAgentsChanged, SubAgentStatus
+from bedrock.types import ApprovalDecision, ContextState, ErrorKind, EventKind, Fate, Role, StopReason
 
-if TYPE_CHECKING:
-    from datetime import datetime
+__all__ = [
+    "ApprovalChanged",
+    "CaughtUp",
+    "Event",
+    "Retrying",
+    "RunStopped",
+    "Snapshot",
+    "StateChanged",
+    "Stop",
+    "StreamDiscarded",
+    "TextDelta",
+    "ToolOutputDelta",
+    "ToolTreeReaped",
+]
 
-__all__ = ["Event", "Stop"]
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(Wrapper[v1.Event.TextDelta]):
+    """Text that the model is writing. A preview: the message that follows holds the text as it counts."""
+
+    llm_request_id: str
+    """The request; together with `attempt` it names the delta slot."""
+    attempt: int
+    """The attempt, counted from 1."""
+    offset: int
+    """Where the text begins, in code points from the beginning of the text, or the reasoning, of the slot."""
+    text: str
+    """The text."""
+    reasoning: bool
+    """Whether it is reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
+    """Output that a tool is writing. A preview: the tool result holds the output as it counts."""
+
+    tool_use_id: str
+    """The call."""
+    attempt: int
+    """Its attempt, counted from 1. Output of earlier attempts is void."""
+    offset: int
+    """Where the text begins, in code points from the beginning of the output of the attempt."""
+    text: str
+    """The text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Wrapper[v1.Event.Snapshot]):
+    """The present of a conversation at one revision."""
+
+    conversation: ConversationInfo
+    """The conversation."""
+    messages: tuple[Message, ...]
+    """The latest messages, oldest first."""
+    partial: tuple[TextDelta, ...]
+    """What the model has written so far of a message that is not stored yet; shown as text deltas as well."""
+    pending_approvals: tuple[Approval, ...]
+    """The open questions."""
+    queue: tuple[Message, ...]
+    """The steers and follow-ups that wait, oldest first."""
+    sub_agents: SubAgentsChanged | None
+    """The sub-agents that the conversation waits for; None in other states."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(Wrapper[v1.Event.CaughtUp]):
+    """The end of what the watcher had missed."""
+
+    head_revision: int
+    """The newest durable revision at that moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged(Wrapper[v1.Event.StateChanged]):
+    """A step to another state, or to other details of the same state."""
+
+    state: ConversationState
+    """The state after the step."""
+    fsm_path: tuple[ContextState, ...]
+    """The finer states that the step went through; empty if only details changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopped(Wrapper[v1.Event.RunStopped]):
+    """The end of a run."""
+
+    request_cycle: str
+    """The resource name of the run."""
+    reason: StopReason
+    """"completed", "interrupted" or "error"."""
+    detail: str
+    """The finer reason, e.g. "restart"; empty if there is none."""
+    error: RunError | None
+    """Why it failed; None unless the reason is "error"."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalChanged(Wrapper[v1.Event.ApprovalChanged]):
+    """A question that was asked, answered or withdrawn."""
+
+    approval: Approval
+    """The question. Once it is decided only its `name` is sure to be set."""
+    decision: ApprovalDecision | Literal[""]
+    """What was decided; empty if the question has just been asked."""
+    note: str
+    """The note that was given with the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying(Wrapper[v1.Event.Retrying]):
+    """A failed attempt that is followed by another one."""
+
+    llm_request_id: str
+    """The request to the model that failed; empty if it was a tool call."""
+    tool_use_id: str
+    """The tool call that failed; empty if it was a request to the model."""
+    attempt: int
+    """The next attempt, counted from 1."""
+    max_attempts: int
+    """How many attempts are made at most."""
+    retry_time: datetime
+    """When the next attempt starts."""
+    error: RunError
+    """Why the last attempt failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
+    """A delta slot whose text is void: it is not in the history, and should be removed from the screen."""
+
+    llm_request_id: str
+    """The request."""
+    attempt: int
+    """The attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
+    """The end of the processes of a cancelled tool call, or of a background job that was killed."""
+
+    tool_use_id: str
+    """The call; for a job, the call that had started it."""
+    pids: tuple[int, ...]
+    """The processes that were ended."""
+    duration: timedelta
+    """From the cancel to the end of the last of them."""
+    leaked: bool
+    """Whether some of them could not be confirmed as ended within two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a run ended."""
+    """How a run ended, also if it never began."""
 
     reason: StopReason | Literal["deleted", "withdrawn", ""]
     """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if there was no run to end."""
@@ -57,163 +200,132 @@ class Stop:
     """The same for people, with what to do about it."""
 
     @classmethod
-    def from_proto(cls, stopped: v1.Event.RunStopped) -> Stop:
-        """Take the values from the message of the contract."""
-        return cls(
-            reason=cast("StopReason", enum_name(v1.StopReason, stopped.reason)),
-            detail=stopped.detail,
-            error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, stopped.error.kind)),
-            error_message=stopped.error.message,
-        )
+    def of(cls, stopped: RunStopped) -> Stop:
+        """Create the end of a run from the event that reports it."""
+        kind, message = ("", "") if stopped.error is None else (stopped.error.kind, stopped.error.message)
+        return cls(stopped.reason, stopped.detail, cast("ErrorKind", kind), message)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Wrapper[v1.Event]):
     """One thing that happened. Attributes that do not belong to its kind are empty or None."""
 
-    proto: v1.Event
+    revision: int
+    """The position in the log of the conversation. Zero for ephemeral events, which are not stored."""
+    time: datetime
+    """When it happened, by the clock of the server."""
+    snapshot: Snapshot | None
+    caught_up: CaughtUp | None
+    state_changed: StateChanged | None
+    message_added: Message | None
+    run_stopped: RunStopped | None
+    conversation_updated: ConversationInfo | None
+    context_warning: ContextUsage | None
+    queue_changed: QueuedMessage | None
+    approval_changed: ApprovalChanged | None
+    retrying: Retrying | None
+    stream_discarded: StreamDiscarded | None
+    sub_agents_changed: SubAgentsChanged | None
+    tool_tree_reaped: ToolTreeReaped | None
+    text_delta: TextDelta | None
+    tool_output_delta: ToolOutputDelta | None
 
     @property
     def kind(self) -> EventKind | Literal[""]:
         """What happened; see the table at the head of this module. Empty if this version does not know it."""
-        kind = self.proto.WhichOneof("event")
-        if kind == "text_delta" and self.proto.text_delta.reasoning:
+        if self.text_delta is not None and self.text_delta.reasoning:
             return "reasoning_delta"
-        return cast("EventKind", kind or "")
-
-    @property
-    def revision(self) -> int:
-        """The position in the log of the conversation. Zero for passing events, which are not stored."""
-        return self.proto.revision
-
-    @property
-    def time(self) -> datetime:
-        """When it happened, by the clock of the server."""
-        return moment(self.proto.time)
+        return cast("EventKind", self.proto.WhichOneof("event") or "")
 
     @property
     def text(self) -> str:
         """The piece of text of a delta, or the whole text of a message that was added."""
-        match self.proto.WhichOneof("event"):
-            case "text_delta":
-                return self.proto.text_delta.text
-            case "tool_output_delta":
-                return self.proto.tool_output_delta.text
-            case "message_added":
-                return Message(self.proto.message_added).text
-            case _:
-                return ""
+        written = self.text_delta or self.tool_output_delta or self.message_added
+        return "" if written is None else written.text
 
     @property
     def message(self) -> Message | None:
         """The message that was added, or that is or was queued."""
-        match self.proto.WhichOneof("event"):
-            case "message_added":
-                return Message(self.proto.message_added)
-            case "queue_changed":
-                return Message(self.proto.queue_changed.message)
-            case _:
-                return None
+        return self.message_added if self.queue_changed is None else self.queue_changed.message
 
     @property
     def role(self) -> Role | Literal[""]:
         """Who says the message that was added: "user", "agent", "tool" or "system"; empty for all other events."""
-        return Message(self.proto.message_added).role if self.proto.HasField("message_added") else ""
+        return "" if self.message_added is None else self.message_added.role
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> tuple[Message, ...]:
         """The recent messages of a snapshot."""
-        return [Message(message) for message in self.proto.snapshot.messages]
+        return () if self.snapshot is None else self.snapshot.messages
 
     @property
     def fate(self) -> Fate | Literal[""]:
         """What became of a queued message: "queued", "delivered", "returned", "discarded" or "withdrawn"."""
-        return cast("Fate", enum_name(v1.QueuedMessage.Fate, self.proto.queue_changed.fate))
+        return "" if self.queue_changed is None else self.queue_changed.fate
 
     @property
-    def conversation(self) -> v1.Conversation | None:
+    def conversation(self) -> ConversationInfo | None:
         """The conversation, of a snapshot or of an update."""
-        match self.proto.WhichOneof("event"):
-            case "snapshot":
-                return self.proto.snapshot.conversation
-            case "conversation_updated":
-                return self.proto.conversation_updated
-            case _:
-                return None
+        return self.conversation_updated if self.snapshot is None else self.snapshot.conversation
 
     @property
-    def state(self) -> v1.ConversationState | None:
+    def state(self) -> ConversationState | None:
         """The state, of a state change, a snapshot or an update."""
-        if self.proto.WhichOneof("event") == "state_changed":
-            return self.proto.state_changed.state
-        conversation = self.conversation
-        return None if conversation is None else conversation.state
+        if self.state_changed is not None:
+            return self.state_changed.state
+        return None if self.conversation is None else self.conversation.state
 
     @property
     def approval(self) -> Approval | None:
         """The question that has just been asked; None if it was answered or withdrawn."""
-        if self.proto.WhichOneof("event") != "approval_changed" or self.proto.approval_changed.decision:
-            return None
-        return Approval.from_proto(self.proto.approval_changed.approval)
+        changed = self.approval_changed
+        return None if changed is None or changed.decision else changed.approval
 
     @property
     def decision(self) -> ApprovalDecision | Literal[""]:
-        """How the question was decided: "approve", "approve_always", "deny" or "withdrawn"; empty while it is open."""
-        return cast("ApprovalDecision", enum_name(v1.ApprovalDecision, self.proto.approval_changed.decision))
+        """How the question was decided: "approve", "deny" or "withdrawn"; empty while it is open."""
+        return "" if self.approval_changed is None else self.approval_changed.decision
 
     @property
     def note(self) -> str:
         """The note that was given with the decision."""
-        return self.proto.approval_changed.note
+        return "" if self.approval_changed is None else self.approval_changed.note
 
     @property
-    def sub_agents(self) -> list[SubAgentStatus]:
-        """All sub-agents that were started together, when they start, when one of them ends, and of a snapshot while
-        the conversation waits for them.
+    def sub_agents(self) -> tuple[SubAgentStatus, ...]:
+        """All sub-agents that were started together, in the order of their tasks.
+
+        Set when they start, when one of them ends, and in a snapshot while the conversation waits for them.
         """
-        match self.proto.WhichOneof("event"):
-            case "sub_agents_changed":
-                return SubAgentStatus.all_of(self.proto.sub_agents_changed)
-            case "snapshot":
-                return SubAgentStatus.all_of(self.proto.snapshot.sub_agents)
-            case "state_changed":
-                waiting = self.proto.state_changed.state.awaiting_sub_agents
-                started = [] if waiting.completed_count else waiting.pending
-                return SubAgentStatus.all_of(v1.Event.SubAgentsChanged(pending=started))
-            case _:
-                return []
+        changed = self.sub_agents_changed if self.snapshot is None else self.snapshot.sub_agents
+        if changed is not None:
+            return SubAgentStatus.in_order(changed.pending, changed.reports)
+        waiting = None if self.state_changed is None else self.state_changed.state.awaiting_sub_agents
+        return () if waiting is None or waiting.completed_count else SubAgentStatus.in_order(waiting.pending)
 
     @property
-    def error(self) -> v1.RunError | None:
+    def error(self) -> RunError | None:
         """Why an attempt or a run failed."""
-        match self.proto.WhichOneof("event"):
-            case "retrying":
-                return self.proto.retrying.error
-            case "run_stopped" if self.proto.run_stopped.HasField("error"):
-                return self.proto.run_stopped.error
-            case _:
-                return None
+        failed = self.retrying or self.run_stopped
+        return None if failed is None else failed.error
 
     @property
     def stop(self) -> Stop | None:
         """How the run ended."""
-        return Stop.from_proto(self.proto.run_stopped) if self.proto.HasField("run_stopped") else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values for JSON: ``{"kind": "text_delta", "text_delta": {…}, "revision": …, …}``.
-
-        Fields have the names of the contract. Numbers of 64 bits are strings, as everywhere in JSON of protobuf.
-        """
-        fields: dict[str, Any] = json_format.MessageToDict(self.proto, preserving_proto_field_name=True)
-        return {"kind": self.kind, **fields}
+        return None if self.run_stopped is None else Stop.of(self.run_stopped)
 
     @property
     def run(self) -> str:
-        """The run that is under way or that ended; empty if the event does not say."""
-        if self.proto.HasField("run_stopped"):
-            return self.proto.run_stopped.request_cycle
-        message = self.message
-        if message is not None:
-            return message.proto.request_cycle
-        state = self.state
-        return "" if state is None else state.run
+        """The run in progress, or the one that ended; empty if the event does not say."""
+        if self.run_stopped is not None:
+            return self.run_stopped.request_cycle
+        if self.message is not None:
+            return self.message.request_cycle
+        return "" if self.state is None else self.state.run
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as values for JSON: ``{"kind": "text_delta", "text_delta": {…}, "revision": …, …}``.
+
+        `kind` is added to what `Wrapper.to_dict` returns.
+        """
+        return {"kind": self.kind, **Wrapper.to_dict(self)}

@@ -9,6 +9,7 @@ Close a stream, or leave the ``with`` around it, to end the call at once::
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncStream", "Stream"]
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Stream(Generic[T]):
@@ -48,6 +50,16 @@ class Stream(Generic[T]):
         if not self._first:
             self._first.extend(islice(self._items, 1))
         return self
+
+    def map(self, convert: Callable[[T], U]) -> Stream[U]:
+        """Return a stream of what a function makes of each item. It takes the place of this one, and closes it."""
+
+        def converted() -> Generator[U]:
+            with self:
+                for item in self:
+                    yield convert(item)
+
+        return Stream(converted())
 
     def close(self) -> None:
         """Stop reading and end the call. What was watched goes on."""
@@ -82,6 +94,16 @@ class AsyncStream(Generic[T]):
             with suppress(StopAsyncIteration):
                 self._first.append(await anext(self._items))
         return self
+
+    def map(self, convert: Callable[[T], U]) -> AsyncStream[U]:
+        """Return a stream of what a function makes of each item. It takes the place of this one, and closes it."""
+
+        async def converted() -> AsyncGenerator[U]:
+            async with self:
+                async for item in self:
+                    yield convert(item)
+
+        return AsyncStream(converted())
 
     async def close(self) -> None:
         """Stop reading and end the call. What was watched goes on."""

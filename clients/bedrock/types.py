@@ -1,8 +1,8 @@
 """The words that this package takes and gives, as closed sets: a misspelt one is an error of the type checker.
 
 Each is a name of the contract in lower case and without its prefix: ``"ask_writes"`` is ``APPROVAL_POLICY_ASK_WRITES``.
-What they mean is written in ``protos/bedrock/v1``. Where a value is not set, or has a name that only a newer version
-knows, there is an empty string.
+What they mean is written in ``protos/bedrock/v1``. Where a value is not set there is an empty string; for a value that
+only a newer version of the contract names, its number in digits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ Disposition = Literal["direct", "steer_queued", "follow_up_queued", "duplicate"]
 ApprovalDecision = Literal["approve", "deny", "approve_always", "withdrawn"]
 Fate = Literal["queued", "delivered", "returned", "discarded", "withdrawn"]
 CycleView = Literal["steps", "rounds", "full", "events"]
+RequestPhase = Literal["connecting", "streaming", "backoff"]
 Role = Literal["user", "agent", "tool", "system", "error"]
 StopReason = Literal["completed", "interrupted", "error"]
 ToolOutcome = Literal["ok", "error", "cancelled", "skipped", "denied"]
+ToolAudience = Literal["all", "top_level", "sub_agent"]
 ToolGroup = Literal["read", "write", "bash", "other"]
 ModelProtocol = Literal["anthropic", "openai_chat", "openai_responses", "demo"]
 SandboxTier = Literal["a", "b", "none"]
@@ -56,6 +58,34 @@ ErrorKind = Literal[
     "response_too_large",
     "resource_exhausted",
 ]
+SystemMessageKind = Literal[
+    "mode_restricted",
+    "mode_unrestricted",
+    "round_cap",
+    "budget",
+    "nudge",
+    "grace",
+    "continue",
+    "summary",
+    "summary_fallback",
+    "sub_agent_results",
+    "interrupted",
+]
+ContextState = Literal[
+    "idle",
+    "processing_user_message",
+    "awaiting_llm_response",
+    "streaming_llm_response",
+    "processing_llm_response",
+    "awaiting_tool_approval",
+    "executing_tools",
+    "processing_tool_results",
+    "generating_response",
+    "transient_failure",
+    "failed",
+    "cancelling",
+    "context_exhausted",
+]
 EventKind = Literal[
     "snapshot",
     "caught_up",
@@ -76,3 +106,5 @@ EventKind = Literal[
     "tool_output_delta",
 ]
 """The fields of the contract's `Event`; reasoning has a kind of its own here, and heartbeats are not shown."""
+ListEventKind = Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat"]
+"""The fields of the contract's `WatchConversationsResponse`."""

@@ -47,9 +47,9 @@ def _audit(client: Client, channel: grpc.Channel, server: ServerProcess, name: s
     conversation = client.conversation(name)
     for _ in range(TRIES):
         events = _durable(channel, server, name)
-        cycles = list(conversation.cycles(view="full"))
+        cycles = [cycle.proto for cycle in conversation.cycles(view="full")]
         lines = list(event_list(conversation.cycles(view="events")))
-        queue = list(conversation.queue(include_settled=True))
+        queue = [entry.proto for entry in conversation.queue(include_settled=True)]
         if events is None:
             assert_file(lines, cycles)
             return

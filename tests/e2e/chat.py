@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bedrock import Approval, Client, Conversation, Run, v1
+from bedrock import Approval, Client, Conversation, ConversationState, Run, RunError, v1
 
 from actors.core import history
 from actors.core.content import (
@@ -45,8 +45,15 @@ class Chat:
         return self.conversation.name
 
     @property
-    def state(self) -> v1.ConversationState:
+    def state(self) -> ConversationState:
         return self.conversation.get().state
+
+    @property
+    def error(self) -> RunError:
+        """Why the last run failed."""
+        error = self.state.error
+        assert error
+        return error
 
     def send(self, text: str, **options: Any) -> Run:
         """Say something; the message names the part, so that the twin knows whom it is for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Client, v1
+from bedrock import Client
 
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, eventually, within
@@ -85,7 +85,7 @@ def test_a_cancel_ends_the_sifting_at_once(sifting: Callable[[Play], tuple[Chat,
     chat.send("Look.")
     exchange = small.next_reached()
     receipt = within(chat.conversation.cancel)
-    assert receipt.state.kind == v1.STATE_KIND_IDLE
+    assert receipt.state.kind == "idle"
     assert exchange.closed.wait(PATIENCE), "the server must hang up"
     assert chat.ask("And now?") == "Done."
     chat.assert_valid()

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from bedrock import v1
-
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import Servers, clean_environment, provider
@@ -89,7 +87,7 @@ def test_a_server_at_work_is_backed_up_and_restored_elsewhere(
     with other.client() as client:
         for chat in talkers:
             again = client.conversation(chat.name)
-            assert again.get().state.kind == v1.STATE_KIND_IDLE
+            assert again.get().state.kind == "idle"
             said = [message.text for message in again.messages()]
             assert said[1] == "Yes."
             assert said == [text for _, text in before[chat.name]][: len(said)]

@@ -91,10 +91,10 @@ def test_a_cancel_ends_a_request_in_every_phase(
     receipt = chat.conversation.cancel(reason="e2e")
 
     assert not receipt.no_op
-    assert receipt.state.kind == v1.STATE_KIND_IDLE
+    assert receipt.state.kind == "idle"
     assert receipt.run == run.name
     assert receipt.llm_request_id
-    assert chat.state.kind == v1.STATE_KIND_IDLE
+    assert chat.state.kind == "idle"
     assert exchange.closed.wait(PATIENCE), "the connection to the provider is still open"
     assert [role for role, _ in chat.said()] == ["user"], "partial text was kept"
     assert chat.conversation.cancel().no_op
@@ -137,8 +137,8 @@ def test_a_cancel_ends_a_tool_and_all_that_it_started(
 
     receipt = chat.conversation.cancel()
 
-    assert receipt.state.kind == v1.STATE_KIND_IDLE
-    assert chat.state.kind == v1.STATE_KIND_IDLE
+    assert receipt.state.kind == "idle"
+    assert chat.state.kind == "idle"
     first, second = (block.tool_call.tool_use_id for block in chat.messages()[1].content if block.HasField("tool_call"))
     assert list(receipt.tool_use_ids) == [first, second]
     results = [message.content[0].tool_result for message in chat.messages()[2:]]
@@ -217,7 +217,7 @@ def _race(chat: Chat, seed: int) -> int:
             exchange.closed.wait(moments.random() * 0.02)
         receipt = chat.conversation.cancel(run=run.name)
         exchange.go.set()
-        assert receipt.state.kind == v1.STATE_KIND_IDLE
+        assert receipt.state.kind == "idle"
         hits += not receipt.no_op
     return hits
 

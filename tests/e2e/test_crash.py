@@ -87,7 +87,7 @@ def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene
     scene.start_again()
 
     for chat, watcher in zip(chats, watchers, strict=True):
-        assert chat.state.kind == v1.STATE_KIND_IDLE
+        assert chat.state.kind == "idle"
         chat.assert_valid()
         again = scene.watch(chat, after_revision=0)
         assert again.revisions == list(range(1, len(again.revisions) + 1))

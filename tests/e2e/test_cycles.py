@@ -30,7 +30,7 @@ def test_cycles_are_what_the_events_amount_to(open_chat: Callable[..., Chat], wa
     head = chat.conversation.get().revision
     watcher.until(lambda event: event.revision == head)
 
-    listed = list(chat.conversation.cycles(view="full"))
+    listed = [cycle.proto for cycle in chat.conversation.cycles(view="full")]
     assert_cycles(listed, watcher.durable)
     _assert_everything_was_there(listed)
     newest = list(chat.conversation.cycles(view="rounds", newest_first=True))

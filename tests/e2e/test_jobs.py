@@ -123,7 +123,7 @@ def test_a_cancel_in_any_phase_of_a_tool_leaves_rest_and_no_process(
         chat.send("Go.")
         watcher.until(moment)
         receipt = chat.conversation.cancel()
-        assert chat.state.kind == v1.STATE_KIND_IDLE
+        assert chat.state.kind == "idle"
         if receipt.tool_use_ids:
             reaped = watcher.until("tool_tree_reaped").tool_tree_reaped
             assert (reaped.tool_use_id, reaped.leaked) == (receipt.tool_use_ids[0], False)

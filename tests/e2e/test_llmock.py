@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bedrock import Client, Conversation, RunFailed, v1
+from bedrock import Client, Conversation, RunFailed
 
 from tests.e2e.patience import PATIENCE, eventually, only, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
@@ -136,7 +136,7 @@ def test_a_tool_round(conversation: Conversation, llmock: Llmock) -> None:
     messages = list(conversation.messages())
     call = only([call for message in messages for call in message.tool_calls])
     result = only([result for message in messages for result in message.tool_results])
-    assert call.id == result.id
+    assert call.tool_use_id == result.tool_use_id
     used = conversation.get().total_usage
     assert used.input_tokens > 0
     assert used.cost_micros > 0
@@ -175,7 +175,7 @@ def test_a_wrong_key_is_not_tried_again(conversation: Conversation, llmock: Llmo
     with pytest.raises(RunFailed) as failed:
         within(conversation.send("Tell me about the sea.").answer)
     assert failed.value.reason == "AUTH"
-    assert conversation.get().state.kind == v1.STATE_KIND_ERROR
+    assert conversation.get().state.kind == "error"
     assert llmock.asked == 1
     llmock.assert_resilient(warnings=("gave_up",))
     llmock.reset()

@@ -63,8 +63,8 @@ def told(chat: Chat) -> list[str]:
 
 
 def test_a_conversation_is_restricted_unless_somebody_asks_for_more(client: Client, tmp_path: Path) -> None:
-    assert client.create(tmp_path).get().mode == v1.MODE_RESTRICTED
-    assert client.create(tmp_path, mode="unrestricted").get().mode == v1.MODE_UNRESTRICTED
+    assert client.create(tmp_path).get().mode == "restricted"
+    assert client.create(tmp_path, mode="unrestricted").get().mode == "unrestricted"
 
 
 def test_what_the_mode_forbids_fails_and_says_how_to_ask(open_chat: OpenChat, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_an_agent_asks_is_allowed_and_does_it(open_chat: OpenChat, watch: Watch,
     late = watch(chat.name)
     pending = only(late.events[0].snapshot.pending_approvals)
     assert pending.mode_upgrade.reason == "to write the file"
-    assert chat.conversation.get().mode == v1.MODE_RESTRICTED
+    assert chat.conversation.get().mode == "restricted"
     chat.conversation.approve(asked)
     assert within(run.answer) == "Done."
     assert [output.split("\n")[0] for output in outputs(chat)[1:]] == [GRANTED, "written", "written"]
     assert target.read_text() == "written\n"
-    assert chat.conversation.get().mode == v1.MODE_UNRESTRICTED
+    assert chat.conversation.get().mode == "unrestricted"
     late.until("run_stopped")
     assert [each.mode for each in late.of("conversation_updated")][-1] == v1.MODE_UNRESTRICTED
     third = chat.part.exchanges[2]
@@ -131,7 +131,7 @@ def test_of_two_answers_to_a_request_for_more_one_counts(open_chat: OpenChat) ->
         assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
         assert within(run.answer) == "All right."
         approved = isinstance(answers[1], BaseException)
-        wanted = v1.MODE_UNRESTRICTED if approved else v1.MODE_RESTRICTED
+        wanted = "unrestricted" if approved else "restricted"
         assert chat.conversation.get().mode == wanted
 
 
@@ -145,7 +145,7 @@ def test_a_mode_holds_from_the_next_tool_on_and_the_agent_hears_of_it_behind_the
     run = chat.send("Two files.")
     watcher.until("tool_output_delta")
     answer = chat.conversation.set_mode("restricted")
-    assert (answer.conversation.mode, list(answer.surviving_jobs)) == (v1.MODE_RESTRICTED, [])
+    assert (answer.conversation.mode, list(answer.surviving_jobs)) == ("restricted", [])
     assert len(answer.surviving_tool_use_ids) == 1
     go.touch()
     assert within(run.answer) == "Done."
@@ -214,7 +214,7 @@ def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Serve
         work = tmp_path / "work"
         work.mkdir()
         chat = Chat(client, twin.part(calls(UPGRADE), says("Good.")), work)
-        assert chat.conversation.get().mode == v1.MODE_UNRESTRICTED
+        assert chat.conversation.get().mode == "unrestricted"
         with pytest.raises(ModeUnavailable) as refused:
             chat.conversation.set_mode("restricted")
         assert client.server_info().sandbox.reason in refused.value.message
@@ -242,9 +242,9 @@ def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
     again = start_server(tmp_path, **sandboxed(twin))
     with again.client() as client:
         modes = [client.conversation(chat.name).get().mode for chat in (widened, narrowed, asking)]
-        assert modes == [v1.MODE_UNRESTRICTED, v1.MODE_RESTRICTED, v1.MODE_RESTRICTED]
+        assert modes == ["unrestricted", "restricted", "restricted"]
         after = client.conversation(asking.name).get()
-        assert after.state.kind == v1.STATE_KIND_IDLE
+        assert after.state.kind == "idle"
         results = [message.tool_results for message in client.conversation(asking.name).messages()]
         assert [result.output for each in results for result in each] == ["Interrupted by server restart"]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
@@ -49,14 +48,14 @@ def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
         refused: list[Chat] = []
 
         def decided() -> bool:
-            refused[:] = [chat for chat in chats if chat.state.kind == v1.STATE_KIND_ERROR]
+            refused[:] = [chat for chat in chats if chat.state.kind == "error"]
             return len(refused) + sum(bool(chat.part.exchanges) for chat in chats) == CHATS
 
         eventually(decided, "each is asked, or was refused three times")
         assert 20 < len(refused) < CHATS - 20
         for chat in refused:
-            error = chat.state.error
-            assert error.kind == v1.ERROR_KIND_RESOURCE_EXHAUSTED
+            error = chat.error
+            assert error.kind == "resource_exhausted"
             assert f"this server may have {LIMIT} files open (ulimit -n)" in error.message.replace("This", "this")
         with server.client() as another:
             for chat in chats:
@@ -81,9 +80,9 @@ def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_throug
         _connections(server, connections, LIMIT)
         eventually(lambda: processes.open_files(server.pid) == LIMIT, "every descriptor is in use")
         tool.send("Run it")
-        eventually(lambda: tool.state.kind == v1.STATE_KIND_ERROR, "three attempts fail")
-        assert tool.state.error.kind == v1.ERROR_KIND_RESOURCE_EXHAUSTED
-        assert str(LIMIT) in tool.state.error.message
+        eventually(lambda: tool.state.kind == "error", "three attempts fail")
+        assert tool.error.kind == "resource_exhausted"
+        assert str(LIMIT) in tool.error.message
         assert not within(running.conversation.cancel).no_op
         within(running.settle)
     with server.client() as client:

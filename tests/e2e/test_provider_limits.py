@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Client, v1
+from bedrock import Client, RunError
 
 from tests.e2e.patience import within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
@@ -31,9 +31,9 @@ def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     servers.close()
 
 
-def _failure(chat: Chat) -> v1.RunError:
+def _failure(chat: Chat) -> RunError:
     within(chat.settle)
-    return chat.state.error
+    return chat.error
 
 
 def test_time_limits_are_told_as_the_network_and_by_their_names(open_chat: Callable[..., Chat]) -> None:
@@ -43,7 +43,7 @@ def test_time_limits_are_told_as_the_network_and_by_their_names(open_chat: Calla
         chat.send("Go on")
     for chat, text in ((silent, "nothing arrived for 1.5 s"), (slow, "within its total time limit of 2 s")):
         error = _failure(chat)
-        assert error.kind == v1.ERROR_KIND_NETWORK
+        assert error.kind == "network"
         assert text in error.message
         assert len(chat.part.exchanges) == 3
 
@@ -54,7 +54,7 @@ def test_an_answer_that_is_too_large_fails_at_once_and_is_paid_for_once(
     chat = open_chat(says(*["x" * (1 << 18)] * 5))
     chat.send("Write it all")
     error = _failure(chat)
-    assert error.kind == v1.ERROR_KIND_RESPONSE_TOO_LARGE
+    assert error.kind == "response_too_large"
     assert "more than 1 MiB" in error.message
     assert "several parts" in error.message
     assert len(chat.part.exchanges) == 1

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bedrock import AsyncClient, Run, RunInterrupted, v1
+from bedrock import AsyncClient, Run, RunInterrupted
 from bedrock.errors import RunOver, UnknownOrDecided
+from bedrock.types import Fate
 
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, only, within
@@ -22,10 +23,10 @@ ECHO = ("bash", {"cmd": "echo tool ran"})
 PROGRAM = Path(sys.executable).with_name("bedrock")
 
 
-def fates(chat: Chat) -> dict[str, str]:
+def fates(chat: Chat) -> dict[str, Fate]:
     """By message, what became of everything that waited."""
     listed = list(chat.conversation.queue(include_settled=True))
-    found = {each.message.name: v1.QueuedMessage.Fate.Name(each.fate).removeprefix("FATE_") for each in listed}
+    found = {each.message.name: each.fate for each in listed}
     assert len(found) == len(listed)
     return found
 
@@ -47,7 +48,7 @@ def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
 
     assert chat.conversation.withdraw(steer.message).text.startswith("Left.")
     taken = chat.conversation.withdraw(dropped.message.name)
-    assert (taken.name, taken.proto.delivery) == (dropped.message.name, v1.DELIVERY_FOLLOW_UP)
+    assert (taken.name, taken.delivery) == (dropped.message.name, "follow_up")
     assert waiting(chat) == [kept.message.name]
     for gone in (steer.message.name, run.message.name, f"{chat.name}/messages/never"):
         with pytest.raises(UnknownOrDecided) as refusal:
@@ -62,9 +63,9 @@ def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
     assert [role for role, _ in chat.said()] == ["user", "agent", "user", "agent"], "what was withdrawn left a trace"
     assert [cycle.name for cycle in chat.conversation.cycles()] == [run.name, kept.name]
     assert fates(chat) == {
-        steer.message.name: "WITHDRAWN",
-        dropped.message.name: "WITHDRAWN",
-        kept.message.name: "DELIVERED",
+        steer.message.name: "withdrawn",
+        dropped.message.name: "withdrawn",
+        kept.message.name: "delivered",
     }
     assert waiting(chat) == []
 
@@ -75,14 +76,14 @@ def test_the_async_client_lists_and_takes_back(open_chat: OpenChat, server: Serv
     chat.part.next_reached(stalls)
     waits = chat.send("Later.", delivery="follow_up")
 
-    async def take_back() -> list[tuple[str, int]]:
+    async def take_back() -> list[tuple[str, Fate]]:
         async with AsyncClient(server.address, token=server.token) as client:
             conversation = client.conversation(chat.name)
             assert [each.message.name async for each in conversation.queue()] == [waits.message.name]
             assert (await conversation.withdraw(waits.message)).name == waits.message.name
             return [(each.message.name, each.fate) async for each in conversation.queue(include_settled=True)]
 
-    assert asyncio.run(take_back()) == [(waits.message.name, v1.QueuedMessage.FATE_WITHDRAWN)]
+    assert asyncio.run(take_back()) == [(waits.message.name, "withdrawn")]
     chat.conversation.cancel()
 
 
@@ -118,10 +119,10 @@ def test_the_policy_says_after_which_ends_a_follow_up_runs(
         assert [within(each.answer) for each in follow_ups] == ["Second.", "Third."]
     else:
         assert [_reason(each) for each in follow_ups] == ["NOT_RUN", "NOT_RUN"]
-    expected = "DELIVERED" if runs else "DISCARDED"
+    expected = "delivered" if runs else "discarded"
     assert fates(chat) == {each.message.name: expected for each in follow_ups}
     cycles = list(chat.conversation.cycles())[1:]
-    assert [cycle.root_delivery for cycle in cycles] == [v1.DELIVERY_FOLLOW_UP] * 2
+    assert [cycle.root_delivery for cycle in cycles] == ["follow_up"] * 2
     assert [cycle.stop_detail for cycle in cycles] == ([""] * 2 if runs else ["not_run"] * 2)
     assert [each.message.request_cycle for each in chat.conversation.queue(include_settled=True)] == [
         cycle.name for cycle in cycles
@@ -143,14 +144,14 @@ def test_a_steer_that_a_failing_run_never_read_is_returned_and_may_be_sent_again
     steer = chat.send("Gently.", delivery="steer", expected_run=run.name)
     exchange.go.set()
     chat.settle()
-    assert fates(chat) == {steer.message.name: "RETURNED"}
+    assert fates(chat) == {steer.message.name: "returned"}
     with pytest.raises(RunOver):
         chat.send("Gently.", delivery="steer", expected_run=run.name)
     with pytest.raises(RunOver):
         chat.send("Gently.", delivery="follow_up", expected_run=run.name)
     again = chat.send("Gently.", delivery="steer")
     assert (again.disposition, within(again.answer)) == ("direct", "Now.")
-    assert fates(chat) == {steer.message.name: "RETURNED"}, "what is in the history at once never waited"
+    assert fates(chat) == {steer.message.name: "returned"}, "what is in the history at once never waited"
 
 
 def test_fates_survive_a_kill_and_what_waits_gets_one(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
@@ -175,23 +176,23 @@ def test_fates_survive_a_kill_and_what_waits_gets_one(start_server: Servers, twi
         unread, dropped = chat.send("Six.", delivery="steer"), chat.send("Seven.", delivery="follow_up")
         chat.conversation.cancel(discard_queued=True)
         expected = {
-            back.message.name: "WITHDRAWN",
-            steer.message.name: "DELIVERED",
-            follow_up.message.name: "DELIVERED",
-            unread.message.name: "RETURNED",
-            dropped.message.name: "DISCARDED",
+            back.message.name: "withdrawn",
+            steer.message.name: "delivered",
+            follow_up.message.name: "delivered",
+            unread.message.name: "returned",
+            dropped.message.name: "discarded",
         }
         assert fates(chat) == expected
         chat.part.then(stalls)
         chat.send("Eight.")
         chat.part.next_reached(stalls)
         late, later = chat.send("Nine.", delivery="steer"), chat.send("Ten.", delivery="follow_up")
-        assert fates(chat) == expected | {late.message.name: "QUEUED", later.message.name: "QUEUED"}
+        assert fates(chat) == expected | {late.message.name: "queued", later.message.name: "queued"}
     server.kill()
     server = start_server(tmp_path, **provider(twin.url))
     with server.client() as client:
         chat.client, chat.conversation = client, client.conversation(chat.name)
-        assert fates(chat) == expected | {late.message.name: "RETURNED", later.message.name: "DISCARDED"}
+        assert fates(chat) == expected | {late.message.name: "returned", later.message.name: "discarded"}
 
 
 # --- the program --------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
         for chat, head in zip((tooling, streaming), heads, strict=True):
             conversation = client.conversation(chat.name)
             found = conversation.get()
-            assert found.state.kind == v1.STATE_KIND_IDLE
+            assert found.state.kind == "idle"
             assert found.revision == head, "the next start had to bring something to rest"
             chat.client, chat.conversation = client, conversation
             chat.assert_valid()

@@ -8,8 +8,6 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from bedrock import v1
-
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
@@ -101,7 +99,7 @@ def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(open_chat: Callab
     exchanges = [part.next_reached() for part in asking]
     eventually(lambda: len(processes.sleepers(forever)) == 2, "the tool's processes run")
     assert len(chat.conversation.cancel().sub_agents) == 3
-    eventually(lambda: chat.state.kind == v1.STATE_KIND_IDLE, "the parent is idle")
+    eventually(lambda: chat.state.kind == "idle", "the parent is idle")
     eventually(lambda: not processes.running(forever), "the tools are dead")
     assert all(exchange.closed.wait(45) for exchange in exchanges)
     chat.assert_valid()
@@ -122,7 +120,7 @@ def test_servers_that_are_killed_at_any_instant_leave_whole_families(
         asked = twin.asked
         server = start_server(tmp_path, **provider(twin.url))
         with server.client() as client:
-            assert client.conversation(name).get().state.kind == v1.STATE_KIND_IDLE, f"seed {seed}, family {number}"
+            assert client.conversation(name).get().state.kind == "idle", f"seed {seed}, family {number}"
         assert twin.asked == asked, f"the start asked the model; seed {seed}"
     assert server.stop() == 0
     store = open_store(tmp_path / "data")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import assert_type
 
 import bedrock
-from bedrock import Answer, Approval, AsyncClient, Client, Event, Run, Stream, v1
+from bedrock import Answer, Approval, AsyncClient, Client, Event, Run, Stream
 from bedrock.errors import RunInterrupted
 
 
@@ -50,7 +50,7 @@ def cancel(client: Client) -> str:
     conversation = client.create(".")
     run = conversation.send("run sleep 60")
     for event in run:
-        if event.state and event.state.kind == v1.STATE_KIND_TOOL_EXECUTING:
+        if event.state and event.state.kind == "tool_executing":
             conversation.cancel(run=run.name)
     try:
         return run.answer()

@@ -165,7 +165,7 @@ def talk_until_exhausted(conversation: Conversation) -> tuple[list[str], Stop]:
         kinds += [event.kind for event in to_the_end(run)]
         assert run.stop is not None
         assert run.stop.reason != "error", run.stop
-        if conversation.get().state.kind != v1.STATE_KIND_IDLE:
+        if conversation.get().state.kind != "idle":
             within(lambda: list(conversation.events(until_settled=True)), SECONDS)
             return kinds, run.stop
     raise AssertionError("the context is never used up")

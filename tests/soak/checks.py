@@ -18,11 +18,7 @@ from tests.soak.journal import Entry, read_all
 from tests.soak.provider import TOKEN
 from tests.soak.raw_client import fingerprint
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-RESTING = (v1.STATE_KIND_IDLE, v1.STATE_KIND_ERROR, v1.STATE_KIND_CONTEXT_EXHAUSTED)
+RESTING = ("idle", "error", "context_exhausted")
 
 
 class Told(Struct):
@@ -122,7 +118,7 @@ def _check(conversation: Conversation, told: Told, found: Checked) -> None:
     for _ in conversation.events(until_settled=True, omit_deltas=True):
         pass
     record = conversation.get()
-    assert record.state.kind in RESTING, f"left running: {v1.StateKind.Name(record.state.kind)}"
+    assert record.state.kind in RESTING, f"left running: {record.state.kind}"
     assert not told.title or record.title == told.title, f"title {record.title!r}, told {told.title!r}"
     messages = [message.proto for message in conversation.messages()]
     _check_messages(messages, told, {each.message.name for each in conversation.queue(include_settled=True)})
@@ -130,7 +126,7 @@ def _check(conversation: Conversation, told: Told, found: Checked) -> None:
     _prove(conversation, found)
     for child in conversation.sub_agents():
         found.sub_agents += 1
-        assert child.state.kind in (v1.STATE_KIND_COMPLETED, v1.STATE_KIND_FAILED), "a sub-agent was left running"
+        assert child.state.kind in ("completed", "failed"), "a sub-agent was left running"
         _prove(conversation.__class__(conversation._transport, child.name), found)
 
 

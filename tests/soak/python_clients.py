@@ -115,7 +115,7 @@ class SyncClient(SoakClient):
             with suppress(Unavailable), conversation.events(until_settled=True, omit_deltas=True) as events:
                 for _ in events:
                     pass
-                pending = conversation.get().state.awaiting_approval.pending
+                pending = conversation.get().state.approvals
                 if not pending:
                     return
                 with suppress(BedrockError):

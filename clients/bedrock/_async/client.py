@@ -15,15 +15,11 @@ from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from bedrock.errors import BedrockError
-    from bedrock.streams import AsyncStream
-    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
+from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
+from bedrock.errors import BedrockError
+from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["AsyncClient"]
 
@@ -121,7 +117,7 @@ class AsyncClient:
         approval_policy: ApprovalPolicy | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
         labels: Mapping[str, str] | None = None,
-        budget: v1.Budget | None = None,
+        budget: Budget | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -208,7 +204,7 @@ class AsyncClient:
         parent: str = "",
         working_directory: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
-    ) -> AsyncIterator[v1.Conversation]:
+    ) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations, the latest changed first.
 
         Args:
@@ -219,11 +215,11 @@ class AsyncClient:
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
             for conversation in page.conversations:
-                yield conversation
+                yield ConversationInfo.from_proto(conversation)
 
     def watch_conversations(
         self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
-    ) -> AsyncStream[v1.WatchConversationsResponse]:
+    ) -> AsyncStream[ConversationListEvent]:
         """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
 
         Args:
@@ -231,25 +227,29 @@ class AsyncClient:
             include_sub_agents: Show sub-agents, too.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
-        return self.stream(self.conversations_stub.WatchConversations, request, timeout)
+        entries = self.stream(self.conversations_stub.WatchConversations, request, timeout)
+        return entries.map(ConversationListEvent.from_proto)
 
-    async def models(self, *, timeout: float | None = None) -> list[v1.Model]:
+    async def models(self, *, timeout: float | None = None) -> list[Model]:
         """Return the models that conversations can use now."""
         response = await self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
-        return list(response.models)
+        return [Model.from_proto(model) for model in response.models]
 
-    async def tools(self, *, timeout: float | None = None) -> list[v1.Tool]:
+    async def tools(self, *, timeout: float | None = None) -> list[Tool]:
         """Return the tools that agents can call."""
         response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
-        return list(response.tools)
+        return [Tool.from_proto(tool) for tool in response.tools]
 
-    async def server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
+    async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return the version of the server, what its sandbox can do, and its limits."""
-        return await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        response = await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        return ServerInfo.from_proto(response)
 
-    async def browse(self, path: str = "", *, timeout: float | None = None) -> v1.BrowseDirectoryResponse:
+    async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        return await self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout)
+        request = v1.BrowseDirectoryRequest(path=path)
+        response = await self.call(self.catalog_stub.BrowseDirectory, request, timeout)
+        return DirectoryListing.from_proto(response)
 
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None

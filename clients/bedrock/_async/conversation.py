@@ -15,16 +15,20 @@ from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.run_progress import RunProgress
 from bedrock.answers import Answer, AsyncOnApproval, decider
-from bedrock.messages import Approval, Message, Task
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from bedrock._async.transport import AsyncTransport
-    from bedrock.events import Event
-    from bedrock.streams import AsyncStream
-    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+from bedrock.conversations import (
+    Budget,
+    CancelConversationResult,
+    ConversationInfo,
+    ReplayStep,
+    SetModeResult,
+    Task,
+)
+from bedrock.events import Event
+from bedrock.messages import Message, QueuedMessage
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
+from bedrock.streams import AsyncStream
+from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["AsyncConversation"]
 
@@ -189,11 +193,11 @@ class AsyncConversation:
         )
         return opened(follow(self._transport, cursor, Deadline(timeout)))
 
-    async def get(self, *, timeout: float | None = None) -> v1.Conversation:
+    async def get(self, *, timeout: float | None = None) -> ConversationInfo:
         """Read the conversation."""
         request = v1.GetConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.GetConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     async def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
@@ -202,11 +206,11 @@ class AsyncConversation:
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
         async for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
-                yield Message(message)
+                yield Message.from_proto(message)
 
     async def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
-    ) -> AsyncIterator[v1.RequestCycle]:
+    ) -> AsyncIterator[RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -221,11 +225,11 @@ class AsyncConversation:
         )
         async for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
             for cycle in page.request_cycles:
-                yield cycle
+                yield RequestCycle.from_proto(cycle)
 
     async def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
-    ) -> AsyncIterator[v1.QueuedMessage]:
+    ) -> AsyncIterator[QueuedMessage]:
         """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
 
         Args:
@@ -235,7 +239,7 @@ class AsyncConversation:
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
         async for page in self._transport.pages(self._stub.ListQueue, request, timeout):
             for message in page.messages:
-                yield message
+                yield QueuedMessage.from_proto(message)
 
     async def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
         """Take back a message that still waits.
@@ -245,7 +249,7 @@ class AsyncConversation:
         """
         name = message if isinstance(message, str) else message.name
         response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
-        return Message(response.message)
+        return Message.from_proto(response.message)
 
     async def cancel(
         self,
@@ -255,7 +259,7 @@ class AsyncConversation:
         kill_jobs: bool = False,
         reason: str = "",
         timeout: float | None = None,
-    ) -> v1.CancelConversationResponse:
+    ) -> CancelConversationResult:
         """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
 
         If the server cannot store the cancel now, for example on a full disk, everything is stopped all the same and
@@ -270,11 +274,12 @@ class AsyncConversation:
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        return await self._transport.call(self._stub.CancelConversation, request, timeout)
+        response = await self._transport.call(self._stub.CancelConversation, request, timeout)
+        return CancelConversationResult.from_proto(response)
 
     async def approve(
         self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
-    ) -> v1.Conversation:
+    ) -> ConversationInfo:
         """Let a tool call run, or the mode be widened.
 
         Args:
@@ -287,17 +292,15 @@ class AsyncConversation:
         """
         request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
         response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    async def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> v1.Conversation:
+    async def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> ConversationInfo:
         """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
         request = requests.resolve(self.name, approval, "deny", note)
         response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    async def set_mode(
-        self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None
-    ) -> v1.SetModeResponse:
+    async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -308,7 +311,8 @@ class AsyncConversation:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        return await self._transport.call(self._stub.SetMode, request, timeout)
+        response = await self._transport.call(self._stub.SetMode, request, timeout)
+        return SetModeResult.from_proto(response)
 
     async def update(
         self,
@@ -320,10 +324,10 @@ class AsyncConversation:
         approval_policy: ApprovalPolicy | None = None,
         always_approved_tools: Sequence[str] | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
-        budget: v1.Budget | None = None,
+        budget: Budget | None = None,
         etag: str = "",
         timeout: float | None = None,
-    ) -> v1.Conversation:
+    ) -> ConversationInfo:
         """Change what is not None.
 
         Raises:
@@ -343,19 +347,19 @@ class AsyncConversation:
             etag=etag,
         )
         response = await self._transport.call(self._stub.UpdateConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    async def archive(self, *, timeout: float | None = None) -> v1.Conversation:
+    async def archive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Take the conversation off the list of active ones."""
         request = v1.ArchiveConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.ArchiveConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    async def unarchive(self, *, timeout: float | None = None) -> v1.Conversation:
+    async def unarchive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.UnarchiveConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     async def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
         """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
@@ -368,11 +372,11 @@ class AsyncConversation:
         response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
-    async def trigger_continuation(self, *, timeout: float | None = None) -> v1.Conversation:
+    async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
         """Have the summary written that a successor starts with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     async def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
@@ -409,12 +413,12 @@ class AsyncConversation:
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
         return AsyncRun(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
 
-    async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[v1.Conversation]:
+    async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
         request = requests.conversations(archived=False, parent=self.name)
         async for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             for conversation in page.conversations:
-                yield conversation
+                yield ConversationInfo.from_proto(conversation)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
@@ -422,12 +426,11 @@ class AsyncConversation:
         response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
-    def replay(
-        self, until_revision: int = 0, *, timeout: float | None = None
-    ) -> AsyncStream[v1.ReplayConversationResponse]:
+    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
-        return self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        return steps.map(ReplayStep.from_proto)
 
     async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
         """Iterate over everything there is, as lines of JSON."""

@@ -52,7 +52,7 @@ class AsyncSending(AsyncStream[Event]):
         if self._sending is not None:
             sending, self._sending = self._sending, None
             response = await sending
-            self.message = Message(response.message)
+            self.message = Message.from_proto(response.message)
             self.disposition = requests.disposition(response)
             self.sub_agents = requests.sub_agents(response)
             self._progress = RunProgress(response.message.name, response.run)

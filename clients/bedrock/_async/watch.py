@@ -13,6 +13,9 @@ from bedrock._shared.backoff import Backoff
 from bedrock._shared.reconnection import Reconnection
 from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
+from bedrock.events import Event, Snapshot
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
 from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
@@ -65,24 +68,24 @@ class AsyncRunWatch:
         await self._settle()
         async with AsyncStream(follow(self._transport, self._cursor, self._deadline, resuming=resuming)) as events:
             async for event in events:
-                if event.kind == "snapshot":
-                    await self._look_up(event.proto.snapshot)
+                if event.snapshot:
+                    await self._look_up(event.snapshot)
                 self._progress.observe(event)
                 yield event
-                if event.kind == "snapshot":
-                    for question in self._progress.unasked(event.proto.snapshot.pending_approvals):
+                if event.snapshot:
+                    for question in self._progress.unasked(event.snapshot.pending_approvals):
                         yield question
                 if self._progress.stop:
                     return
                 await self._settle()
 
-    async def _look_up(self, snapshot: v1.Event.Snapshot) -> None:
+    async def _look_up(self, snapshot: Snapshot) -> None:
         """Find out what the events would have told that cannot be had any more."""
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
         async for page in self._transport.pages(self._transport.conversations.ListRequestCycles, request):
-            if self._progress.find(page.request_cycles):
+            if self._progress.find(map(RequestCycle.from_proto, page.request_cycles)):
                 return
             if recent:
                 break

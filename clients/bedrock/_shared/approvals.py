@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from bedrock.errors import ApprovalNeeded
-
-if TYPE_CHECKING:
-    from bedrock.messages import Approval
+from bedrock.states import Approval
 
 DecideT = TypeVar("DecideT")
 

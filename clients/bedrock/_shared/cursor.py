@@ -79,7 +79,7 @@ class EventCursor:
         """Take note of a response and return what of it has not been shown."""
         events: list[Event] = []
         for event in response.events:
-            events.extend(Event(new) for new in self._new(event))
+            events.extend(Event.from_proto(new) for new in self._new(event))
         self.progressed = bool(events) or any(event.HasField("heartbeat") for event in response.events)
         return events
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
 E = TypeVar("E", bound=int)
@@ -22,17 +24,25 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
         ValueError: There is no such name; the text lists those that exist.
     """
     if value is None:
-        return cast("E", 0)
-    known = {name.removeprefix(_prefix(enum)).lower(): number for name, number in enum.items() if number}
+        return cast(E, 0)
+    known = {name: number for number, name in _short_names(enum.DESCRIPTOR).items() if number}
     if value in known:
-        return known[value]
+        return cast(E, known[value])
     raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
 
 
 def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
-    """Return the short name of an enum value, e.g. "follow_up"; empty if it is zero, or newer than this version."""
-    descriptor = enum.DESCRIPTOR.values_by_number.get(value) if value else None
-    return "" if descriptor is None else descriptor.name.removeprefix(_prefix(enum)).lower()
+    """Return the short name of an enum value, as `number_name` does."""
+    return number_name(enum.DESCRIPTOR, value)
+
+
+def number_name(enum: EnumDescriptor, number: int) -> str:
+    """Return the short name of a value of an enum, e.g. "follow_up" for 3.
+
+    Empty if the value is zero, which means that none is set. A value that only a newer version knows has no name on the
+    wire; its number is returned in digits.
+    """
+    return _short_names(enum).get(number, str(number))
 
 
 def resource_name(collection: str, name: str) -> str:
@@ -46,5 +56,8 @@ def resource_name(collection: str, name: str) -> str:
     return name if name.startswith(collection + "/") else f"{collection}/{name}"
 
 
-def _prefix(enum: _EnumTypeWrapper[E]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper() + "_"
+@cache
+def _short_names(enum: EnumDescriptor) -> dict[int, str]:
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+    names = {number: value.name.removeprefix(prefix).lower() for number, value in enum.values_by_number.items()}
+    return {**names, 0: ""}

@@ -11,12 +11,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
-from bedrock.messages import Approval, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
+from bedrock.conversations import Budget, Task
+from bedrock.states import Approval
+from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""
@@ -48,7 +45,7 @@ def create(
     approval_policy: ApprovalPolicy | None,
     follow_up_policy: FollowUpPolicy | None,
     labels: Mapping[str, str] | None,
-    budget: v1.Budget | None,
+    budget: Budget | None,
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
@@ -61,7 +58,7 @@ def create(
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         labels=labels or {},
-        budget=budget,
+        budget=None if budget is None else budget.proto,
         request_id=request_id or new_request_id(),
     )
 
@@ -148,7 +145,7 @@ def update(
     approval_policy: ApprovalPolicy | None,
     always_approved_tools: Sequence[str] | None,
     follow_up_policy: FollowUpPolicy | None,
-    budget: v1.Budget | None,
+    budget: Budget | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
@@ -161,7 +158,7 @@ def update(
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         always_approved_tools=[resource_name("tools", tool) for tool in always_approved_tools or ()],
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
-        budget=budget,
+        budget=None if budget is None else budget.proto,
         etag=etag,
     )
     given = {

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
 from bedrock import v1
-from bedrock._shared.enum_names import enum_name
 from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
-from bedrock.events import Event, Stop
-from bedrock.messages import Approval, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bedrock.types import StopReason
+from bedrock.events import Event, Snapshot, Stop
+from bedrock.messages import Message, Usage
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
 
 
 @dataclass(slots=True)
@@ -30,7 +25,7 @@ class RunProgress:
     """How it ended; None before."""
     _said: dict[str, str] = field(default_factory=dict)
     """What the agent has said since the last tool or user message of the run, by message."""
-    _usage: dict[str, v1.Usage] = field(default_factory=dict)
+    _usage: dict[str, Usage] = field(default_factory=dict)
     """What each message of the agent consumed."""
     _questions: dict[str, Approval] = field(default_factory=dict)
     """The approvals that were asked and not decided, by name."""
@@ -52,41 +47,42 @@ class RunProgress:
             return
         message = event.message
         if message is not None and message.name == self.message:
-            self.run = message.proto.request_cycle or self.run
+            self.run = message.request_cycle or self.run
             if event.fate == "withdrawn":
                 self.stop = Stop("withdrawn")
         if event.kind == "approval_changed":
             self._ask(event)
-        if event.kind == "message_added" and message is not None and message.proto.request_cycle == self.run:
+        if event.kind == "message_added" and message is not None and message.request_cycle == self.run:
             self._listen(message)
         if self.run and event.kind == "run_stopped" and event.run == self.run:
             self.stop = event.stop
 
-    def observe_gap(self, snapshot: v1.Event.Snapshot) -> None:
+    def observe_gap(self, snapshot: Snapshot) -> None:
         """Take from a snapshot what is asked now, because the events that told it cannot be had."""
-        self._questions = {asked.name: Approval.from_proto(asked) for asked in snapshot.pending_approvals}
+        self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
         if self.run:  # perhaps by the slug of its conversation
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
-    def unasked(self, pending: Iterable[v1.PendingApproval]) -> Iterator[Event]:
+    def unasked(self, pending: Iterable[Approval]) -> Iterator[Event]:
         """Yield the questions of a snapshot that were not shown before, as the events that would have shown them."""
         for approval in pending:
             if approval.name in self._questions and approval.name not in self._shown:
                 self._shown.add(approval.name)
-                yield Event(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval)))
+                asked = v1.Event.ApprovalChanged(approval=approval.proto)
+                yield Event.from_proto(v1.Event(approval_changed=asked))
 
-    def find(self, cycles: Iterable[v1.RequestCycle]) -> bool:
+    def find(self, cycles: Iterable[RequestCycle]) -> bool:
         """Look for the run, and its end, among request cycles with steps and rounds; False if it is not there."""
         for cycle in cycles:
-            if cycle.name == self.run or (cycle.steps and cycle.steps[0].root.name == self.message):
+            if cycle.name == self.run or (self.message and _root(cycle) == self.message):
                 self.run = cycle.name
                 self._catch_up(cycle)
                 if cycle.stop_reason:
-                    self.stop = Stop(cast("StopReason", enum_name(v1.StopReason, cycle.stop_reason)), cycle.stop_detail)
+                    self.stop = Stop(cycle.stop_reason, cycle.stop_detail)
                 return True
         return False
 
-    def lost(self, snapshot: v1.Event.Snapshot) -> None:
+    def lost(self, snapshot: Snapshot) -> None:
         """Take note that no request cycle is that of the run: it waits still, or is gone."""
         waits = any(message.name == self.message for message in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
@@ -106,43 +102,40 @@ class RunProgress:
         if stop.reason != "completed":
             why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
             raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
-        return Answer.of("".join(self._said.values()), run=self.run, usage=_total(self._usage.values()))
+        return Answer.of("".join(self._said.values()), run=self.run, usage=sum(self._usage.values(), Usage()))
 
     def _ask(self, event: Event) -> None:
         if event.approval:
             self._questions[event.approval.name] = event.approval
             self._shown.add(event.approval.name)
-        else:
-            self.settled(Approval.from_proto(event.proto.approval_changed.approval))
+        elif event.approval_changed:
+            self.settled(event.approval_changed.approval)
 
     def _listen(self, message: Message) -> None:
         if message.role in ("user", "tool"):
             self._said.clear()
         elif message.role == "agent":
-            self._usage[message.name] = message.proto.usage
+            self._usage[message.name] = message.usage or Usage()
             self._said[message.name] = message.text
             if message.tool_calls:
                 self._said.clear()
 
-    def _catch_up(self, cycle: v1.RequestCycle) -> None:
+    def _catch_up(self, cycle: RequestCycle) -> None:
         """Take from a request cycle what messages would have told."""
-        self._usage = {done.output: done.usage for done in cycle.rounds if done.output}
+        self._usage = {done.output: done.usage for done in cycle.rounds if done.usage}
         self._said.clear()
         for step in cycle.steps:
             block = step.ai_block
-            if step.HasField("steer"):
+            if step.steer:
                 self._said.clear()
-            elif block.assistant:
+            if block and block.assistant:
                 before = self._said.get(block.message)
                 self._said[block.message] = f"{before}\n\n{block.assistant}" if before else block.assistant
-            if block.tool_call_groups:
+            if block and block.tool_call_groups:
                 self._said.clear()
 
 
-def _total(usages: Iterable[v1.Usage]) -> v1.Usage:
-    """Add up every count of several usages."""
-    total = v1.Usage()
-    for usage in usages:
-        for count, value in usage.ListFields():
-            setattr(total, count.name, getattr(total, count.name) + value)
-    return total
+def _root(cycle: RequestCycle) -> str:
+    """Return the name of the message that a cycle is about; empty if its steps were not asked for."""
+    root = cycle.steps[0].root if cycle.steps else None
+    return "" if root is None else root.name

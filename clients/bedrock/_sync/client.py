@@ -16,15 +16,11 @@ from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from bedrock.errors import BedrockError
-    from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
+from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
+from bedrock.errors import BedrockError
+from bedrock.streams import Stream
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 
@@ -122,7 +118,7 @@ class Client:
         approval_policy: ApprovalPolicy | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
         labels: Mapping[str, str] | None = None,
-        budget: v1.Budget | None = None,
+        budget: Budget | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Conversation:
@@ -209,7 +205,7 @@ class Client:
         parent: str = "",
         working_directory: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
-    ) -> Iterator[v1.Conversation]:
+    ) -> Iterator[ConversationInfo]:
         """Iterate over the conversations, the latest changed first.
 
         Args:
@@ -219,11 +215,12 @@ class Client:
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
-            yield from page.conversations
+            for conversation in page.conversations:
+                yield ConversationInfo.from_proto(conversation)
 
     def watch_conversations(
         self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
-    ) -> Stream[v1.WatchConversationsResponse]:
+    ) -> Stream[ConversationListEvent]:
         """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
 
         Args:
@@ -231,25 +228,29 @@ class Client:
             include_sub_agents: Show sub-agents, too.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
-        return self.stream(self.conversations_stub.WatchConversations, request, timeout)
+        entries = self.stream(self.conversations_stub.WatchConversations, request, timeout)
+        return entries.map(ConversationListEvent.from_proto)
 
-    def models(self, *, timeout: float | None = None) -> list[v1.Model]:
+    def models(self, *, timeout: float | None = None) -> list[Model]:
         """Return the models that conversations can use now."""
         response = self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
-        return list(response.models)
+        return [Model.from_proto(model) for model in response.models]
 
-    def tools(self, *, timeout: float | None = None) -> list[v1.Tool]:
+    def tools(self, *, timeout: float | None = None) -> list[Tool]:
         """Return the tools that agents can call."""
         response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
-        return list(response.tools)
+        return [Tool.from_proto(tool) for tool in response.tools]
 
-    def server_info(self, *, timeout: float | None = None) -> v1.GetServerInfoResponse:
+    def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return the version of the server, what its sandbox can do, and its limits."""
-        return self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        response = self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
+        return ServerInfo.from_proto(response)
 
-    def browse(self, path: str = "", *, timeout: float | None = None) -> v1.BrowseDirectoryResponse:
+    def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        return self.call(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout)
+        request = v1.BrowseDirectoryRequest(path=path)
+        response = self.call(self.catalog_stub.BrowseDirectory, request, timeout)
+        return DirectoryListing.from_proto(response)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Make one call with a method of a stub, with token, time limit and the errors of this package.

@@ -16,16 +16,20 @@ from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import opened
 from bedrock._sync.watch import RunWatch, follow
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.messages import Approval, Message, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from bedrock._sync.transport import Transport
-    from bedrock.events import Event
-    from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+from bedrock.conversations import (
+    Budget,
+    CancelConversationResult,
+    ConversationInfo,
+    ReplayStep,
+    SetModeResult,
+    Task,
+)
+from bedrock.events import Event
+from bedrock.messages import Message, QueuedMessage
+from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
+from bedrock.streams import Stream
+from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["Conversation"]
 
@@ -188,11 +192,11 @@ class Conversation:
         )
         return opened(follow(self._transport, cursor, Deadline(timeout)))
 
-    def get(self, *, timeout: float | None = None) -> v1.Conversation:
+    def get(self, *, timeout: float | None = None) -> ConversationInfo:
         """Read the conversation."""
         request = v1.GetConversationRequest(name=self.name)
         response = self._transport.call(self._stub.GetConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     def messages(
         self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
@@ -201,11 +205,11 @@ class Conversation:
         request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
         for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
-                yield Message(message)
+                yield Message.from_proto(message)
 
     def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
-    ) -> Iterator[v1.RequestCycle]:
+    ) -> Iterator[RequestCycle]:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
@@ -219,11 +223,12 @@ class Conversation:
             descending=newest_first,
         )
         for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
-            yield from page.request_cycles
+            for cycle in page.request_cycles:
+                yield RequestCycle.from_proto(cycle)
 
     def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
-    ) -> Iterator[v1.QueuedMessage]:
+    ) -> Iterator[QueuedMessage]:
         """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
 
         Args:
@@ -232,7 +237,8 @@ class Conversation:
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
         for page in self._transport.pages(self._stub.ListQueue, request, timeout):
-            yield from page.messages
+            for message in page.messages:
+                yield QueuedMessage.from_proto(message)
 
     def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
         """Take back a message that still waits.
@@ -242,7 +248,7 @@ class Conversation:
         """
         name = message if isinstance(message, str) else message.name
         response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
-        return Message(response.message)
+        return Message.from_proto(response.message)
 
     def cancel(
         self,
@@ -252,7 +258,7 @@ class Conversation:
         kill_jobs: bool = False,
         reason: str = "",
         timeout: float | None = None,
-    ) -> v1.CancelConversationResponse:
+    ) -> CancelConversationResult:
         """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
 
         If the server cannot store the cancel now, for example on a full disk, everything is stopped all the same and
@@ -267,11 +273,12 @@ class Conversation:
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
         )
-        return self._transport.call(self._stub.CancelConversation, request, timeout)
+        response = self._transport.call(self._stub.CancelConversation, request, timeout)
+        return CancelConversationResult.from_proto(response)
 
     def approve(
         self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
-    ) -> v1.Conversation:
+    ) -> ConversationInfo:
         """Let a tool call run, or the mode be widened.
 
         Args:
@@ -284,15 +291,15 @@ class Conversation:
         """
         request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> v1.Conversation:
+    def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> ConversationInfo:
         """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
         request = requests.resolve(self.name, approval, "deny", note)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> v1.SetModeResponse:
+    def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what tools may do that start from now on: "restricted" or "unrestricted".
 
         The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
@@ -303,7 +310,8 @@ class Conversation:
             ModeUnavailable: The server cannot restrict tools on its machine.
         """
         request = v1.SetModeRequest(name=self.name, mode=enum_value(v1.Mode, mode), stop_running=stop_running)
-        return self._transport.call(self._stub.SetMode, request, timeout)
+        response = self._transport.call(self._stub.SetMode, request, timeout)
+        return SetModeResult.from_proto(response)
 
     def update(
         self,
@@ -315,10 +323,10 @@ class Conversation:
         approval_policy: ApprovalPolicy | None = None,
         always_approved_tools: Sequence[str] | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
-        budget: v1.Budget | None = None,
+        budget: Budget | None = None,
         etag: str = "",
         timeout: float | None = None,
-    ) -> v1.Conversation:
+    ) -> ConversationInfo:
         """Change what is not None.
 
         Raises:
@@ -338,19 +346,19 @@ class Conversation:
             etag=etag,
         )
         response = self._transport.call(self._stub.UpdateConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    def archive(self, *, timeout: float | None = None) -> v1.Conversation:
+    def archive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Take the conversation off the list of active ones."""
         request = v1.ArchiveConversationRequest(name=self.name)
         response = self._transport.call(self._stub.ArchiveConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
-    def unarchive(self, *, timeout: float | None = None) -> v1.Conversation:
+    def unarchive(self, *, timeout: float | None = None) -> ConversationInfo:
         """Put the conversation back on the list of active ones."""
         request = v1.UnarchiveConversationRequest(name=self.name)
         response = self._transport.call(self._stub.UnarchiveConversation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
         """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
@@ -363,11 +371,11 @@ class Conversation:
         response = self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
-    def trigger_continuation(self, *, timeout: float | None = None) -> v1.Conversation:
+    def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
         """Have the summary written that a successor starts with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = self._transport.call(self._stub.TriggerContinuation, request, timeout)
-        return response.conversation
+        return ConversationInfo.from_proto(response.conversation)
 
     def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
@@ -404,11 +412,12 @@ class Conversation:
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
         return Run(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
 
-    def sub_agents(self, *, timeout: float | None = None) -> Iterator[v1.Conversation]:
+    def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
         request = requests.conversations(archived=False, parent=self.name)
         for page in self._transport.pages(self._stub.ListConversations, request, timeout):
-            yield from page.conversations
+            for conversation in page.conversations:
+                yield ConversationInfo.from_proto(conversation)
 
     def verify(self, *, timeout: float | None = None) -> list[str]:
         """Check the stored conversation and return what is wrong with it, as a rule nothing."""
@@ -416,10 +425,11 @@ class Conversation:
         response = self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
-    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[v1.ReplayConversationResponse]:
+    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[ReplayStep]:
         """Run the log through the state machine again; each step says how it differs from what was stored."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
-        return self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        return steps.map(ReplayStep.from_proto)
 
     def export(self, *, timeout: float | None = None) -> Iterator[str]:
         """Iterate over everything there is, as lines of JSON."""

@@ -25,7 +25,7 @@ class Sending(Stream[Event]):
 
     def __init__(self, events: Generator[Event], response: Sent) -> None:
         super().__init__(events)
-        self.message = Message(response.message)
+        self.message = Message.from_proto(response.message)
         """The message as it was stored or queued."""
         self.disposition = requests.disposition(response)
         """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""

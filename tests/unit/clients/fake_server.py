@@ -11,6 +11,7 @@ has seen all there is, so that a test decides at which step a connection breaks:
 from __future__ import annotations
 
 import threading
+import typing
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import grpc
-from bedrock import v1
+from bedrock import Approval, v1
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
@@ -93,6 +94,13 @@ def call(tool: str, given: dict[str, str], *, id: str = "t1") -> v1.ContentBlock
 
 def result(said: str, *, id: str = "t1", outcome: v1.ToolOutcome.ValueType = v1.TOOL_OUTCOME_OK) -> v1.ContentBlock:
     return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=id, outcome=outcome, output=said))
+
+
+def question(tool: str, given: dict[str, typing.Any] | None = None) -> Approval:
+    """The question whether a tool may run with an input."""
+    asked = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=v1.ToolCall(tool_use_id="t1", tool=tool))
+    asked.tool_call.input.update(given or {})
+    return Approval.from_proto(asked)
 
 
 def discarded(*, request: str = "r1", attempt: int = 1) -> v1.Event:

@@ -62,7 +62,7 @@ def own_end(seconds: int, error: str = "") -> v1.Event:
 def tree_of(*events: v1.Event) -> AgentTree:
     tree = AgentTree()
     for event in events:
-        tree.observe(Event(event))
+        tree.observe(Event.from_proto(event))
     return tree
 
 
@@ -73,10 +73,10 @@ def lines(tree: AgentTree, *, after: float = 0, width: int = 100) -> list[str]:
 def test_the_tree_shows_what_each_does_for_how_long_and_what_it_has_used() -> None:
     tree = tree_of(waiting(0, 1, 2))
     running = v1.ConversationState.ToolExecuting(current=v1.ToolCall(tool_use_id="t", tool="bash"))
-    tree.observe_agent(NAMES[0], Event(own_snapshot(tokens=1_190)), 0)
-    tree.observe_agent(NAMES[0], Event(state("tool_executing", "r", tool_executing=running)), 9.0)
-    tree.observe_agent(NAMES[1], Event(own_snapshot()), 0)
-    tree.observe_agent(NAMES[1], Event(own_end(3)), 3.0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot(tokens=1_190)), 0)
+    tree.observe_agent(NAMES[0], Event.from_proto(state("tool_executing", "r", tool_executing=running)), 9.0)
+    tree.observe_agent(NAMES[1], Event.from_proto(own_snapshot()), 0)
+    tree.observe_agent(NAMES[1], Event.from_proto(own_end(3)), 3.0)
     assert lines(tree, after=12) == [
         "├ ◦ Count the files · bash 1/1 3 s · 12 s · 1,200 tokens",
         "├ ✓ Find the largest · done · 3 s · 10 tokens",
@@ -87,7 +87,7 @@ def test_the_tree_shows_what_each_does_for_how_long_and_what_it_has_used() -> No
 
 def test_a_line_of_the_tree_fits_the_terminal() -> None:
     tree = tree_of(waiting(0))
-    tree.observe_agent(NAMES[0], Event(own_snapshot(tokens=1_190)), 0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot(tokens=1_190)), 0)
     for width in (20, 30, 44, 45, 60):
         (line,) = lines(tree, after=12, width=width)
         assert len(line) <= width
@@ -96,31 +96,31 @@ def test_a_line_of_the_tree_fits_the_terminal() -> None:
 def test_there_is_no_tree_unless_the_parent_waits() -> None:
     tree = tree_of(waiting(0))
     assert len(lines(tree)) == 1
-    tree.observe(Event(state("cancelling", "r")))
+    tree.observe(Event.from_proto(state("cancelling", "r")))
     assert len(lines(tree)) == 1
-    tree.observe(Event(state("llm_requesting", "r")))
+    tree.observe(Event.from_proto(state("llm_requesting", "r")))
     assert lines(tree) == []
-    tree.observe(Event(waiting(1, 2)))
+    tree.observe(Event.from_proto(waiting(1, 2)))
     assert [line[4:20] for line in lines(tree)] == ["Find the largest", "Read the README "]
 
 
 def test_an_end_is_told_once_whoever_tells_it_first() -> None:
     tree = tree_of(waiting(0, 1, 2))
-    tree.observe_agent(NAMES[0], Event(own_snapshot(tokens=90)), 0)
-    tree.observe_agent(NAMES[0], Event(own_end(4)), 4.0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot(tokens=90)), 0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_end(4)), 4.0)
     assert list(tree.endings(PLAIN)) == ["  ✓ Count the files · 4 s · 100 tokens"]
-    tree.observe(Event(changed(report(0), report(1, "no such file"))))
+    tree.observe(Event.from_proto(changed(report(0), report(1, "no such file"))))
     assert list(tree.endings(PLAIN)) == ["  ✗ Find the largest: no such file"]
-    tree.observe_agent(NAMES[1], Event(own_end(5, "no such file")), 5.0)
-    tree.observe(Event(changed(report(0), report(1, "no such file"), report(2, "not started", name=""))))
+    tree.observe_agent(NAMES[1], Event.from_proto(own_end(5, "no such file")), 5.0)
+    tree.observe(Event.from_proto(changed(report(0), report(1, "no such file"), report(2, "not started", name=""))))
     assert list(tree.endings(PLAIN)) == ["  ✗ Read the README: not started"]
     assert tree.at_work == []
 
 
 def test_the_end_of_the_last_one_is_told_even_after_the_parent_has_gone_on() -> None:
     tree = tree_of(waiting(0), state("llm_requesting", "r"))
-    tree.observe_agent(NAMES[0], Event(own_snapshot()), 0)
-    tree.observe_agent(NAMES[0], Event(own_end(2, "cancelled")), 2.0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot()), 0)
+    tree.observe_agent(NAMES[0], Event.from_proto(own_end(2, "cancelled")), 2.0)
     assert list(tree.endings(PLAIN)) == ["  ✗ Count the files · 2 s · 10 tokens: cancelled"]
 
 

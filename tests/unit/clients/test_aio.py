@@ -327,7 +327,7 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
     async def story(client: AsyncClient) -> None:
         conversation = await client.create("/tmp", model="big")
         assert (await conversation.get()).slug == SLUG
-        assert (await conversation.set_mode("unrestricted")).conversation.mode == v1.MODE_UNRESTRICTED
+        assert (await conversation.set_mode("unrestricted")).conversation.mode == "unrestricted"
         assert (await conversation.update(title="New")).title == "New"
         await conversation.archive()
         await conversation.unarchive()

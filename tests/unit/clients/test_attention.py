@@ -40,7 +40,7 @@ class Scene:
     def happens(self, event: v1.Event) -> str:
         """Take an event, and return what was written for it."""
         before = len(self.screen.getvalue())
-        self.view.observe(Event(event), 0.0)
+        self.view.observe(Event.from_proto(event), 0.0)
         self.attention.observe(self.view)
         return self.screen.getvalue()[before:]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 import pytest
-from bedrock import Approval, Conversation, v1
+from bedrock import Approval, Conversation, ConversationInfo, v1
 from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
@@ -135,7 +135,7 @@ def test_somebody_else_may_answer_before_everything_is_approved(
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
     approve = Conversation.approve
 
-    def too_slow(conversation: Conversation, approval: Approval | str) -> v1.Conversation:
+    def too_slow(conversation: Conversation, approval: Approval | str) -> ConversationInfo:
         assert isinstance(approval, Approval)
         assert fake.resolve(approval.name, v1.APPROVAL_DECISION_DENY)
         return approve(conversation, approval)

@@ -110,7 +110,7 @@ def test_a_denial_carries_its_note(client: Client, fake: FakeBedrock) -> None:
     run = conversation.send("Remove x")
     for event in run:
         if event.approval:
-            conversation.deny(event.approval.id, "too dangerous")
+            conversation.deny(event.approval.tool_use_id, "too dangerous")
         if event.decision:
             assert (event.decision, event.note) == ("deny", "too dangerous")
     assert run.answer() == "Then not."
@@ -136,7 +136,7 @@ def test_a_question_that_another_answer_settled_is_not_asked_again(client: Clien
     conversation = client.conversation("c1")
     run = conversation.send("Do both")
     for event in run:
-        if event.approval and event.approval.id == "t1":
+        if event.approval and event.approval.tool_use_id == "t1":
             conversation.deny(event.approval)
             fake.settle()
     assert run.answer() == "Then not."
@@ -428,7 +428,7 @@ def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> 
 def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:
     conversation = client.conversation("c1")
     assert conversation.get().slug == SLUG
-    assert conversation.set_mode("unrestricted").conversation.mode == v1.MODE_UNRESTRICTED
+    assert conversation.set_mode("unrestricted").conversation.mode == "unrestricted"
     conversation.archive()
     conversation.unarchive()
     assert conversation.cancel().no_op
@@ -444,7 +444,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert conversation.delete() == []
     assert [found.slug for found in client.conversations()] == [SLUG]
     entries = client.watch_conversations()
-    assert [entry.WhichOneof("event") for entry in entries] == ["conversation_changed", "caught_up"]
+    assert [entry.kind for entry in entries] == ["conversation_changed", "caught_up"]
     assert [model.name for model in client.models()] == ["models/demo", "models/big"]
     assert [tool.name for tool in client.tools()] == ["tools/bash"]
     assert client.server_info().version == "0.1.0"
@@ -475,9 +475,9 @@ def test_the_sub_agents_of_a_conversation_are_listed(client: Client, fake: FakeB
 
 def test_an_event_tells_who_says_what_was_added() -> None:
     said = v1.Message(role=v1.ROLE_AGENT, content=[v1.ContentBlock(text="Yes.")])
-    assert Event(v1.Event(message_added=said)).role == "agent"
+    assert Event.from_proto(v1.Event(message_added=said)).role == "agent"
     queued = v1.QueuedMessage(message=v1.Message(role=v1.ROLE_USER))
-    assert Event(v1.Event(queue_changed=queued)).role == ""
+    assert Event.from_proto(v1.Event(queue_changed=queued)).role == ""
 
 
 def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
@@ -490,18 +490,18 @@ def test_events_tell_how_sub_agents_stand_in_the_order_of_their_tasks() -> None:
         conversation="c-a1", task="one", task_index=0, state=v1.STATE_KIND_COMPLETED, result="42"
     )
     changed = v1.Event.SubAgentsChanged(pending=pending, reports=[failed, done])
-    expected = [
+    expected = (
         SubAgentStatus("c-a1", "one", 0, "completed", "42"),
         SubAgentStatus("c-a2", "two", 1),
         SubAgentStatus("c-a3", "three", 2, "failed", "half", "timed_out", "its time was up"),
-    ]
-    assert Event(v1.Event(sub_agents_changed=changed)).sub_agents == expected
-    assert Event(v1.Event(snapshot=v1.Event.Snapshot(sub_agents=changed))).sub_agents == expected
-    for completed, told in ((0, [expected[1]]), (2, [])):  # not again what the event before has told
+    )
+    assert Event.from_proto(v1.Event(sub_agents_changed=changed)).sub_agents == expected
+    assert Event.from_proto(v1.Event(snapshot=v1.Event.Snapshot(sub_agents=changed))).sub_agents == expected
+    for completed, told in ((0, (expected[1],)), (2, ())):  # not again what the event before has told
         waiting = v1.ConversationState.AwaitingSubAgents(pending=pending, completed_count=completed)
         state = v1.ConversationState(awaiting_sub_agents=waiting)
-        assert Event(v1.Event(state_changed=v1.Event.StateChanged(state=state))).sub_agents == told
-    assert Event(v1.Event(caught_up=v1.Event.CaughtUp())).sub_agents == []
+        assert Event.from_proto(v1.Event(state_changed=v1.Event.StateChanged(state=state))).sub_agents == told
+    assert Event.from_proto(v1.Event(caught_up=v1.Event.CaughtUp())).sub_agents == ()
 
 
 def test_images_are_read_and_recognised(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
@@ -532,7 +532,7 @@ def test_a_stream_ends_where_its_block_does(client: Client, fake: FakeBedrock) -
         assert next(events).kind == "snapshot"
     assert list(events) == []
     with client.watch_conversations() as entries:
-        assert next(entries).HasField("conversation_changed")
+        assert next(entries).conversation_changed
     assert list(entries) == []
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from bedrock import Event, v1
+from typing import Any
+
+from bedrock import Event, RequestCycle, v1
 from bedrock._shared.backoff import LONGEST_SECONDS, Backoff
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.run_progress import RunProgress
+from bedrock.events import Snapshot
 
 from tests.unit.clients.fake_server import NAME, delta, discarded, output, result, stopped, stored, text
 
@@ -161,7 +164,7 @@ def test_a_stream_that_ends_in_order_is_the_last_only_when_it_should_be() -> Non
 
 
 def queued(fate: v1.QueuedMessage.Fate.ValueType) -> Event:
-    return Event(v1.Event(queue_changed=v1.QueuedMessage(message=v1.Message(name="m"), fate=fate)))
+    return Event.from_proto(v1.Event(queue_changed=v1.QueuedMessage(message=v1.Message(name="m"), fate=fate)))
 
 
 def test_a_withdrawn_message_ends_at_once() -> None:
@@ -176,15 +179,19 @@ def test_a_withdrawn_message_ends_at_once() -> None:
 def test_a_discarded_follow_up_ends_as_a_run_that_did_not_begin() -> None:
     progress = RunProgress("m", "")
     progress.observe(queued(v1.QueuedMessage.FATE_DISCARDED))
-    progress.observe(Event(v1.Event(message_added=v1.Message(name="m", request_cycle=RUN))))
-    progress.observe(Event(stopped(RUN, "interrupted", "not_run")))
+    progress.observe(Event.from_proto(v1.Event(message_added=v1.Message(name="m", request_cycle=RUN))))
+    progress.observe(Event.from_proto(stopped(RUN, "interrupted", "not_run")))
     assert progress.stop is not None
     assert progress.stop.detail == "not_run"
 
 
 def asks(name: str, decision: v1.ApprovalDecision.ValueType = v1.APPROVAL_DECISION_UNSPECIFIED) -> Event:
     approval = v1.PendingApproval(name=name)
-    return Event(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval, decision=decision)))
+    return Event.from_proto(v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval, decision=decision)))
+
+
+def snapshot_of(**fields: Any) -> Snapshot:
+    return Snapshot.from_proto(v1.Event.Snapshot(**fields))
 
 
 def test_questions_are_open_until_they_are_decided_or_the_run_is_over() -> None:
@@ -192,22 +199,23 @@ def test_questions_are_open_until_they_are_decided_or_the_run_is_over() -> None:
     for event in (asks("a"), asks("b"), asks("c"), asks("b", v1.APPROVAL_DECISION_WITHDRAWN)):
         progress.observe(event)
     assert [question.name for question in progress.questions()] == ["a", "c"]
-    progress.observe_gap(v1.Event.Snapshot(pending_approvals=[v1.PendingApproval(name="d")]))
+    progress.observe_gap(snapshot_of(pending_approvals=[v1.PendingApproval(name="d")]))
     assert [question.name for question in progress.questions()] == ["d"]
-    progress.observe(Event(v1.Event(deleted=v1.Event.Deleted())))
+    progress.observe(Event.from_proto(v1.Event(deleted=v1.Event.Deleted())))
     assert progress.questions() == []
 
 
 def test_the_end_of_another_run_is_not_the_end() -> None:
     progress = RunProgress("m", RUN)
-    progress.observe(Event(stopped(RUN + "0")))
+    progress.observe(Event.from_proto(stopped(RUN + "0")))
     assert progress.stop is None
 
 
 def test_after_a_gap_the_run_is_looked_up() -> None:
-    busy = v1.Event.Snapshot(conversation=v1.Conversation(state=v1.ConversationState(run=RUN)))
-    idle = v1.Event.Snapshot()
-    over = v1.RequestCycle(name=RUN, stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail="restart")
+    busy = snapshot_of(conversation=v1.Conversation(state=v1.ConversationState(run=RUN)))
+    idle = snapshot_of()
+    other, over = v1.RequestCycle(name=RUN + "0"), v1.RequestCycle(name=RUN)
+    over.stop_reason, over.stop_detail = v1.STOP_REASON_INTERRUPTED, "restart"
 
     going = RunProgress("m", RUN)
     assert not going.find([])
@@ -215,7 +223,7 @@ def test_after_a_gap_the_run_is_looked_up() -> None:
     assert going.stop is None
 
     ended = RunProgress("m", RUN)
-    assert ended.find([v1.RequestCycle(name=RUN + "0"), over])
+    assert ended.find([RequestCycle.from_proto(other), RequestCycle.from_proto(over)])
     assert ended.stop is not None
     assert ended.stop.detail == "restart"
 
@@ -225,7 +233,7 @@ def test_after_a_gap_the_run_is_looked_up() -> None:
     assert lost.stop.detail == "unknown"
 
     waiting = RunProgress("m", "")
-    waiting.lost(v1.Event.Snapshot(queue=[v1.Message(name="m")]))
+    waiting.lost(snapshot_of(queue=[v1.Message(name="m")]))
     assert waiting.stop is None
 
 

@@ -40,7 +40,7 @@ def run(address: str, *arguments: str) -> Result:
 
 
 def test_a_message_names_its_images_and_those_of_its_results(album: FakeBedrock, client: Client) -> None:
-    found = [message.images for message in client.conversation(SLUG).messages()]
+    found = [[image.proto for image in message.images] for message in client.conversation(SLUG).messages()]
     assert found == [[image(FIRST)], [image(SECOND)]]
 
 

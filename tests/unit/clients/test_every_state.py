@@ -106,7 +106,7 @@ def show_to_everybody(*story: v1.Event) -> None:
     views.append((progress.show, lambda: None))
     for event in story:
         for take, look in views:
-            take(Event(event))
+            take(Event.from_proto(event))
             look()
 
 
@@ -128,8 +128,8 @@ def test_a_cancel_is_watched_in_every_state(kind: str) -> None:
 def test_only_sub_agents_that_are_cancelled_are_a_tree_while_cancelling() -> None:
     for before, shown in (("awaiting_sub_agents", 1), ("tool_executing", 0)):
         tree = AgentTree()
-        tree.observe(Event(state(before, "r", **{before: DETAILS[before]})))
-        tree.observe(Event(state("cancelling", "r")))
+        tree.observe(Event.from_proto(state(before, "r", **{before: DETAILS[before]})))
+        tree.observe(Event.from_proto(state("cancelling", "r")))
         assert len(tree.lines(Paint(False), 0, NOON, 80)) == shown
 
 
@@ -161,4 +161,4 @@ def test_every_message_is_shown(role: str) -> None:
         message = v1.Message(role=v1.Role.Value(role), system_kind=kind)
         for content in ((), (v1.ContentBlock(text="a"),), (v1.ContentBlock(tool_call=CALL),)):
             message.content.extend(content)
-            Transcript(Paint(True), lambda _: None, width=lambda: 40).history([Message(message)], [])
+            Transcript(Paint(True), lambda _: None, width=lambda: 40).history([Message.from_proto(message)], [])

@@ -39,7 +39,7 @@ class Streams:
         while (event := await self._queue(name).get()) is not None:
             if isinstance(event, BedrockError):
                 raise event
-            yield Event(event)
+            yield Event.from_proto(event)
 
     def agent(self, name: str) -> AsyncConversation:
         streams = self

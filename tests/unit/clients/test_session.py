@@ -359,7 +359,7 @@ def test_compact_does_not_advise_what_it_does_itself(address: str, fake: FakeBed
         await chat.until(lambda: chat.session.view.slug)
         transcript = chat.session.transcript
         await chat.session.compact()
-        transcript.show(Event(summary))
+        transcript.show(Event.from_proto(summary))
         await chat.shows("Summed up.")
         assert "bedrock continue" not in chat.screen
 
@@ -484,9 +484,9 @@ def view_of(*steps: v1.Event, at: float = 0.0) -> ConversationView:
         mode=v1.MODE_RESTRICTED,
         context_usage=v1.ContextUsage(used_tokens=42, usable_window_tokens=100),
     )
-    view.observe(Event(v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))), at)
+    view.observe(Event.from_proto(v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))), at)
     for step in steps:
-        view.observe(Event(step), at)
+        view.observe(Event.from_proto(step), at)
     return view
 
 

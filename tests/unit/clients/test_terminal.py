@@ -10,9 +10,8 @@ from bedrock import Client, v1
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
-from bedrock.messages import Approval
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, question, says, state, stored, uses_tool
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     [("bash", "[y]es  [n]o  [a]lways "), ("request_mode_upgrade", "[y]es  [n]o ")],
 )
 def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies: str) -> None:
-    asked = Approval(f"{NAME}/approvals/t1", "t1", tool, {})
+    asked = question(tool)
     session = SimpleNamespace(
         transcript=SimpleNamespace(unfinished=lambda room: []),
         question=asked,

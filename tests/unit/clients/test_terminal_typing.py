@@ -100,7 +100,7 @@ def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path
 
 
 def completions(text: str) -> list[str]:
-    queued = Message(v1.Message(name="conversations/c1/messages/q7"))
+    queued = Message.from_proto(v1.Message(name="conversations/c1/messages/q7"))
     session = SimpleNamespace(models=["demo/demo", "big"], view=SimpleNamespace(queue=[queued]))
     completer = ChatCompleter(cast("ChatSession", session))
     return [found.text for found in completer.get_completions(Document(text), CompleteEvent())]

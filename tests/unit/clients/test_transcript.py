@@ -10,7 +10,7 @@ from bedrock.cli.display.approval_prompt import question_lines
 from bedrock.cli.display.tool_output import OUTPUT_LINES
 from bedrock.cli.display.transcript import GO_ON, SUMMED_UP, Transcript
 from bedrock.cli.text.style import Paint
-from bedrock.messages import Approval
+from bedrock.states import Approval
 
 from tests.unit.clients.fake_server import delta, output, result, state, stored
 
@@ -36,13 +36,14 @@ def test_how_a_streamed_command_ended_is_shown_after_its_output(
 ) -> None:
     lines: list[str] = []
     transcript = Transcript(Paint(False), lines.append, live=True)
-    transcript.show(Event(output(streamed, 0)))
-    transcript.show(Event(stored("tool", result(stored_output))))
+    transcript.show(Event.from_proto(output(streamed, 0)))
+    transcript.show(Event.from_proto(stored("tool", result(stored_output))))
     assert lines == [*shown, "  └ tool"]
 
 
 def test_who_is_asked_for_the_unrestricted_mode_hears_that_it_stays() -> None:
-    asked = Approval("a", "t1", "request_mode_upgrade", {"reason": "to write x"})
+    upgrade = v1.PendingApproval.ModeUpgrade(tool_use_id="t1", reason="to write x")
+    asked = Approval.from_proto(v1.PendingApproval(name="a", mode_upgrade=upgrade))
     question, reason = question_lines(asked, "/tmp", Paint(False))
     assert "all its tools" in question
     assert "until the mode is changed back" in question
@@ -56,7 +57,7 @@ def shown(*events: v1.Event, live: bool = False) -> list[str]:
     lines: list[str] = []
     transcript = Transcript(Paint(False), lines.append, live=live)
     for event in events:
-        transcript.show(Event(event))
+        transcript.show(Event.from_proto(event))
     return lines
 
 

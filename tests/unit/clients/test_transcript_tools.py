@@ -12,9 +12,8 @@ from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.diff import DIFF_LINES, extent
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint
-from bedrock.messages import Approval
 
-from tests.unit.clients.fake_server import result, stored
+from tests.unit.clients.fake_server import question, result, stored
 
 DIFF = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n one\n-two\n+2\x1b[2J\n"
 PATCHES: list[dict[str, Any]] = [
@@ -27,7 +26,7 @@ def lines_of(*events: v1.Event, colour: bool = False) -> list[str]:
     lines: list[str] = []
     transcript = Transcript(Paint(colour), lines.append)
     for event in events:
-        transcript.show(Event(event))
+        transcript.show(Event.from_proto(event))
     return lines
 
 
@@ -61,7 +60,7 @@ def test_a_long_diff_is_cut() -> None:
 
 
 def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -> None:
-    asked = Approval("a", "t1", "patch", {"path": "x", "patches": PATCHES})
+    asked = question("patch", {"path": "x", "patches": PATCHES})
     assert question_lines(asked, "/tmp", Paint(False)) == [
         "? patch wants to run in /tmp",
         "    x",

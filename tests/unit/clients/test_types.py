@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 ENUMS: dict[str, Any] = {
     "ApprovalDecision": v1.ApprovalDecision,
     "ApprovalPolicy": v1.ApprovalPolicy,
+    "ContextState": v1.ContextState,
     "CycleView": v1.ListRequestCyclesRequest.View,
     "Delivery": v1.Delivery,
     "Disposition": v1.Disposition,
@@ -25,10 +26,13 @@ ENUMS: dict[str, Any] = {
     "FollowUpPolicy": v1.FollowUpPolicy,
     "Mode": v1.Mode,
     "ModelProtocol": v1.Model.Protocol,
+    "RequestPhase": v1.ConversationState.LlmRequesting.Phase,
     "Role": v1.Role,
     "SandboxTier": v1.GetServerInfoResponse.Sandbox.Tier,
     "StateKind": v1.StateKind,
     "StopReason": v1.StopReason,
+    "SystemMessageKind": v1.SystemMessageKind,
+    "ToolAudience": v1.Tool.Audience,
     "ToolGroup": v1.ToolGroup,
     "ToolOutcome": v1.ToolOutcome,
 }
@@ -42,7 +46,7 @@ def words(enum: Any) -> list[str]:
     return [name.removeprefix(prefix).lower() for name, number in enum.items() if number]
 
 
-@pytest.mark.parametrize("name", sorted(set(SETS) - {"EventKind"}))
+@pytest.mark.parametrize("name", sorted(set(SETS) - {"EventKind", "ListEventKind"}))
 def test_a_set_holds_the_names_of_its_enum(name: str) -> None:
     assert sorted(get_args(getattr(types, name))) == sorted(words(ENUMS[name]))
 
@@ -50,6 +54,8 @@ def test_a_set_holds_the_names_of_its_enum(name: str) -> None:
 def test_the_kinds_of_events_are_the_fields_of_the_event() -> None:
     fields = {field.name for field in v1.Event.DESCRIPTOR.oneofs_by_name["event"].fields}
     assert set(get_args(types.EventKind)) == fields - {"heartbeat"} | {"reasoning_delta"}
+    changes = v1.WatchConversationsResponse.DESCRIPTOR.oneofs_by_name["event"].fields
+    assert set(get_args(types.ListEventKind)) == {field.name for field in changes}
 
 
 RIGHT = """
@@ -58,9 +64,21 @@ def right(client: Client) -> None:
     for event in conversation.send("Hi", delivery="steer", on_approval="deny"):
         assert event.kind != "text_delta" or event.role == "" or event.fate == "queued"
     client.ask("Hi", on_approval=lambda approval: approval.tool == "bash")
+    info = conversation.get()
+    assert info.mode == "restricted" and info.state.kind == "idle" and info.create_time.tzinfo
+    assert info.archive_time is None or info.archive_time > info.create_time
+    assert [model.name for model in client.models() if model.protocol == "demo"]
+    assert client.server_info().limits.heartbeat_interval.total_seconds() > 1
+    for cycle in conversation.cycles():
+        if cycle.stop_reason == "completed" and cycle.end_time and cycle.steps[0].root:
+            print(cycle.end_time - cycle.start_time, cycle.steps[0].root.text)
+    print([queued.message.text for queued in conversation.queue() if queued.fate == "queued"])
+    assert conversation.cancel().state.kind == "idle" or conversation.set_mode("restricted").surviving_jobs == ()
 """
 WRONG = """
-def wrong(client: Client, event: Event, message: Message, stop: Stop, agent: SubAgentStatus) -> None:
+def wrong(
+    client: Client, event: Event, message: Message, stop: Stop, agent: SubAgentStatus, info: ConversationInfo
+) -> None:
     client.create(approval_policy="ask_write")
     client.create(mode="restrict")
     client.create(follow_up_policy="alway")
@@ -79,6 +97,15 @@ def wrong(client: Client, event: Event, message: Message, stop: Stop, agent: Sub
     print(stop.reason == "complete")
     print(stop.error_kind == "ratelimit")
     print(agent.outcome == "done")
+    print(info.mode == "wide open")
+    print(info.state.kind == "busy")
+    print(info.state.tool_executing.current)
+    info.title = "New"
+    print(client.models()[0].protocol == "openai")
+    print(client.server_info().sandbox.tier == "c")
+    print([cycle.stop_reason for cycle in client.conversation("c").cycles() if cycle.end_time > info.create_time])
+    print(event.conversation.name)
+    client.create(budget={"run_tokens": 5})
 
 
 async def wrong_too(client: AsyncClient) -> None:
@@ -87,7 +114,7 @@ async def wrong_too(client: AsyncClient) -> None:
     async for event in client.conversation("c").events():
         print(event.kind == "text_detla")
 """
-HEAD = "from bedrock import AsyncClient, Client, Event, Message, Stop, SubAgentStatus\n\n"
+HEAD = "from bedrock import AsyncClient, Client, ConversationInfo, Event, Message, Stop, SubAgentStatus\n\n"
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
@@ -109,6 +136,8 @@ def test_a_misspelt_word_is_an_error_of_the_type_checker(checker: str, tmp_path:
     expected = {
         number
         for number, line in enumerate(lines, 1)
-        if number > lines.index(WRONG.splitlines()[1]) + 1 and line.startswith("    ") and "async for" not in line
+        if number > lines.index('    client.create(approval_policy="ask_write")') - 1
+        and line.startswith("    ")
+        and "async for" not in line
     }
     assert found == expected, done.stdout + done.stderr

@@ -1,0 +1,182 @@
+"""Messages of the contract as frozen dataclasses: the one place where their values are converted.
+
+A wrapper names its message as the argument of `Wrapper`, and has a field of the same name and of a fitting type for
+each field of the message:
+
+| in the contract | in Python |
+|---|---|
+| enum | `str`, the name in lower case without its prefix; the number in digits if this version does not know it |
+| Timestamp, Duration | aware `datetime` in UTC, `timedelta` |
+| Struct | `dict` of plain values, whole numbers as `int` |
+| another message | its wrapper |
+| repeated, map | `tuple`, `dict` |
+
+A message that is not set becomes None where the annotation allows it, and a default value elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from bedrock._shared.enum_names import number_name
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.struct_pb2 import Struct
+    from google.protobuf.struct_pb2 import Value as StructValue
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+_NEW_DICT = object()
+"""Stands for a dict of its own for each wrapper, because dicts can be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper(Generic[MessageT]):
+    """A message of the contract with plain values."""
+
+    proto: MessageT = field(repr=False, compare=False, kw_only=True)
+    """The message itself; also holds what only newer versions of this package have attributes for."""
+
+    @classmethod
+    def from_proto(cls, proto: MessageT) -> Self:
+        """Convert a message of the contract."""
+        return cls(proto=proto, **_values(cls, proto))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as values for JSON, with the field names of the contract.
+
+        It is the JSON mapping of protobuf: enums by their full names, numbers of 64 bits as strings, times in RFC 3339;
+        what is not set is left out.
+        """
+        values: dict[str, Any] = json_format.MessageToDict(self.proto, preserving_proto_field_name=True)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Wrapper[MessageT]):
+    """A wrapper of numbers and strings, which callers may create too: its message is made from them."""
+
+    proto: MessageT = field(init=False, repr=False, compare=False)
+    """The message with these values."""
+
+    def __post_init__(self) -> None:
+        """Create the message."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        object.__setattr__(self, "proto", message_type(type(self))(**given))
+
+    @classmethod
+    def from_proto(cls, proto: MessageT) -> Self:
+        """Convert a message of the contract."""
+        return cls(**_values(cls, proto))
+
+
+def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
+    """Return the class of the messages that a wrapper is for."""
+    (base,) = vars(wrapper)["__orig_bases__"]
+    return cast("type[Message]", get_args(base)[0])
+
+
+def moment(timestamp: Timestamp) -> datetime:
+    """Convert a timestamp of the contract into an aware datetime in UTC."""
+    return timestamp.ToDatetime(tzinfo=UTC)
+
+
+def plain(struct: Struct) -> dict[str, Any]:
+    """Convert a Struct into Python values, whole numbers into int (a Struct knows only doubles)."""
+    return {key: _plain_value(value) for key, value in struct.fields.items()}
+
+
+def _plain_value(value: StructValue) -> Any:
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return plain(value.struct_value)
+        case "list_value":
+            return [_plain_value(item) for item in value.list_value.values]
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case _:
+            return None
+
+
+def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
+    """Return the values of a wrapper's fields: most fields of most messages are not set, and cost nothing here."""
+    converters = _converters(wrapper)
+    values = dict(_values_of_unset(wrapper))
+    for descriptor, value in proto.ListFields():
+        if convert := converters.get(descriptor.name):
+            values[descriptor.name] = convert(value)
+    return {name: {} if value is _NEW_DICT else value for name, value in values.items()}
+
+
+@cache
+def _converters(wrapper: type[Any]) -> dict[str, Callable[[Any], Any]]:
+    """Return for each field of a wrapper how its value in a message is converted."""
+    return {name: _converter(descriptor, hint) for name, descriptor, hint in _typed_fields(wrapper)}
+
+
+@cache
+def _values_of_unset(wrapper: type[Any]) -> dict[str, Any]:
+    """Return for each field of a wrapper the value that it has if the message does not set it."""
+    empty = message_type(wrapper)()
+    values: dict[str, Any] = {}
+    for name, descriptor, hint in _typed_fields(wrapper):
+        if get_origin(hint) is dict:
+            values[name] = _NEW_DICT
+        elif descriptor.message_type is not None and NoneType in get_args(hint):
+            values[name] = None
+        else:
+            values[name] = _converter(descriptor, hint)(getattr(empty, name))
+    return values
+
+
+def _typed_fields(wrapper: type[Wrapper[Any]]) -> Iterator[tuple[str, FieldDescriptor, Any]]:
+    """Yield the name, the descriptor and the annotation of each field of a wrapper."""
+    hints = get_type_hints(wrapper)
+    descriptors = message_type(wrapper).DESCRIPTOR.fields_by_name
+    for name in (each.name for each in fields(wrapper) if each.name != "proto"):
+        yield name, cast("FieldDescriptor", descriptors[name]), hints[name]
+
+
+def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
+    """Return the function that converts the value of one field: of a single, repeated or map field."""
+    types = get_args(hint)
+    if get_origin(hint) is tuple:
+        convert = _conversion(descriptor, types[0])
+        return lambda values: tuple([convert(each) for each in values])
+    if descriptor.message_type is not None and descriptor.message_type.GetOptions().map_entry:
+        convert = _conversion(descriptor.message_type.fields_by_name["value"], types[1])
+        return lambda values: {key: convert(each) for key, each in values.items()}
+    named = [each for each in types if isinstance(each, type) and each is not NoneType]
+    return _conversion(descriptor, named[0] if NoneType in types else hint)
+
+
+def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
+    """Return the function that converts one value of a field."""
+    if (enum := descriptor.enum_type) is not None:
+        return lambda number: number_name(enum, number)
+    if descriptor.message_type is None:
+        return lambda value: value
+    match descriptor.message_type.full_name:
+        case "google.protobuf.Timestamp":
+            return moment
+        case "google.protobuf.Duration":
+            return lambda duration: duration.ToTimedelta()
+        case "google.protobuf.Struct":
+            return plain
+        case _:
+            return cast("Callable[[Any], Any]", hint.from_proto)

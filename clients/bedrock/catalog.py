@@ -1,0 +1,179 @@
+"""What a server offers: models, tools, directories, its sandbox and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from bedrock import v1
+from bedrock._shared.wrapper import Wrapper
+from bedrock.types import Mode, ModelProtocol, SandboxTier, ToolAudience, ToolGroup
+
+__all__ = ["DirectoryEntry", "DirectoryListing", "Limits", "Model", "Sandbox", "ServerInfo", "Tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model(Wrapper[v1.Model]):
+    """A model that conversations can use."""
+
+    name: str
+    """The resource name, ``models/{model}``."""
+    display_name: str
+    """A name for people."""
+    provider: str
+    """The provider that serves it, as it is called in the server's configuration."""
+    protocol: ModelProtocol
+    """How the server talks to the provider."""
+    context_window_tokens: int
+    """Tokens of input and output together; zero if unknown."""
+    input_limit_tokens: int
+    """Tokens of input at most; zero if no such limit is known."""
+    max_output_tokens: int
+    """Tokens that one response has at most."""
+    usable_window_tokens: int
+    """Tokens that a conversation can use."""
+    limits_assumed: bool
+    """Whether the limits above are an assumption."""
+    images: bool
+    """Whether the model takes images."""
+    default: bool
+    """Whether conversations use it that are created without naming a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Wrapper[v1.Tool]):
+    """A tool that agents can call."""
+
+    name: str
+    """The resource name, ``tools/{tool}``."""
+    description: str
+    """What it does, as the model reads it."""
+    input_schema: dict[str, Any]
+    """The JSON schema of its input."""
+    modes: tuple[Mode, ...]
+    """The modes in which it does its work."""
+    group: ToolGroup
+    """The kind of work that it does."""
+    retry_safe: bool
+    """Whether it may be attempted again after a fault of the infrastructure."""
+    requires_approval: bool
+    """Whether its calls ask a person whatever the approval policy."""
+    writes: bool
+    """Whether it can change something, so that the policy "ask_writes" asks."""
+    audience: ToolAudience
+    """The agents that it is offered to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry(Wrapper[v1.BrowseDirectoryResponse.Entry]):
+    """An entry of a directory."""
+
+    name: str
+    """Its name, without the path."""
+    directory: bool
+    """Whether it is a directory, or a symbolic link to one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
+    """What a directory of the server's machine contains."""
+
+    path: str
+    """The real path of the directory."""
+    entries: tuple[DirectoryEntry, ...]
+    """Its entries, directories first, each kind ordered by name."""
+    truncated: bool
+    """Whether entries were left out because there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
+    """What the sandbox of the server's machine can do."""
+
+    tier: SandboxTier
+    """What enforces the restricted mode: "a" (namespaces, Landlock, seccomp), "b" (Landlock, seccomp) or "none"."""
+    restricted_available: bool
+    """Whether conversations can be in the restricted mode."""
+    reason: str
+    """Why the tier is not a better one, and what an operator can do about it."""
+    landlock_abi: int
+    """The version of the kernel's Landlock interface; zero if it has none."""
+    hides_server_files: bool
+    """Whether tools cannot reach the server's own files in the unrestricted mode either."""
+    by_setting: bool
+    """Whether the operator chose this tier, so that the machine may be capable of a better one."""
+    kernel_bounds_processes: bool
+    """Whether the kernel bounds the number of processes of a tool; else the server counts them."""
+    kernel_bounds_memory: bool
+    """Whether the kernel bounds the memory of all processes of a tool; else the server measures it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
+    """The limits that clients may run into."""
+
+    max_request_bytes: int
+    """Bytes of a request message."""
+    max_response_bytes: int
+    """Bytes of a response message, pages and batches of events included."""
+    max_text_bytes: int
+    """Bytes of the text of one message, in UTF-8."""
+    max_image_bytes: int
+    """Bytes of one image."""
+    max_image_pixels: int
+    """Pixels of one image, width times height."""
+    max_images_per_message: int
+    """Images of one message."""
+    max_queue_length: int
+    """Steers and follow-ups that may wait in one conversation."""
+    max_conversations_page_size: int
+    """Conversations on one page."""
+    max_messages_page_size: int
+    """Messages on one page."""
+    max_request_cycles_page_size: int
+    """Request cycles on one page."""
+    max_queue_page_size: int
+    """Queued messages on one page."""
+    max_recent_messages: int
+    """Recent messages in a snapshot."""
+    max_model_response_bytes: int
+    """Bytes of one response of the model: text, reasoning and input of tool calls together."""
+    max_attempts: int
+    """Attempts of a request to the model, the first one included."""
+    max_rounds_per_run: int
+    """Requests to the model in one run."""
+    max_sub_agents: int
+    """Sub-agents that one call may start."""
+    default_sub_agent_turns: int
+    """Turns of a sub-agent whose task names no number."""
+    default_sub_agent_timeout: timedelta
+    """Time of a sub-agent whose task names none."""
+    max_sub_agent_turns: int
+    """Turns that a task may ask for at most."""
+    max_sub_agent_timeout: timedelta
+    """Time that a task may ask for at most."""
+    max_streams: int
+    """Streams that may be open on the server at the same time."""
+    heartbeat_interval: timedelta
+    """The longest silence on a stream."""
+    watcher_stall_timeout: timedelta
+    """How long a watcher may read nothing while events wait for it before its stream is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
+    """The version of a server, what its sandbox can do, and its limits."""
+
+    version: str
+    """The version of the server, as in semantic versioning."""
+    sandbox: Sandbox
+    """What the sandbox of its machine can do."""
+    limits: Limits
+    """The limits that clients may run into."""
+    default_model: str
+    """The resource name of the model of conversations that name none; empty if there is none."""
+    default_mode: Mode
+    """The mode of conversations that name none."""
+    sqlite_version: str
+    """The version of the SQLite library of the store; empty if it uses another database."""

@@ -1,0 +1,212 @@
+"""Conversations as the server shows them, what its answers about them hold, and what calls about them take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, cast
+
+from bedrock import v1
+from bedrock._shared.enum_names import resource_name
+from bedrock._shared.wrapper import Value, Wrapper
+from bedrock.messages import Message, Usage
+from bedrock.states import ConversationState
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode
+
+__all__ = [
+    "Budget",
+    "CancelConversationResult",
+    "ContextUsage",
+    "ConversationInfo",
+    "ConversationListEvent",
+    "ReplayStep",
+    "SetModeResult",
+    "Task",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextUsage(Value[v1.ContextUsage]):
+    """How full the context of a conversation is."""
+
+    used_tokens: int = 0
+    """Tokens in the context, as of the last response that reported them."""
+    usable_window_tokens: int = 0
+    """Tokens that fit. The warning at 80 percent and the continuation at 90 percent count from here."""
+    warning: bool = False
+    """Whether at least 80 percent are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget(Value[v1.Budget]):
+    """What a conversation may spend. Zero means: no limit."""
+
+    run_tokens: int = 0
+    """Tokens, counted as in `Usage`, that one run may consume."""
+    conversation_tokens: int = 0
+    """Tokens that all runs together may consume, small requests beside them included."""
+    conversation_cost_micros: int = 0
+    """Cost of the same in millionths of a US dollar; without effect while the price of the model is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationInfo(Wrapper[v1.Conversation]):
+    """A conversation as it was when the server answered. `Conversation` is the object to call it by."""
+
+    name: str
+    """The resource name, ``conversations/{id}``. It never changes."""
+    slug: str
+    """A short readable handle, unique on the server."""
+    title: str
+    """A title for people."""
+    working_directory: str
+    """The absolute real path of the directory that tools start in."""
+    model: str
+    """The resource name of the model that answers."""
+    state: ConversationState
+    """What the conversation is doing."""
+    mode: Mode
+    """What tools may do."""
+    context_usage: ContextUsage
+    """How full the context is."""
+    total_usage: Usage
+    """The sum over all requests to the model so far."""
+    parent: str
+    """For a sub-agent the conversation that started it; empty for all others."""
+    continued_from: str
+    """The conversation that this one continues; empty if there is none."""
+    continued_by: str
+    """The conversation that continues this one; empty if there is none."""
+    continuation_summary: str
+    """The summary that was written when the context was used up; empty before."""
+    create_time: datetime
+    """When it was created."""
+    update_time: datetime
+    """When its last durable event happened."""
+    archive_time: datetime | None
+    """When it was archived; None while it is not."""
+    revision: int
+    """The revision of its last durable event."""
+    etag: str
+    """Changes with every field that `update` can set; give it to `update` to overwrite nobody's change."""
+    labels: dict[str, str]
+    """Free for your use."""
+    approval_policy: ApprovalPolicy
+    """Which tool calls a person must approve."""
+    always_approved_tools: tuple[str, ...]
+    """The resource names of the tools whose calls ask no more."""
+    follow_up_policy: FollowUpPolicy
+    """What happens to queued follow-ups when a run ends."""
+    budget: Budget | None
+    """What the conversation may spend; None for no limit."""
+    aside_usage: Usage
+    """The sum over small requests beside the conversation, such as those for its title."""
+    background_jobs: tuple[str, ...]
+    """Handles of running background jobs. Set by `Conversation.get` and in the first snapshot only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
+    """One thing that happened to the list of conversations. Only the attribute named like `kind` is set."""
+
+    conversation_changed: ConversationInfo | None
+    """A conversation as it is now, because it exists, is new, or has changed."""
+    conversation_deleted: str
+    """The resource name of a conversation that was deleted."""
+
+    @property
+    def kind(self) -> ListEventKind | Literal[""]:
+        """ "conversation_changed", "conversation_deleted", "caught_up" or "heartbeat"."""
+        return cast("ListEventKind", self.proto.WhichOneof("event") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
+    """A receipt of what a cancel has stopped."""
+
+    no_op: bool
+    """Whether there was nothing to cancel."""
+    state: ConversationState
+    """The state right after the cancel; that of the next run if a queued follow-up has started one."""
+    run: str
+    """The resource name of the run that was cancelled."""
+    llm_request_id: str
+    """The request to the model that was cut off; empty if there was none."""
+    tool_use_ids: tuple[str, ...]
+    """The tool calls that were cut off or never started, in the order of the response."""
+    sub_agents: tuple[str, ...]
+    """The resource names of the sub-agents that are being stopped."""
+    returned_steers: tuple[Message, ...]
+    """Steers that the model has not seen. They are not in the history."""
+    discarded_follow_ups: tuple[Message, ...]
+    """Follow-ups that were discarded."""
+    surviving_jobs: tuple[str, ...]
+    """Handles of the background jobs that go on running."""
+    revision: int
+    """The newest revision after the cancel."""
+    ended_jobs: tuple[str, ...]
+    """Handles of the background jobs that `kill_jobs` has ended."""
+    unrecorded: bool
+    """Whether the cancel took effect but is not stored yet, for example because the disk is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetModeResult(Wrapper[v1.SetModeResponse]):
+    """What a change of mode left running, or ended."""
+
+    conversation: ConversationInfo
+    """The conversation in its new mode."""
+    surviving_jobs: tuple[str, ...]
+    """Handles of background jobs that go on with wider rights than the mode."""
+    surviving_tool_use_ids: tuple[str, ...]
+    """Tool calls that go on with wider rights than the mode; one at most."""
+    ended_jobs: tuple[str, ...]
+    """Handles of background jobs that `stop_running` has ended."""
+    stopped_tool_use_ids: tuple[str, ...]
+    """Tool calls that `stop_running` has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
+    """One transition of the state machine, made again from the log."""
+
+    step: int
+    """Its number, counted from 1."""
+    revision: int
+    """The newest revision after it."""
+    event_json: str
+    """Its input as JSON, in the format of the server's log; empty if it is longer than 1 MiB."""
+    state_json: str
+    """The state that came out, as JSON of the same kind."""
+    difference: str
+    """How the result differs from what was stored; empty if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The task of a sub-agent. What is not given is as the conversation or the server has it."""
+
+    task: str
+    """What to do, in words for the sub-agent: it knows nothing else of the conversation."""
+    model: str = ""
+    max_turns: int = 0
+    """How many turns it has; one more is given to submit a result."""
+    timeout: float = 0.0
+    """How many seconds it has."""
+    read_first: Sequence[str] = ()
+    """Paths of files that it is given at the start."""
+    working_directory: str = ""
+
+    def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:
+        """Create the message of the contract."""
+        made = v1.SpawnSubAgentsRequest.Task(
+            task=self.task,
+            model=resource_name("models", self.model) if self.model else "",
+            max_turns=self.max_turns,
+            read_first=self.read_first,
+            working_directory=self.working_directory,
+        )
+        if self.timeout:
+            made.timeout.FromTimedelta(timedelta(seconds=self.timeout))
+        return made

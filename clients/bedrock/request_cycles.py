@@ -1,0 +1,96 @@
+"""Request cycles: what was asked, all that was done for it, and how the run ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from bedrock import v1
+from bedrock._shared.wrapper import Wrapper
+from bedrock.messages import Message, ToolCall, ToolResult, Usage
+from bedrock.types import Delivery, StopReason, ToolGroup
+
+__all__ = ["AiBlock", "InferenceRound", "RequestCycle", "ResolutionStep", "ToolCallGroup"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
+    """Adjacent tool calls of the same group."""
+
+    group: ToolGroup
+    """The kind of work that the tools do."""
+    calls: tuple[ToolCall, ...]
+    """The calls, in order."""
+    results: dict[str, ToolResult]
+    """Their results by `tool_use_id`. A call without an entry has no result yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AiBlock(Wrapper[v1.AiBlock]):
+    """One text of the agent and the tool calls that followed it, up to the next text."""
+
+    assistant: str
+    """What the agent said."""
+    reasoning: str
+    """What the agent thought. One of the two is empty, or both if the block is `synthetic`."""
+    synthetic: bool
+    """Whether the block exists only to hold tool calls, because the agent wrote no text before them."""
+    tool_call_groups: tuple[ToolCallGroup, ...]
+    """The calls, in order."""
+    message: str
+    """The resource name of the message that the text is from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionStep(Wrapper[v1.ResolutionStep]):
+    """One step of a cycle as people see it. Exactly one attribute is set."""
+
+    root: Message | None
+    """The message that the cycle is about, always the first step."""
+    steer: Message | None
+    """A message that reached the model during the run."""
+    ai_block: AiBlock | None
+    """One text of the agent and the tool calls that belong to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRound(Wrapper[v1.InferenceRound]):
+    """One request to the model and its response."""
+
+    llm_request_id: str
+    """The request."""
+    inputs: tuple[str, ...]
+    """The resource names of the messages that went in since the round before."""
+    output: str
+    """The resource name of the message that came out; empty while there is none."""
+    usage: Usage | None
+    """What the response consumed; None while there is none."""
+    output_time: datetime | None
+    """When the response was stored; None while there is none."""
+    tool_use_ids: tuple[str, ...]
+    """The tool calls that the response asked for, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCycle(Wrapper[v1.RequestCycle]):
+    """Everything that was done for one request, up to the end of its run. A run has the name of its cycle."""
+
+    name: str
+    """The resource name."""
+    root_delivery: Delivery
+    """How its root message entered: "direct" or "follow_up"."""
+    stop_reason: StopReason | Literal[""]
+    """How the run ended; empty while it goes on."""
+    stop_detail: str
+    """The finer reason, e.g. "restart"; empty if there is none."""
+    steps: tuple[ResolutionStep, ...]
+    """The cycle as people see it; empty unless the view was asked for."""
+    rounds: tuple[InferenceRound, ...]
+    """The requests to the model; empty unless the view was asked for."""
+    start_time: datetime
+    """When its root message was stored."""
+    end_time: datetime | None
+    """When the run ended; None while it goes on."""
+    events: tuple[str, ...]
+    """The events that the views are made of, a JSON object each; empty unless the view was asked for."""

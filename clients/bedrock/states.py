@@ -1,0 +1,280 @@
+"""The state of a conversation: what it is doing, which questions are open, how its sub-agents are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from bedrock import v1
+from bedrock._shared.wrapper import Wrapper
+from bedrock.messages import ToolCall
+from bedrock.types import ErrorKind, RequestPhase, StateKind
+
+__all__ = [
+    "Approval",
+    "AwaitingApprovalDetail",
+    "AwaitingSubAgentsDetail",
+    "CompletedDetail",
+    "ConversationState",
+    "FailedDetail",
+    "LlmRequestingDetail",
+    "ModeUpgrade",
+    "PendingSubAgent",
+    "RunError",
+    "SubAgentReport",
+    "SubAgentStatus",
+    "SubAgentsChanged",
+    "ToolExecutingDetail",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunError(Wrapper[v1.RunError]):
+    """Why a run or an attempt failed. A value, not an exception."""
+
+    kind: ErrorKind
+    """The kind of failure, e.g. "auth"."""
+    message: str
+    """What happened and what to do about it, in one or two sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
+    """A request of the agent for the unrestricted mode."""
+
+    tool_use_id: str
+    """The tool call by which the agent asks."""
+    reason: str
+    """Why it asks, in its own words. Not to be trusted blindly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval(Wrapper[v1.PendingApproval]):
+    """A question that waits for a person: may this call run, or may the mode be widened?
+
+    One of `tool_call` and `mode_upgrade` is set; `tool`, `input` and `tool_use_id` describe either of them.
+    """
+
+    name: str
+    """The resource name to answer under."""
+    tool_call: ToolCall | None
+    """The call that needs approval."""
+    mode_upgrade: ModeUpgrade | None
+    """The request for the unrestricted mode."""
+    create_time: datetime
+    """Since when the question is open."""
+
+    @property
+    def tool_use_id(self) -> str:
+        """The tool call in question."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def tool(self) -> str:
+        """The tool that is to run; "request_mode_upgrade" if the agent asks for the unrestricted mode."""
+        if self.mode_upgrade is not None:
+            return "request_mode_upgrade"
+        return "" if self.tool_call is None else self.tool_call.tool
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input of the call. For a mode upgrade, ``{"reason": …}``."""
+        if self.mode_upgrade is not None:
+            return {"reason": self.mode_upgrade.reason}
+        return {} if (call := self.tool_call) is None else call.input or {"raw_input": call.raw_input}
+
+    @property
+    def conversation(self) -> str:
+        """The resource name of the conversation that waits for the answer."""
+        return self.name.partition("/approvals/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSubAgent(Wrapper[v1.SubAgent]):
+    """A sub-agent at work, as the conversation that started it knows it."""
+
+    conversation: str
+    """The resource name of its conversation."""
+    task: str
+    """The first line of its task, 200 characters at most."""
+    task_index: int
+    """The position of its task among those started together, counted from 0."""
+    deadline: datetime
+    """When its time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
+    """How one sub-agent ended."""
+
+    conversation: str
+    """The resource name of its conversation; empty if it could not be started."""
+    task: str
+    """The first line of its task, 200 characters at most."""
+    task_index: int
+    """The position of its task among those started together, counted from 0."""
+    state: StateKind
+    """"completed" or "failed"."""
+    result: str
+    """What it submitted, the first 4096 characters of it."""
+    error: RunError | None
+    """Why it failed; None unless it did."""
+    partial_result: str
+    """The last text it wrote, the first 4096 characters of it; empty unless it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
+    """All sub-agents that were started together, after one of them ended. `SubAgentStatus` shows them in order."""
+
+    pending: tuple[PendingSubAgent, ...]
+    """Those still at work, in the order of their tasks."""
+    reports: tuple[SubAgentReport, ...]
+    """The others, in the order in which they ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgentStatus:
+    """A sub-agent, at work or ended, as its parent's events show it. Its own conversation shows what it is doing."""
+
+    name: str
+    """The resource name of its conversation; empty if it could not be started."""
+    task: str
+    """The first line of its task."""
+    index: int
+    """The position of its task among those started together, counted from 0."""
+    outcome: StateKind | Literal[""] = ""
+    """"completed" or "failed"; empty while it is at work."""
+    result: str = ""
+    """What it submitted, or the last text it wrote if it failed; the beginning of it if it is long."""
+    error_kind: ErrorKind | Literal[""] = ""
+    """Why it failed, e.g. "timed_out"."""
+    error_message: str = ""
+    """The same for people."""
+
+    @classmethod
+    def in_order(
+        cls, pending: Iterable[PendingSubAgent], reports: Iterable[SubAgentReport] = ()
+    ) -> tuple[SubAgentStatus, ...]:
+        """Return all sub-agents that were started together, in the order of their tasks."""
+        working = [cls(agent.conversation, agent.task, agent.task_index) for agent in pending]
+        ended = [
+            cls(
+                name=report.conversation,
+                task=report.task,
+                index=report.task_index,
+                outcome=report.state,
+                result=report.result or report.partial_result,
+                error_kind=report.error.kind if report.error else "",
+                error_message=report.error.message if report.error else "",
+            )
+            for report in reports
+        ]
+        return tuple(sorted([*working, *ended], key=lambda agent: agent.index))
+
+
+@dataclass(frozen=True, slots=True)
+class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
+    """A request to the model."""
+
+    llm_request_id: str
+    """Identifies the request; all its attempts have the same id."""
+    attempt: int
+    """The attempt under way, counted from 1, or the next one while the phase is "backoff"."""
+    max_attempts: int
+    """How many attempts are made at most."""
+    phase: RequestPhase
+    """"connecting", "streaming" or "backoff"."""
+    retry_time: datetime | None
+    """When the next attempt starts; None unless the phase is "backoff"."""
+    last_error: RunError | None
+    """Why the attempt before failed; None on the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
+    """Questions that a person must answer before any call of the response runs."""
+
+    pending: tuple[Approval, ...]
+    """The open ones, in the order of the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
+    """Tool calls at work."""
+
+    current: ToolCall
+    """The call that runs, or will run again at `retry_time`."""
+    attempt: int
+    """Its attempt, counted from 1."""
+    max_attempts: int
+    """How many attempts are made at most."""
+    retry_time: datetime | None
+    """When the next attempt starts; None while the call runs."""
+    remaining_count: int
+    """How many calls of the response wait behind it."""
+    completed_count: int
+    """How many calls of the response have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingSubAgentsDetail(Wrapper[v1.ConversationState.AwaitingSubAgents]):
+    """Sub-agents at work."""
+
+    pending: tuple[PendingSubAgent, ...]
+    """Those still at work, in the order of their tasks."""
+    completed_count: int
+    """How many have ended, completed or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedDetail(Wrapper[v1.ConversationState.Completed]):
+    """How a sub-agent succeeded."""
+
+    result: str
+    """What it submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDetail(Wrapper[v1.ConversationState.Failed]):
+    """How a sub-agent failed."""
+
+    error: RunError
+    """Why."""
+    partial_result: str
+    """The last text it wrote; empty if it wrote none, or reported the failure itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationState(Wrapper[v1.ConversationState]):
+    """The state of a conversation. Of the details only the one that belongs to `kind` is set, if there is one."""
+
+    kind: StateKind | Literal[""]
+    """Which state it is."""
+    enter_time: datetime
+    """When the conversation entered it."""
+    llm_requesting: LlmRequestingDetail | None
+    """For "llm_requesting" and "awaiting_continuation"."""
+    awaiting_approval: AwaitingApprovalDetail | None
+    """For "awaiting_tool_approval"."""
+    tool_executing: ToolExecutingDetail | None
+    """For "tool_executing"."""
+    awaiting_sub_agents: AwaitingSubAgentsDetail | None
+    """For "awaiting_sub_agents"."""
+    error: RunError | None
+    """For "error"."""
+    completed: CompletedDetail | None
+    """For "completed"."""
+    failed: FailedDetail | None
+    """For "failed"."""
+    busy: bool
+    """Whether a direct message would be refused because something is in progress."""
+    run: str
+    """The resource name of the run in progress; empty between runs."""
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """The open questions; empty in states that have none."""
+        return () if self.awaiting_approval is None else self.awaiting_approval.pending

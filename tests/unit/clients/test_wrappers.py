@@ -1,0 +1,257 @@
+"""Every message that a server answers with has a wrapper, with every field of the contract under its name and type."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import pytest
+from bedrock import AsyncClient, AsyncConversation, AsyncRun, Budget, Client, Conversation, Event, Run, Usage, v1
+from bedrock._shared.wrapper import Value, Wrapper, message_type
+from bedrock.catalog import ServerInfo
+from bedrock.conversations import ConversationInfo
+from bedrock.events import TextDelta
+from bedrock.messages import ToolCall
+from bedrock.request_cycles import RequestCycle
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+OMITTED = {
+    "bedrock.v1.Image": {"data"},  # set in requests only
+    "bedrock.v1.Event": {"heartbeat", "deleted"},  # never shown; says nothing but its kind
+    "bedrock.v1.WatchConversationsResponse": {"heartbeat", "caught_up"},  # say nothing but their kinds
+}
+EMPTY = {
+    *("Event.Heartbeat", "Event.Deleted"),
+    *("WatchConversationsResponse.CaughtUp", "WatchConversationsResponse.Heartbeat"),
+}
+ENVELOPES = {
+    *(f"{call}ConversationResponse" for call in "Create Get Update Archive Unarchive Delete Continue Verify".split()),
+    *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
+    *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
+    *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),
+}
+"""Answers of which the methods return the content."""
+
+WRAPPERS: list[type[Wrapper[Any]]] = []
+
+
+def _collect(base: type[Wrapper[Any]]) -> None:
+    for wrapper in base.__subclasses__():
+        if "__slots__" in vars(wrapper) and wrapper is not Value and "__orig_bases__" in vars(wrapper):
+            WRAPPERS.append(wrapper)
+        _collect(wrapper)
+
+
+_collect(Wrapper)
+BY_MESSAGE = {message_type(wrapper).DESCRIPTOR.full_name: wrapper for wrapper in WRAPPERS}
+each_wrapper = pytest.mark.parametrize("wrapper", BY_MESSAGE.values(), ids=lambda wrapper: wrapper.__name__)
+
+
+def reachable() -> Iterator[Descriptor]:
+    """Yield the messages of the contract that answers consist of."""
+    files = [v1.GetServerInfoResponse.DESCRIPTOR.file, v1.SendMessageResponse.DESCRIPTOR.file]
+    services = [service for file in files for service in file.services_by_name.values()]
+    answers = [method.output_type for service in services for method in service.methods]
+    seen = set()
+    while answers:
+        message = answers.pop()
+        if message.full_name in seen or not message.full_name.startswith("bedrock."):
+            continue
+        seen.add(message.full_name)
+        if not message.GetOptions().map_entry:
+            yield message
+        answers += [field.message_type for field in message.fields if field.message_type is not None]
+
+
+def test_every_message_of_an_answer_has_a_wrapper() -> None:
+    names = {message.full_name.removeprefix("bedrock.v1.") for message in reachable()}
+    wrapped = {name.removeprefix("bedrock.v1.") for name in BY_MESSAGE}
+    assert names - wrapped == ENVELOPES | EMPTY
+    assert wrapped <= names
+
+
+@each_wrapper
+def test_a_wrapper_has_every_field_of_its_message(wrapper: type[Wrapper[Any]]) -> None:
+    descriptor = message_type(wrapper).DESCRIPTOR
+    names = {field.name for field in descriptor.fields} - OMITTED.get(descriptor.full_name, set())
+    assert set(get_type_hints(wrapper)) - {"proto"} == names
+
+
+def is_map(field: Any) -> bool:
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def is_repeated(field: Any) -> bool:
+    return isinstance(field.default_value, list)
+
+
+def expected_type(field: Any) -> Any:
+    """The type of one value of a field; of an enum its words."""
+    if field.enum_type is not None:
+        zero = field.enum_type.values_by_number[0].name
+        prefix = zero.removesuffix("UNSPECIFIED")
+        return {value.name.removeprefix(prefix).lower() for value in field.enum_type.values if value.number}
+    if field.message_type is not None:
+        known = {"Timestamp": datetime, "Duration": timedelta, "Struct": dict}
+        return known.get(field.message_type.name) or BY_MESSAGE[field.message_type.full_name]
+    return {
+        FieldDescriptor.CPPTYPE_STRING: str,
+        FieldDescriptor.CPPTYPE_BOOL: bool,
+        FieldDescriptor.CPPTYPE_INT32: int,
+        FieldDescriptor.CPPTYPE_INT64: int,
+    }[field.cpp_type]
+
+
+def annotated_type(hint: Any) -> Any:
+    """The same of an annotation, in which None and the empty string say that nothing need be set."""
+    if get_origin(hint) in (Union, UnionType):
+        words: set[Any] = set()
+        for each in get_args(hint):
+            if get_origin(each) is Literal:
+                words |= set(get_args(each))
+            elif each is not NoneType:
+                return annotated_type(each)
+        return words - {""}
+    return set(get_args(hint)) if get_origin(hint) is Literal else get_origin(hint) or hint
+
+
+@each_wrapper
+def test_the_types_of_a_wrapper_are_those_of_the_contract(wrapper: type[Wrapper[Any]]) -> None:
+    hints = get_type_hints(wrapper)
+    fields: list[Any] = list(message_type(wrapper).DESCRIPTOR.fields)
+    for field in fields:
+        if field.name not in hints:
+            continue
+        hint, element, where = hints[field.name], field, f"{wrapper.__name__}.{field.name}"
+        if is_map(field):
+            assert get_origin(hint) is dict, where
+            hint, element = get_args(hint)[1], field.message_type.fields_by_name["value"]
+        elif is_repeated(field):
+            assert get_origin(hint) is tuple, where
+            hint, rest = get_args(hint)
+            assert rest is ..., where
+        elif field.containing_oneof is not None and field.message_type is not None:
+            assert NoneType in get_args(hint), where
+        assert annotated_type(hint) == expected_type(element), where
+
+
+def filled(kind: type[Message], depth: int = 4) -> Message:
+    """A message in which every field is set, of a oneof the last one."""
+    message, fields = kind(), cast("list[Any]", kind.DESCRIPTOR.fields)
+    for field in fields:
+        value = getattr(message, field.name)
+        if is_map(field):
+            if field.message_type.fields_by_name["value"].message_type is None:
+                value["key"] = "value"
+            else:
+                value["key"].CopyFrom(filled(type(value["key"]), depth - 1))
+        elif is_repeated(field) and field.message_type is not None:
+            if depth:
+                element = value.add()
+                element.CopyFrom(filled(type(element), depth - 1))
+        elif is_repeated(field):
+            value.append("text" if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else 1)
+        elif field.message_type is not None:
+            fill_single(field.message_type.name, value, depth)
+        elif field.enum_type is not None:
+            setattr(message, field.name, 1)
+        else:
+            setattr(message, field.name, {str: "text", bool: True, int: 2**31 - 1, bytes: b"x"}[type(value)])
+    return message
+
+
+def fill_single(kind: str, message: Any, depth: int) -> None:
+    message.SetInParent()
+    if kind == "Struct":
+        message.update({"count": 1, "half": 0.5, "list": [True, None, {"key": "text"}]})
+    elif kind in ("Timestamp", "Duration"):
+        message.seconds, message.nanos = 1_700_000_000, 5_000
+    elif depth:
+        message.CopyFrom(filled(type(message), depth - 1))
+
+
+@each_wrapper
+def test_nothing_is_lost_between_a_message_and_json(wrapper: type[Wrapper[Any]]) -> None:
+    message = filled(message_type(wrapper))
+    wrapped = wrapper.from_proto(message)
+    values = json.loads(json.dumps(wrapped.to_dict()))
+    if wrapper is Event:
+        assert values.pop("kind")
+    assert json_format.ParseDict(values, message_type(wrapper)()) == message
+    assert wrapped == wrapper.from_proto(message)
+
+
+@each_wrapper
+def test_every_value_that_is_set_is_converted(wrapper: type[Wrapper[Any]]) -> None:
+    message = filled(message_type(wrapper))
+    set_fields = {field.name for field, _ in message.ListFields()}
+    for name, hint in get_type_hints(wrapper).items():
+        if name in set_fields:
+            value = getattr(wrapper.from_proto(message), name)
+            assert value not in (None, "", (), {}), name
+            assert not isinstance(value, Message), name
+            if isinstance(annotated_type(hint), set):
+                assert value in annotated_type(hint), name
+
+
+@each_wrapper
+def test_an_empty_message_can_be_read(wrapper: type[Wrapper[Any]]) -> None:
+    wrapped = wrapper.from_proto(message_type(wrapper)())
+    assert wrapped == wrapper.from_proto(message_type(wrapper)())
+    with pytest.raises(AttributeError):
+        wrapped.proto = None  # type: ignore[misc]
+
+
+def test_a_value_of_a_newer_server_is_shown_by_its_number() -> None:
+    newer = v1.Conversation()
+    newer.ParseFromString(b"\x38\x63")  # field 7, mode: 99
+    assert str(ConversationInfo.from_proto(newer).mode) == "99"
+    assert ConversationInfo.from_proto(newer).to_dict() == {"mode": 99}
+
+
+def test_a_field_of_a_newer_server_does_no_harm() -> None:
+    newer = v1.Event.TextDelta.FromString(v1.Event.TextDelta(text="Hi").SerializeToString() + b"\xf8\x3f\x01")
+    assert TextDelta.from_proto(newer).text == "Hi"
+
+
+def test_times_are_aware_and_durations_exact() -> None:
+    message = v1.RequestCycle(start_time=Timestamp(seconds=10, nanos=5_000))
+    cycle = RequestCycle.from_proto(message)
+    assert cycle.start_time == datetime.fromisoformat("1970-01-01T00:00:10.000005+00:00")
+    assert cycle.end_time is None
+    info = v1.GetServerInfoResponse()
+    info.limits.heartbeat_interval.FromMilliseconds(1_500)
+    assert ServerInfo.from_proto(info).limits.heartbeat_interval == timedelta(seconds=1.5)
+
+
+def test_a_dict_belongs_to_its_wrapper() -> None:
+    one, other = (ToolCall.from_proto(v1.ToolCall()) for _ in range(2))
+    one.input["key"] = "value"
+    assert other.input == {}
+
+
+def test_what_callers_make_themselves_has_its_message() -> None:
+    assert Budget(run_tokens=5).proto == v1.Budget(run_tokens=5)
+    assert Budget(run_tokens=5) == Budget.from_proto(v1.Budget(run_tokens=5))
+    assert Budget(run_tokens=5).to_dict() == {"run_tokens": "5"}
+    assert Usage(1, 2, 3, 4, 5) + Usage(10, 20, 30, 40, 50) == Usage(11, 22, 33, 44, 55)
+    assert (Usage(1, 2, 3, 4, 5) + Usage()).total_tokens == 10
+
+
+@pytest.mark.parametrize("cls", [Client, Conversation, Run, AsyncClient, AsyncConversation, AsyncRun, Event])
+def test_no_method_returns_a_message_of_the_contract(cls: type) -> None:
+    for name, member in inspect.getmembers(cls):
+        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
+            continue
+        function = member.fget if isinstance(member, property) else member
+        assert function is not None
+        annotations = inspect.get_annotations(function)
+        assert not re.search(r"\bv1\.", str(annotations.get("return"))), f"{cls.__name__}.{name}"
