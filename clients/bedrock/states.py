@@ -275,6 +275,11 @@ class ConversationState(Wrapper[v1.ConversationState]):
     """The resource name of the run in progress; empty between runs."""
 
     @property
+    def failure(self) -> RunError | None:
+        """Why the last run, or the sub-agent, failed; None in states other than "error" and "failed"."""
+        return self.error if self.failed is None else self.failed.error
+
+    @property
     def approvals(self) -> tuple[Approval, ...]:
         """The open questions; empty in states that have none."""
         return () if self.awaiting_approval is None else self.awaiting_approval.pending

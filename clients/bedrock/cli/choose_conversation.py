@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bedrock import Client, Conversation, v1
+from bedrock import Client, Conversation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
 
@@ -96,7 +96,7 @@ def _latest(client: Client, directory: str) -> Conversation:
         Failure: There is none.
     """
     for found in client.conversations(working_directory=directory):
-        if found.state.kind != v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        if found.state.kind != "context_exhausted":
             return client.conversation(found.name)
         if not found.continued_by:
             return client.conversation(found.name).continue_()

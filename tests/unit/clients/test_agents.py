@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bedrock import Event, v1
+from bedrock import ConversationInfo, Event, v1
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.text.style import Paint
@@ -159,12 +159,12 @@ def test_no_line_of_the_tree_is_wider_than_the_terminal(width: int) -> None:
 # --- listed -----------------------------------------------------------------------------------------------------------
 
 
-def listed(number: int, **detail: object) -> v1.Conversation:
+def listed(number: int, **detail: object) -> ConversationInfo:
     made = v1.Conversation(name=NAMES[number - 1], title=TASKS[number - 1], total_usage=v1.Usage(input_tokens=1_234))
     made.state.CopyFrom(v1.ConversationState(**detail))  # type: ignore[arg-type]
     made.create_time.FromDatetime(NOON)
     made.update_time.FromDatetime(NOON + timedelta(seconds=number))
-    return made
+    return ConversationInfo.from_proto(made)
 
 
 AGENTS = [
@@ -180,8 +180,12 @@ def test_they_are_listed_in_the_order_in_which_they_were_started() -> None:
         ("c1-a2", "failed", "2 s", "1,234", "Find the largest"),
         ("c1-a3", "tool executing", "3 s", "1,234", "Read the README"),
     ]
-    ten = [v1.Conversation(name=f"c1-a{number}") for number in (10, 9, 2)]
-    assert [agent.name for agent in sub_agents.in_order(ten)] == ["c1-a2", "c1-a9", "c1-a10"]
+    ten = [ConversationInfo.from_proto(v1.Conversation(name=f"c1-a{number}")) for number in (10, 9, 2)]
+    assert [agent.name for agent in sub_agents.in_order(ten)] == [
+        "c1-a2",
+        "c1-a9",
+        "c1-a10",
+    ]
 
 
 @pytest.mark.parametrize(

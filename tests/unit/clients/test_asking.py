@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import bedrock
 import grpc
 import pytest
-from bedrock import Answer, Approval, Client, v1
+from bedrock import Answer, Approval, Client, Usage, v1
 from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, RunFailed, RunInterrupted
 
@@ -53,7 +53,7 @@ def test_an_answer_is_text_that_knows_where_it_came_from(client: Client, fake: F
     assert isinstance(answer, str)
     assert (f"{answer}", answer.removesuffix(".")) == ("42.", "42")
     assert (answer.run, answer.conversation) == (RUN, NAME)
-    assert answer.usage == v1.Usage(input_tokens=10, output_tokens=7, cache_read_tokens=10, cost_micros=7)
+    assert answer.usage == Usage(input_tokens=10, output_tokens=7, cache_read_tokens=10, cost_micros=7)
     for same in (copy.copy(answer), pickle.loads(pickle.dumps(answer))):
         assert isinstance(same, Answer)
         assert (same, same.run, same.usage) == (answer, answer.run, answer.usage)
@@ -266,4 +266,4 @@ def test_an_answer_is_found_behind_a_gap(client: Client, fake: FakeBedrock) -> N
     fake.oldest_revision = 100
     answer = run.answer()
     assert (answer, answer.run) == ("One, two.\n\nThree.", RUN)
-    assert answer.usage == v1.Usage(output_tokens=15)
+    assert answer.usage == Usage(output_tokens=15)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import v1
+from bedrock import RequestCycle, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.commands import cycles as command
 from bedrock.cli.display.timeline import WIDTH, timeline_of
-from bedrock.cli.text.style import Paint
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.cli.text.style import Paint, Width
 from click.testing import CliRunner, Result
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -52,6 +53,10 @@ def program(address: str) -> Program:
         return CliRunner(env=environment).invoke(bedrock, arguments, input=stdin, catch_exceptions=False)
 
     return run
+
+
+def shown_timeline(cycles: list[v1.RequestCycle], paint: Paint, width: Width | None = None) -> list[SafeText]:
+    return list(timeline_of(map(RequestCycle.from_proto, cycles), paint, width))
 
 
 def folded() -> list[v1.RequestCycle]:
@@ -157,7 +162,7 @@ def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
     fake.deleted = True
     assert program("watch", SLUG).stdout.splitlines() == [*told, later[1], "■ the conversation was deleted"]
     dropped = v1.RequestCycle(stop_reason=v1.STOP_REASON_INTERRUPTED, stop_detail="not_run")
-    (*_, end) = timeline_of([dropped], Paint(enabled=False))
+    (*_, end) = shown_timeline([dropped], Paint(enabled=False))
     assert end == "   =           discarded before it began, 0 requests"
 
 
@@ -259,7 +264,7 @@ def test_without_the_servers_program_a_file_cannot_be_read(program: Program, mon
 
 
 def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
-    lines = list(timeline_of(folded(), Paint(enabled=False)))
+    lines = shown_timeline(folded(), Paint(enabled=False))
     assert lines[2:10] == [
         "   >           Look.",
         "   1   +0.80 s Let me look.",
@@ -284,13 +289,13 @@ def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
 def test_a_timeline_says_what_was_used() -> None:
     (cycle, _) = folded()
     cycle.rounds[0].usage.CopyFrom(v1.Usage(input_tokens=1_000, cache_read_tokens=200, output_tokens=34))
-    assert list(timeline_of([cycle], Paint(enabled=False)))[-1].strip() == "2 requests, 1,200 tokens in, 34 out"
+    assert shown_timeline([cycle], Paint(enabled=False))[-1].strip() == "2 requests, 1,200 tokens in, 34 out"
 
 
 def test_a_timeline_is_as_wide_as_the_terminal_and_cut_at_words() -> None:
     (cycle, _) = folded()
     cycle.steps[0].root.content[0].text = "Look around here, " * 20
-    shown = {width: list(timeline_of([cycle], Paint(enabled=False), lambda: width))[2] for width in (60, 200)}  # noqa: B023
+    shown = {width: shown_timeline([cycle], Paint(enabled=False), lambda: width)[2] for width in (60, 200)}  # noqa: B023
     assert shown[60] == "   >           Look around here, Look around here, Look…"
     assert 180 < len(shown[200]) <= 200
 
@@ -310,7 +315,7 @@ def test_a_timeline_fits_into_80_columns_and_controls_no_terminal() -> None:
         )
     cycle.steps.add(ai_block=block)
     cycle.rounds.add(output="m", tool_use_ids=[f"t{number}" for number in range(30)], output_time=Timestamp(seconds=9))
-    lines = list(timeline_of([cycle], Paint(enabled=False)))
+    lines = shown_timeline([cycle], Paint(enabled=False))
     assert len(lines) >= 5
     assert all(len(line) <= WIDTH for line in lines)
     assert not any(ord(character) < 32 for line in lines for character in line)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from bedrock import Event, Message, v1
+from bedrock import ConversationInfo, Event, Message, v1
 from bedrock._shared.enum_names import enum_name
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.commands import inspect as looking
@@ -20,6 +20,7 @@ from bedrock.cli.display.progress import Progress
 from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.style import Paint
+from bedrock.conversations import ConversationListEvent
 
 from tests.unit.clients.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report
@@ -143,14 +144,15 @@ def test_every_state_is_listed_and_shown(kind: str, archived: bool) -> None:
         conversation = v1.Conversation(name="conversations/c1", slug="calm-otter-1234", state=now)
         if archived:
             conversation.archive_time.GetCurrentTime()
-        assert looking._facts(conversation)
+        info = ConversationInfo.from_proto(conversation)
+        assert looking._facts(info)
         listing = live_list.Listing()
-        entry = v1.WatchConversationsResponse(conversation_changed=conversation)
+        entry = ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
         listing.take(entry)
         assert listing.lines(Paint(False), 80, 24)
         assert live_list._line(entry, Paint(False))
-        assert list(sub_agents.rows([conversation]))
-        assert list(sub_agents.lines([conversation], Paint(False)))
+        assert list(sub_agents.rows([info]))
+        assert list(sub_agents.lines([info], Paint(False)))
         snapshot = v1.Event(snapshot=v1.Event.Snapshot(conversation=conversation))
         show_to_everybody(snapshot, state("cancelling", "r"), snapshot)
 

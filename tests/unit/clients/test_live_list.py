@@ -5,12 +5,13 @@ from __future__ import annotations
 from bedrock import v1
 from bedrock.cli.display.live_list import Listing
 from bedrock.cli.text.style import Paint, cells
+from bedrock.conversations import ConversationListEvent
 from google.protobuf.timestamp_pb2 import Timestamp
 
 PLAIN = Paint(False)
 
 
-def changed(slug: str, seconds: int, **fields: object) -> v1.WatchConversationsResponse:
+def changed(slug: str, seconds: int, **fields: object) -> ConversationListEvent:
     conversation = v1.Conversation(
         name=f"conversations/{slug}",
         slug=slug,
@@ -20,10 +21,10 @@ def changed(slug: str, seconds: int, **fields: object) -> v1.WatchConversationsR
         working_directory="/work",
         **fields,  # type: ignore[arg-type]
     )
-    return v1.WatchConversationsResponse(conversation_changed=conversation)
+    return ConversationListEvent.from_proto(v1.WatchConversationsResponse(conversation_changed=conversation))
 
 
-def table(*entries: v1.WatchConversationsResponse, width: int = 100, height: int = 20) -> list[str]:
+def table(*entries: ConversationListEvent, width: int = 100, height: int = 20) -> list[str]:
     listing = Listing()
     for entry in entries:
         listing.take(entry)
@@ -47,7 +48,8 @@ def test_the_latest_changed_stands_first_and_each_conversation_once() -> None:
 
 
 def test_what_is_deleted_or_archived_leaves_the_table() -> None:
-    gone = v1.WatchConversationsResponse(conversation_deleted="conversations/a")
+    deleted = v1.WatchConversationsResponse(conversation_deleted="conversations/a")
+    gone = ConversationListEvent.from_proto(deleted)
     archived = changed("b", 3, archive_time=Timestamp(seconds=3))
     assert table(changed("a", 1), changed("b", 2), gone, archived) == ["No conversations. Start one: `bedrock chat`."]
     assert "b" in table(archived, changed("b", 4))[1]

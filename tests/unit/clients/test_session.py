@@ -386,7 +386,7 @@ def test_compact_that_is_refused_stays(address: str, fake: FakeBedrock) -> None:
         chat.session.enter("/compact")
         await chat.shows("agent is busy")
         fake.happen(state("awaiting_continuation"), state("context_exhausted"))
-        await chat.until(lambda: chat.session.view.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED)
+        await chat.until(lambda: chat.session.view.state.kind == "context_exhausted")
 
     play(address, story)
     assert not fake.asked(v1.ContinueConversationRequest)

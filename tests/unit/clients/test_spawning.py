@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Client, v1
+from bedrock import Client, ConversationInfo, v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.commands.chat import _farewell, _other_runs
@@ -215,7 +215,7 @@ def test_a_server_that_refuses_the_token_is_there(monkeypatch: pytest.MonkeyPatc
 )
 def test_who_leaves_hears_what_goes_on_or_was_stopped(spawned: bool, busy: bool, jobs: int, said: list[str]) -> None:
     left = v1.Conversation(slug="s", state=v1.ConversationState(busy=busy), background_jobs=["b"] * jobs)
-    told = _farewell(left, "again {}", spawned=spawned)
+    told = _farewell(ConversationInfo.from_proto(left), "again {}", spawned=spawned)
     assert [line.replace("the server ends with this chat.", "…") if jobs else line for line in told] == said
 
 
@@ -228,5 +228,5 @@ def test_who_leaves_hears_which_other_runs_end_with_the_server(client: Client, f
     ]
     others = _other_runs(client, "conversations/o3")
     assert others == ["at-work"]
-    said = _farewell(v1.Conversation(slug="s"), "again {}", spawned=True, others=others)
+    said = _farewell(ConversationInfo.from_proto(v1.Conversation(slug="s")), "again {}", spawned=True, others=others)
     assert said[1:] == ["The server ends with this chat, and so do the runs of at-work. To go on: again at-work"]

@@ -6,17 +6,15 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bedrock import Client, Conversation, v1
+from bedrock import Client, Conversation
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.safe_text import SafeText
-
-if TYPE_CHECKING:
-    from bedrock.cli.text.output import Write
-    from bedrock.cli.text.style import Paint
-    from bedrock.messages import Approval
+from bedrock.cli.text.style import Paint
+from bedrock.conversations import ConversationInfo
+from bedrock.states import Approval
 
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 
@@ -59,15 +57,15 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
     return exits.OK
 
 
-def is_scripted(client: Client, conversation: v1.Conversation) -> bool:
+def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
     """Tell whether the demo model answers in a conversation."""
-    demos = (model.name for model in client.models() if model.protocol == v1.Model.PROTOCOL_DEMO)
+    demos = (model.name for model in client.models() if model.protocol == "demo")
     return conversation.model in demos
 
 
 def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
     """Answer for the person who is not there: yes where nothing can be changed by it, else no."""
-    harmless = conversation.get().mode == v1.MODE_RESTRICTED or scripted
+    harmless = conversation.get().mode == "restricted" or scripted
     if harmless and approval.tool != "request_mode_upgrade":
         write(paint.careful("  answered automatically, because there is no terminal: yes"))
         conversation.approve(approval)

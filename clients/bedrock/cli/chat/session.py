@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Literal, TypeVar
 
 from bedrock import AsyncClient, AsyncConversation, v1
-from bedrock._shared.enum_names import enum_name
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
@@ -19,16 +18,10 @@ from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import BedrockError, ServerNotRunning
-from bedrock.messages import Approval
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from bedrock.cli.display.conversation_view import ConversationView
-    from bedrock.cli.display.transcript import Transcript
-    from bedrock.cli.text.output import Write
-    from bedrock.types import ApprovalPolicy, Delivery
+from bedrock.states import Approval
+from bedrock.types import Delivery, StateKind
 
 T = TypeVar("T")
 
@@ -171,13 +164,13 @@ class ChatSession:
         except BedrockError as error:
             self.complain(error)
 
-    def _follow_summary(self, kind: v1.StateKind.ValueType) -> None:
+    def _follow_summary(self, kind: StateKind | Literal[""]) -> None:
         """Go on in the successor once the summary is written; stay if it was cancelled."""
-        if kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+        if kind == "context_exhausted":
             self.enter("/continue")
-        if kind != v1.STATE_KIND_AWAITING_CONTINUATION:
+        if kind != "awaiting_continuation":
             self._compacting = False
-            self.transcript.goes_on = kind == v1.STATE_KIND_CONTEXT_EXHAUSTED
+            self.transcript.goes_on = kind == "context_exhausted"
 
     async def _count_jobs(self) -> None:
         """Ask, for ever, how many background jobs each run has left: no event tells it."""
@@ -222,14 +215,12 @@ class ChatSession:
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
 
-    async def create_alike(self) -> v1.Conversation:
+    async def create_alike(self) -> ConversationInfo:
         """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""
         now = await self.conversation.get()
-        policy = enum_name(v1.ApprovalPolicy, now.approval_policy) if now.approval_policy else None
         model = now.model.removeprefix("models/") or None
-        made = await self._client.create(
-            now.working_directory, model=model, approval_policy=cast("ApprovalPolicy | None", policy)
-        )
+        policy = now.approval_policy or None
+        made = await self._client.create(now.working_directory, model=model, approval_policy=policy)
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bedrock import v1
-from bedrock._shared.enum_names import enum_name
 from bedrock._shared.requests import image
 from bedrock.cli.display.approval_prompt import Offer
 from bedrock.cli.display.queue_rows import queue_lines
@@ -148,7 +146,7 @@ async def _image(session: ChatSession, path: str) -> None:
 
 async def _compact(session: ChatSession, _: str) -> None:
     """Have the conversation summed up; the session goes on in the successor when that is done."""
-    if session.view.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED:
+    if session.view.state.kind == "context_exhausted":
         await _continue(session, "")
     else:
         await session.compact()
@@ -161,7 +159,7 @@ async def _new(session: ChatSession, _: str) -> None:
     if made is not None:
         its_run = "; its run goes on" if busy else ""
         back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
-        session.say(session.paint.good(f"· a new conversation: {made.slug}, {enum_name(v1.Mode, made.mode)} ({back})"))
+        session.say(session.paint.good(f"· a new conversation: {made.slug}, {made.mode} ({back})"))
         session.move_to(made.name)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from google.protobuf import json_format
 
 from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
@@ -146,7 +145,7 @@ def _follow(
                 print_json(event.to_dict())
             if event.approval is not None:
                 if not approve:
-                    return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.id)
+                    return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.tool_use_id)
                 with suppress(*ANSWERED):
                     conversation.approve(event.approval)
     return _outcome(run)
@@ -199,5 +198,5 @@ def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> di
         "error": outcome.error or None,
         "needs_approval": outcome.needs_approval or None,
         "exit_code": outcome.exit_code,
-        "usage": json_format.MessageToDict(latest.total_usage, preserving_proto_field_name=True),
+        "usage": latest.total_usage.to_dict(),
     }

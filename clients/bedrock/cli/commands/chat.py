@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bedrock import AsyncClient, Client, v1
+from bedrock import AsyncClient, Client
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.chat import demo
 from bedrock.cli.chat.attention import NOTIFY_OPTION, Attention
@@ -22,6 +22,7 @@ from bedrock.cli.spawned_server import SpawnedServer, server_answers
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 
@@ -96,7 +97,7 @@ def _other_runs(client: Client, left: str) -> list[str]:
     return [found.slug for found in latest if found.state.busy and found.name != left]
 
 
-def _farewell(left: v1.Conversation, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
+def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
     """What was left, what goes on or ends because the server does, and how to come back; `others` end with it."""
     told = _own_farewell(left, again, spawned=spawned)
     if not others:
@@ -105,7 +106,7 @@ def _farewell(left: v1.Conversation, again: str, *, spawned: bool, others: Seque
     return [*told, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
 
 
-def _own_farewell(left: v1.Conversation, again: str, *, spawned: bool) -> list[str]:
+def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[str]:
     work = ["its run"] if left.state.busy else []
     count = len(left.background_jobs)
     work += [counted(count, "background job")] if count else []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bedrock import v1
 from bedrock._interrupts import ending_at_once
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION
@@ -18,12 +17,9 @@ from bedrock.cli.display.labels import ending
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
-from bedrock.cli.text.tables import JSON_OPTION, print_messages, print_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bedrock.types import CycleView
+from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
+from bedrock.request_cycles import RequestCycle
+from bedrock.types import CycleView
 
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"
@@ -59,7 +55,7 @@ def cycles(
         for line in event_list(found):
             print_json_line(line)
     elif output == "json":
-        print_messages(found)
+        print_values(found)
     elif timeline:
         for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
             print_line(line)
@@ -67,14 +63,14 @@ def cycles(
         print_table(("run", "asked", "requests", "ended"), map(_row, found))
 
 
-def event_list(cycles: Iterable[v1.RequestCycle]) -> Iterator[str]:
+def event_list(cycles: Iterable[RequestCycle]) -> Iterator[str]:
     """Put the events of cycles into one list: a follow-up was accepted before the run ended that it waited for."""
     stop: str | None = None
     for cycle in cycles:
         if not cycle.events:
             continue
         root, *following = cycle.events
-        if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP or stop is None:
+        if cycle.root_delivery == "follow_up" or stop is None:
             yield root
             if stop is not None:
                 yield stop
@@ -87,7 +83,7 @@ def event_list(cycles: Iterable[v1.RequestCycle]) -> Iterator[str]:
         yield stop
 
 
-def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
+def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
     try:
         with click.open_file(source, "rb") as file:
             found, skipped = _fold()(file, strict=strict)
@@ -97,8 +93,7 @@ def _of_file(source: str, *, strict: bool) -> list[v1.RequestCycle]:
     if skipped:
         what = "event was" if skipped == 1 else "events were"
         print_text(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
-    cycles: list[v1.RequestCycle] = found
-    return cycles
+    return [RequestCycle.from_proto(cycle) for cycle in found]
 
 
 def _fold() -> Any:
@@ -113,7 +108,7 @@ def _fold() -> Any:
     )
 
 
-def _row(cycle: v1.RequestCycle) -> tuple[str, str, str, str]:
-    root = cycle.steps[0].root if cycle.steps else v1.Message()
-    asked = " ".join(block.text for block in root.content if block.HasField("text"))
+def _row(cycle: RequestCycle) -> tuple[str, str, str, str]:
+    root = cycle.steps[0].root if cycle.steps else None
+    asked = " ".join(block.text for block in root.content if block.text) if root else ""
     return cycle.name.rpartition("/")[2], asked, str(len(cycle.rounds)), ending(cycle)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Client, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Client
 from bedrock._shared.settings import resolve
+from bedrock.catalog import Model, Sandbox
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.line_wrap import folding
@@ -125,19 +125,19 @@ def _server(client: Client) -> Iterator[Finding]:
     yield _models(client.models())
 
 
-def _sandbox(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+def _sandbox(sandbox: Sandbox) -> Finding:
     """What was chosen is no fault; the reason names the setting."""
-    tier = enum_name(v1.GetServerInfoResponse.Sandbox.Tier, sandbox.tier).upper()
+    tier = sandbox.tier.upper()
     kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
     text = kept if sandbox.restricted_available else "the restricted mode is not available"
     if sandbox.by_setting:
         return Finding("ok", "sandbox", f"{text}: {sandbox.reason}" if sandbox.reason else f"{text}, by setting")
-    if sandbox.tier == v1.GetServerInfoResponse.Sandbox.TIER_A:
+    if sandbox.tier == "a":
         return Finding("ok", "sandbox", text)
     return Finding("warn", "sandbox", text, sandbox.reason)
 
 
-def _tool_limits(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
+def _tool_limits(sandbox: Sandbox) -> Finding:
     """Who bounds what a tool's processes have together; what is counted may be passed for a moment."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
@@ -146,13 +146,13 @@ def _tool_limits(sandbox: v1.GetServerInfoResponse.Sandbox) -> Finding:
     return Finding("ok", "tool limits", text)
 
 
-def _models(models: list[v1.Model]) -> Finding:
+def _models(models: list[Model]) -> Finding:
     advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
     if not models:
         return Finding("fail", "models", "the server has none", advice)
     names = [model.name.removeprefix("models/") for model in models]
     default = next((model.name.removeprefix("models/") for model in models if model.default), "none")
-    if all(model.protocol == v1.Model.PROTOCOL_DEMO for model in models):
+    if all(model.protocol == "demo" for model in models):
         return Finding("warn", "models", "only the scripted demo model", advice)
     return Finding("ok", "models", f"{counted(len(names), 'model')}; a new conversation uses {default}")
 

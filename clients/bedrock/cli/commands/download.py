@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bedrock import Conversation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.images import SHOWN, kind, short
 from bedrock.cli.output_files import write_file
 from bedrock.cli.text.output import print_text
+from bedrock.messages import Image
 
 if TYPE_CHECKING:
     from bedrock import Conversation, v1
@@ -60,11 +62,11 @@ def _holds(file: Path, data: bytes) -> bool:
         return False
 
 
-def _all(conversation: Conversation) -> dict[str, v1.Image]:
+def _all(conversation: Conversation) -> dict[str, Image]:
     return {short(image): image for message in conversation.messages() for image in message.images}
 
 
-def _chosen(found: dict[str, v1.Image], wanted: tuple[str, ...]) -> dict[str, v1.Image]:
+def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image]:
     """Those that were asked for, in that order; all if none was.
 
     Raises:

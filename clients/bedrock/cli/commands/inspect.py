@@ -8,8 +8,7 @@ from itertools import islice
 
 import click
 
-from bedrock import Conversation, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Conversation
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
@@ -19,8 +18,10 @@ from bedrock.cli.display.undelivered import fates_since
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
-from bedrock.cli.text.tables import JSON_OPTION, ago, as_plain, print_messages, print_table
-from bedrock.messages import Approval, moment
+from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
+from bedrock.conversations import ConversationInfo
+from bedrock.messages import Usage
+from bedrock.states import ConversationState
 
 #: Columns of what a fact is called.
 _LABEL = 10
@@ -38,7 +39,7 @@ def list_(ctx: click.Context, *, archived: bool, here: bool, parent: str | None,
     listed = connect(ctx).conversations(archived=archived, parent=parent or "", working_directory="." if here else None)
     found = list(islice(listed, limit))
     if output == "json":
-        print_messages(found)
+        print_values(found)
         return
     if not found and sys.stdout.isatty():
         print_text(_nothing_found(here=here, archived=archived, parent=parent))
@@ -53,9 +54,9 @@ def list_(ctx: click.Context, *, archived: bool, here: bool, parent: str | None,
             (
                 conversation.slug,
                 _state(conversation.state),
-                enum_name(v1.Mode, conversation.mode),
+                conversation.mode,
                 conversation.model.removeprefix("models/"),
-                ago(moment(conversation.update_time), now),
+                ago(conversation.update_time, now),
                 conversation.working_directory,
                 conversation.title,
             )
@@ -93,9 +94,9 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
     agents = list(conversation.sub_agents())
     if output == "json":
-        told = as_plain(now)
-        told["sub_agents"] = as_plain(sub_agents.in_order(agents))
-        told["messages"] = [as_plain(message.proto) for message in messages]
+        told = now.to_dict()
+        told["sub_agents"] = [agent.to_dict() for agent in sub_agents.in_order(agents)]
+        told["messages"] = [message.to_dict() for message in messages]
         print_json(told, indent=2)
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
@@ -107,16 +108,16 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
             say(line, indent=len("  ✓ "))
     transcript = Transcript(paint, print_line, width=columns(sys.stdout))
     transcript.history(messages, fates_since(conversation, messages))
-    for pending in now.state.awaiting_approval.pending:
-        transcript.ask(Approval.from_proto(pending), now.working_directory)
-    if now.state.kind == v1.STATE_KIND_AWAITING_TOOL_APPROVAL:
+    for pending in now.state.approvals:
+        transcript.ask(pending, now.working_directory)
+    if now.state.kind == "awaiting_tool_approval":
         print_text(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
 
 
-def _timeline(conversation: Conversation, now: v1.Conversation, limit: int, output: str) -> None:
+def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, output: str) -> None:
     cycles = list(islice(conversation.cycles(view="full", newest_first=True), limit))[::-1]
     if output == "json":
-        print_json({**as_plain(now), "request_cycles": as_plain(cycles)}, indent=2)
+        print_json({**now.to_dict(), "request_cycles": [cycle.to_dict() for cycle in cycles]}, indent=2)
         return
     paint = Paint.for_stream(sys.stdout)
     _print_facts(now, paint)
@@ -131,7 +132,7 @@ def models(ctx: click.Context, output: str) -> None:
     """List the models that conversations can use."""
     found = connect(ctx).models()
     if output == "json":
-        print_messages(found)
+        print_values(found)
         return
     print_table(
         ("model", "provider", "usable window", "images", ""),
@@ -155,14 +156,14 @@ def tools(ctx: click.Context, output: str) -> None:
     """List the tools that agents can call."""
     found = connect(ctx).tools()
     if output == "json":
-        print_messages(found)
+        print_values(found)
         return
     print_table(
         ("tool", "modes", "writes", "what it does"),
         (
             (
                 tool.name.removeprefix("tools/"),
-                ", ".join(enum_name(v1.Mode, mode) for mode in tool.modes),
+                ", ".join(mode for mode in tool.modes),
                 "yes" if tool.writes else "no",
                 tool.description.strip().split("\n")[0],
             )
@@ -171,32 +172,33 @@ def tools(ctx: click.Context, output: str) -> None:
     )
 
 
-def _state(state: v1.ConversationState) -> str:
-    return enum_name(v1.StateKind, state.kind).replace("_", " ")
+def _state(state: ConversationState) -> str:
+    return state.kind.replace("_", " ")
 
 
-def _print_facts(conversation: v1.Conversation, paint: Paint) -> None:
+def _print_facts(conversation: ConversationInfo, paint: Paint) -> None:
     say = folding(print_line, columns(sys.stdout))
     for label, value in _facts(conversation):
         say(paint.text(paint.dim(label.ljust(_LABEL)), " ", value), indent=_LABEL + 1)
 
 
-def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
+def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
     usage = conversation.context_usage
     share = f" ({100 * usage.used_tokens / usage.usable_window_tokens:.0f} %)" if usage.usable_window_tokens else ""
+    failure, completed = conversation.state.failure, conversation.state.completed
     facts = [
         ("slug", conversation.slug),
         ("id", conversation.name.removeprefix("conversations/")),
         ("title", one_line(conversation.title, 100)),
         ("state", _state(conversation.state)),
         ("parent", conversation.parent.removeprefix("conversations/")),
-        ("error", one_line(conversation.state.error.message or conversation.state.failed.error.message, 200)),
-        ("result", one_line(conversation.state.completed.result, 200)),
+        ("error", one_line(failure.message, 200) if failure else ""),
+        ("result", one_line(completed.result, 200) if completed else ""),
         ("directory", conversation.working_directory),
         ("model", conversation.model.removeprefix("models/")),
-        ("mode", enum_name(v1.Mode, conversation.mode)),
+        ("mode", conversation.mode),
         ("jobs", _jobs(conversation)),
-        ("approval", enum_name(v1.ApprovalPolicy, conversation.approval_policy)),
+        ("approval", conversation.approval_policy),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("used", _used(conversation.total_usage)),
         ("aside", _used(conversation.aside_usage)),
@@ -206,14 +208,14 @@ def _facts(conversation: v1.Conversation) -> list[tuple[str, str]]:
     return [(label, value) for label, value in facts if value]
 
 
-def _jobs(conversation: v1.Conversation) -> str:
+def _jobs(conversation: ConversationInfo) -> str:
     """The background jobs, and how to end them."""
     name = conversation.slug or conversation.name.removeprefix("conversations/")
     jobs = ", ".join(conversation.background_jobs)
     return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"
 
 
-def _used(usage: v1.Usage) -> str:
+def _used(usage: Usage) -> str:
     """Tokens of all requests together, and what they cost where that is known; "" before the first answer."""
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if not (read or usage.output_tokens):

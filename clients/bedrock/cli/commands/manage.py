@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Conversation, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Conversation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.labels import UNRECORDED, counted
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
+from bedrock.conversations import ConversationInfo
 from bedrock.errors import AgentBusy
-from bedrock.messages import Approval, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bedrock.types import Mode
+from bedrock.states import Approval
+from bedrock.types import Mode
 
 
 @click.command()
@@ -35,7 +31,7 @@ def approve(ctx: click.Context, name: str, call: str | None, always: bool, every
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
         conversation.approve(approval, always=always)
-        print_text(f"approved {approval.tool} ({approval.id})")
+        print_text(f"approved {approval.tool} ({approval.tool_use_id})")
 
 
 @click.command()
@@ -48,7 +44,7 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
     conversation = connect(ctx).conversation(name)
     (approval,) = _waiting(conversation, call, everything=False)
     conversation.deny(approval, note)
-    print_text(f"denied {approval.tool} ({approval.id})")
+    print_text(f"denied {approval.tool} ({approval.tool_use_id})")
 
 
 @click.command()
@@ -78,7 +74,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     if receipt.unrecorded:
         print_text(UNRECORDED)
     for steer in receipt.returned_steers:
-        print_text(f"not delivered: {one_line(Message(steer).text, 100)}")
+        print_text(f"not delivered: {one_line(steer.text, 100)}")
     _still_running(receipt.surviving_jobs, conversation)
 
 
@@ -101,7 +97,7 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
     conversation = connect(ctx).conversation(name)
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
-    print_text(f"{slug} is {enum_name(v1.Mode, answer.conversation.mode)}")
+    print_text(f"{slug} is {answer.conversation.mode}")
     left = _calls_and_jobs(answer.surviving_tool_use_ids, answer.surviving_jobs)
     if left and sys.stdin.isatty():
         print_text(f"still running with wider rights: {left}")
@@ -128,7 +124,7 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
     for _ in conversation.events(until_settled=True, omit_deltas=True, recent_messages=0):
         pass
     now = conversation.get()
-    if now.state.kind != v1.STATE_KIND_CONTEXT_EXHAUSTED:
+    if now.state.kind != "context_exhausted":
         raise exits.Failure(f"{now.slug} was not summed up: somebody cancelled that", "It goes on as it was.")
     if summary_only:
         print_text(f"{now.slug} is summed up: `bedrock show {now.slug}`")
@@ -201,7 +197,7 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     print_text(f"deleted {slug}")
 
 
-def _tell_successor(successor: v1.Conversation) -> None:
+def _tell_successor(successor: ConversationInfo) -> None:
     print_text(f"{successor.slug} goes on from here: `bedrock chat -r {successor.slug}`")
 
 
@@ -223,18 +219,20 @@ def _waiting(conversation: Conversation, call: str | None, everything: bool) -> 
         Failure: None waits, or several do and none is named.
     """
     now = conversation.get()
-    open_ = [Approval.from_proto(pending) for pending in now.state.awaiting_approval.pending]
+    open_ = list(now.state.approvals)
     if not open_:
         raise exits.Failure(f"{now.slug} waits for no approval")
     if call is not None:
-        named = [approval for approval in open_ if approval.id == call]
+        named = [approval for approval in open_ if approval.tool_use_id == call]
         if not named:
-            raise exits.Failure(f"no approval is open for {call}", f"Open are: {', '.join(a.id for a in open_)}.")
+            raise exits.Failure(
+                f"no approval is open for {call}", f"Open are: {', '.join(a.tool_use_id for a in open_)}."
+            )
         return named
     if len(open_) > 1 and not everything:
         raise exits.Failure(
             f"{len(open_)} approvals are open in {now.slug}",
-            f"Name one: {', '.join(f'{approval.id} ({approval.tool})' for approval in open_)}.",
+            f"Name one: {', '.join(f'{approval.tool_use_id} ({approval.tool})' for approval in open_)}.",
             exits.USAGE,
         )
     return open_

@@ -13,7 +13,7 @@ from bedrock.cli.connect import connect
 from bedrock.cli.display.queue_rows import queue_row
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
-from bedrock.cli.text.tables import JSON_OPTION, print_messages, print_table
+from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 
 
 @click.command()
@@ -27,7 +27,7 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
     entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
     found = list(islice(entries, limit))[::-1]
     if output == "json":
-        print_messages(found)
+        print_values(found)
         return
     if not found and sys.stdout.isatty():
         print_text("Nothing has waited yet." if everything else "Nothing waits.")

@@ -25,7 +25,6 @@ from bedrock.cli.display.live_list import watch_list
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
-from bedrock.cli.text.tables import as_plain
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -87,7 +86,7 @@ async def _print_events(address: str | None, name: str) -> None:
             async with aclosing(conversation.events()) as events:
                 async for event in events:
                     outage.end()
-                    print_json({"kind": event.kind, **as_plain(event.proto)})
+                    print_json(event.to_dict())
         finally:
             outage.close()
 

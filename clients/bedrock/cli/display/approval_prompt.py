@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bedrock.cli.display.tool_calls import headline, telling
 from bedrock.cli.text.diff import changed_line
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, one_line
-from bedrock.messages import Approval, ToolCall
+from bedrock.states import Approval
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +36,7 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
         wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network, until"
         wants += " the mode is changed back"
         return [paint.careful(f"? {wants}"), *_indented(str(approval.input.get("reason", "")))]
-    lines = _indented(telling(ToolCall(approval.id, approval.tool, approval.input), literal))
+    lines = _indented(telling(approval.input, literal))
     if "patches" in approval.input:
         lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
     asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
@@ -45,12 +45,12 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 def question_title(approval: Approval) -> SafeText:
     """A question in a few words: the tool, and what it is to do."""
-    return call_title(ToolCall(approval.id, approval.tool, approval.input))
+    return call_title(approval.tool, approval.input)
 
 
-def call_title(call: ToolCall) -> SafeText:
-    """A call in a few words."""
-    return one_line(literal(call.tool) + " " + literal(headline(call, literal)), TITLE_COLUMNS)
+def call_title(tool: str, given: dict[str, Any]) -> SafeText:
+    """A call in a few words: the tool, and the part of its input that says most."""
+    return one_line(literal(tool) + " " + literal(headline(given, literal)), TITLE_COLUMNS)
 
 
 def _indented(text: str) -> list[SafeText]:

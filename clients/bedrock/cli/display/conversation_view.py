@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bedrock import Event, v1
-from bedrock._shared.enum_names import enum_name
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import cells, one_line
-from bedrock.messages import Approval, Message, moment
+from bedrock.conversations import ConversationInfo
+from bedrock.messages import Message
+from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState, LlmRequestingDetail
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -39,7 +40,7 @@ class ConversationView:
     """Tokens that fit; zero if unknown."""
     tokens: int = 0
     """Tokens of all requests so far."""
-    state: v1.ConversationState = field(default_factory=v1.ConversationState)
+    state: ConversationState = field(default_factory=lambda: ConversationState.from_proto(v1.ConversationState()))
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
     jobs: int = 0
@@ -65,11 +66,11 @@ class ConversationView:
         if event.state is not None:
             self._state(event.state, now)
         match event.kind:
-            case "snapshot":
-                self.queue = [Message(message) for message in event.proto.snapshot.queue]
-                self.jobs = len(event.proto.snapshot.conversation.background_jobs)
-            case "approval_changed":
-                self._question(event.proto.approval_changed.approval.name, event.approval)
+            case "snapshot" if event.snapshot:
+                self.queue = list(event.snapshot.queue)
+                self.jobs = len(event.snapshot.conversation.background_jobs)
+            case "approval_changed" if event.approval_changed:
+                self._question(event.approval_changed.approval.name, event.approval)
             case "queue_changed" if event.message is not None:
                 self.queue = [message for message in self.queue if message.name != event.message.name]
                 if event.fate == "queued":
@@ -104,40 +105,36 @@ class ConversationView:
     def activity(self, now: float, wall: datetime) -> str:
         """What is going on, in a few words; the arguments are those of `status`."""
         state = self.state
-        kind = enum_name(v1.StateKind, state.kind)
-        match state.WhichOneof("detail"):
-            case "llm_requesting":
-                return self._requesting(state.llm_requesting, _WORDS.get(kind, "thinking"), wall)
-            case "tool_executing":
-                tools = state.tool_executing
-                count = tools.completed_count + 1 + tools.remaining_count
-                seconds = max(0.0, now - self._since)
-                return f"{tools.current.tool} {tools.completed_count + 1}/{count} {seconds:.0f} s"
-            case "awaiting_sub_agents":
-                return _agents(state.awaiting_sub_agents)
-            case _:
-                return _WORDS.get(kind, kind.replace("_", " "))
+        if state.llm_requesting:
+            return self._requesting(state.llm_requesting, _WORDS.get(state.kind, "thinking"), wall)
+        if tools := state.tool_executing:
+            count = tools.completed_count + 1 + tools.remaining_count
+            seconds = max(0.0, now - self._since)
+            return f"{tools.current.tool} {tools.completed_count + 1}/{count} {seconds:.0f} s"
+        if state.awaiting_sub_agents:
+            return _agents(state.awaiting_sub_agents)
+        return _WORDS.get(state.kind, state.kind.replace("_", " "))
 
-    def _requesting(self, request: v1.ConversationState.LlmRequesting, word: str, wall: datetime) -> str:
+    def _requesting(self, request: LlmRequestingDetail, word: str, wall: datetime) -> str:
         attempt = f" attempt {request.attempt}/{request.max_attempts}" if request.attempt > 1 else ""
         match request.phase:
-            case v1.ConversationState.LlmRequesting.PHASE_STREAMING:
+            case "streaming":
                 return f"answering{attempt}"
-            case v1.ConversationState.LlmRequesting.PHASE_BACKOFF:
-                seconds = max(0.0, (moment(request.retry_time) - wall).total_seconds())
+            case "backoff" if request.retry_time:
+                seconds = max(0.0, (request.retry_time - wall).total_seconds())
                 return f"next{attempt} in {seconds:.0f} s"
             case _:
                 return f"{word}{attempt}"
 
-    def know(self, conversation: v1.Conversation) -> None:
+    def know(self, conversation: ConversationInfo) -> None:
         """Take note of how the conversation stands, but for its state."""
         self.slug = conversation.slug
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")
-        self.mode = enum_name(v1.Mode, conversation.mode)
+        self.mode = conversation.mode
         self.used = conversation.context_usage.used_tokens
         self.window = conversation.context_usage.usable_window_tokens
-        self.tokens = tokens_of(conversation.total_usage)
+        self.tokens = conversation.total_usage.total_tokens
 
     def _question(self, name: str, asked: Approval | None) -> None:
         """Take note of a question, or of its answer. One that is known already keeps its place among the others."""
@@ -149,20 +146,15 @@ class ConversationView:
         else:
             self.approvals.append(asked)
 
-    def _state(self, state: v1.ConversationState, now: float) -> None:
+    def _state(self, state: ConversationState, now: float) -> None:
         self.state = state
-        running = state.tool_executing.current.tool_use_id
+        running = state.tool_executing.current.tool_use_id if state.tool_executing else ""
         if running != self._tool:
             self._tool, self._since = running, now
-        self.approvals = [Approval.from_proto(approval) for approval in state.awaiting_approval.pending]
+        self.approvals = list(state.approvals)
 
 
-def _agents(waiting: v1.ConversationState.AwaitingSubAgents) -> str:
+def _agents(waiting: AwaitingSubAgentsDetail) -> str:
     count = waiting.completed_count + len(waiting.pending)
     done = f", {waiting.completed_count} done" if waiting.completed_count else ""
     return f"{count} sub-agent{'' if count == 1 else 's'}{done}"
-
-
-def tokens_of(usage: v1.Usage) -> int:
-    """All tokens, in and out."""
-    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens

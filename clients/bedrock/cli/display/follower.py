@@ -8,20 +8,13 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from bedrock import AsyncConversation, Event, v1
+from bedrock import AsyncConversation, Event
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import Fate, fates_of_snapshot
 from bedrock.errors import BedrockError, NotFound
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from bedrock.cli.text.output import Write
-    from bedrock.cli.text.safe_text import SafeText
-    from bedrock.cli.text.style import Paint, Width
-
-RESULTS = v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS
+RESULTS = "sub_agent_results"
 
 #: How long the ends of sub-agents are waited for once their parent goes on, in seconds.
 SETTLE_SECONDS = 1.0
@@ -85,9 +78,8 @@ class Onlooker:
 
     async def _fates(self, event: Event) -> list[Fate]:
         """What a snapshot does not say: which of its messages were never delivered, and which runs cut short."""
-        if event.kind != "snapshot":
+        if (snapshot := event.snapshot) is None:
             return []
-        snapshot = event.proto.snapshot
         try:
             return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
         except BedrockError:  # the messages are worth more
@@ -147,7 +139,7 @@ class Onlooker:
 def _goes_on(event: Event) -> bool:
     """Whether a parent that waited for sub-agents waits no more: what it goes on with is told first."""
     message = event.message if event.kind == "message_added" else None
-    results = message is not None and (message.role == "tool" or message.proto.system_kind == RESULTS)
+    results = message is not None and (message.role == "tool" or message.system_kind == RESULTS)
     return results or event.kind in ("run_stopped", "deleted")
 
 

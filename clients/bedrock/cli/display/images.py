@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bedrock import v1
+from bedrock.messages import Image
 
 #: How much of an image's hash people are shown, and may give.
 SHOWN = 12
@@ -15,16 +14,16 @@ SHOWN = 12
 _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 
-def short(image: v1.Image) -> str:
+def short(image: Image) -> str:
     """What people call an image: the beginning of the hash in its id."""
     return _NO_NAME.sub("", image.attachment.rpartition("/")[2].rpartition("-")[2])[:SHOWN]
 
 
-def kind(image: v1.Image) -> str:
+def kind(image: Image) -> str:
     """Its format in a word, which is a file's ending too: "png", "jpeg", "gif" or "webp"."""
     return _NO_NAME.sub("", image.media_type.rpartition("/")[2])
 
 
-def described(image: v1.Image) -> str:
+def described(image: Image) -> str:
     """An image in a line of text."""
     return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bedrock import ToolResult, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock.messages import ToolResult
+from bedrock.request_cycles import RequestCycle
 
 #: What brings a conversation back, with {} for its slug, when its server has ended.
 AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
@@ -16,12 +16,8 @@ UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and 
 
 #: Of a change of the mode, by what the server calls its notice.
 MODES = {
-    v1.SYSTEM_MESSAGE_KIND_MODE_RESTRICTED: (
-        "The mode is now restricted: tools can read but not change anything, and have no network."
-    ),
-    v1.SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED: (
-        "The mode is now unrestricted: tools may change files and run any command."
-    ),
+    "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
+    "mode_unrestricted": ("The mode is now unrestricted: tools may change files and run any command."),
 }
 
 
@@ -50,11 +46,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def ending(cycle: v1.RequestCycle) -> str:
+def ending(cycle: RequestCycle) -> str:
     """How a run ended, or that it is under way."""
-    if cycle.stop_reason == v1.STOP_REASON_INTERRUPTED:
+    if cycle.stop_reason == "interrupted":
         return interruption(cycle.stop_detail)
-    reason = enum_name(v1.StopReason, cycle.stop_reason)
+    reason = cycle.stop_reason
     return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"
 
 

@@ -6,17 +6,15 @@ import os
 import shutil
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
 
-from bedrock import Client, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Client
 from bedrock.cli import stdio as streams
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, cells, cut, cut_start
-from bedrock.cli.text.tables import as_plain, with_tilde
-from bedrock.messages import moment
+from bedrock.cli.text.tables import with_tilde
+from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +31,7 @@ def watch_list(client: Client, output: str) -> None:
     with closing(client.watch_conversations()) as entries:
         if output == "stream-json":
             for entry in entries:
-                print_json(as_plain(entry))
+                print_json(entry.to_dict())
         elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _draw(entries)
         else:
@@ -43,53 +41,51 @@ def watch_list(client: Client, output: str) -> None:
                     print_line(line)
 
 
-def _draw(entries: Iterable[v1.WatchConversationsResponse]) -> None:
+def _draw(entries: Iterable[ConversationListEvent]) -> None:
     """Keep a table up to date at the place where it stands. What existed already is shown at once, as a whole."""
     table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
     caught_up = False
     for entry in entries:
         streams.ensure_read(sys.stdout)
         table.take(entry)
-        caught_up = caught_up or entry.HasField("caught_up")
-        if caught_up and not entry.HasField("heartbeat"):
+        caught_up = caught_up or entry.kind == "caught_up"
+        if caught_up and entry.kind != "heartbeat":
             size = shutil.get_terminal_size()
             block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
 
 
-def _line(entry: v1.WatchConversationsResponse, paint: Paint) -> SafeText:
-    if entry.HasField("conversation_deleted"):
+def _line(entry: ConversationListEvent, paint: Paint) -> SafeText:
+    if entry.kind == "conversation_deleted":
         return paint.flat(entry.conversation_deleted) + "  deleted"
-    if not entry.HasField("conversation_changed"):
+    if (changed := entry.conversation_changed) is None:
         return SafeText()
-    changed = entry.conversation_changed
-    state = "archived" if changed.HasField("archive_time") else _state(changed)
+    state = "archived" if changed.archive_time else _state(changed)
     titled = ("  ", paint.flat(changed.title)) if changed.title else ()
     return paint.text(paint.flat(changed.slug), "  ", state, *titled)
 
 
-def _state(conversation: v1.Conversation) -> str:
-    return enum_name(v1.StateKind, conversation.state.kind).replace("_", " ")
+def _state(conversation: ConversationInfo) -> str:
+    return conversation.state.kind.replace("_", " ")
 
 
 class Listing:
     """The active conversations, the latest changed first."""
 
     def __init__(self) -> None:
-        self._active: dict[str, v1.Conversation] = {}
+        self._active: dict[str, ConversationInfo] = {}
 
-    def take(self, entry: v1.WatchConversationsResponse) -> None:
+    def take(self, entry: ConversationListEvent) -> None:
         """Follow one entry of the stream."""
-        if entry.HasField("conversation_deleted"):
+        if entry.kind == "conversation_deleted":
             self._active.pop(entry.conversation_deleted, None)
-        elif entry.HasField("conversation_changed"):
-            changed = entry.conversation_changed
+        elif (changed := entry.conversation_changed) is not None:
             self._active.pop(changed.name, None)
-            if not changed.HasField("archive_time"):
+            if not changed.archive_time:
                 self._active[changed.name] = changed
 
     def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
         """The table in so many columns and lines at most; the rest is counted."""
-        latest = sorted(self._active.values(), key=_changed, reverse=True)
+        latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]
         shown = latest if len(latest) <= height - 1 else latest[: max(1, height - 2)]
@@ -102,16 +98,12 @@ class Listing:
         return lines
 
 
-def _changed(conversation: v1.Conversation) -> datetime:
-    return moment(conversation.update_time)
-
-
-def _cells(conversation: v1.Conversation, paint: Paint) -> tuple[str, ...]:
+def _cells(conversation: ConversationInfo, paint: Paint) -> tuple[str, ...]:
     usage = conversation.context_usage
     share = f"{100 * usage.used_tokens / usage.usable_window_tokens:.0f} %" if usage.usable_window_tokens else ""
     directory = cut_start(paint.flat(with_tilde(conversation.working_directory)), DIRECTORY_COLUMNS)
-    mode = enum_name(v1.Mode, conversation.mode)
-    return paint.flat(conversation.slug), _state(conversation), mode, share, directory, paint.flat(conversation.title)
+    slug, title = paint.flat(conversation.slug), paint.flat(conversation.title)
+    return slug, _state(conversation), conversation.mode, share, directory, title
 
 
 def _row(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -8,18 +8,14 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TextIO
 
+from bedrock import Event
 from bedrock.cli.display.connection_state import CONNECTED_AGAIN, TRYING_AGAIN, lost
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.style import Paint, columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from bedrock import Event, v1
-    from bedrock.errors import BedrockError
+from bedrock.conversations import ConversationInfo
+from bedrock.errors import BedrockError
 
 #: How often the seconds are counted, in seconds.
 TICK = 0.5
@@ -45,7 +41,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def begin(self, read: Callable[[], v1.Conversation]) -> None:
+    def begin(self, read: Callable[[], ConversationInfo]) -> None:
         """Show the status line if anybody can see it; `read` tells how the conversation stands."""
         if self._width is not None and not self._quiet:
             self._view.know(read())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from bedrock import AsyncConversation, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import AsyncConversation
 from bedrock.cli.display.labels import fate
 from bedrock.cli.text.style import one_line
 from bedrock.cli.text.tables import ago
-from bedrock.messages import Message
+from bedrock.messages import QueuedMessage
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:
@@ -21,13 +20,13 @@ async def queue_lines(conversation: AsyncConversation) -> list[str]:
     ]
 
 
-def queue_row(entry: v1.QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
+def queue_row(entry: QueuedMessage, now: datetime) -> tuple[str, str, str, str, str]:
     """Return message id, delivery, age, fate and text of a message in the queue."""
-    message = Message(entry.message)
+    message = entry.message
     return (
         message.name.rpartition("/")[2],
-        enum_name(v1.Delivery, entry.message.delivery).replace("_", "-"),
-        ago(message.time, now),
-        fate(enum_name(v1.QueuedMessage.Fate, entry.fate)),
+        entry.message.delivery.replace("_", "-"),
+        ago(message.create_time, now),
+        fate(entry.fate),
         message.text,
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock import v1
-from bedrock._shared.enum_names import enum_name
-from bedrock.cli.display.conversation_view import tokens_of
+from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.cli.text.tables import lasted
-from bedrock.messages import moment
+from bedrock.conversations import ConversationInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,35 +17,37 @@ if TYPE_CHECKING:
 COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 
 
-def in_order(agents: Iterable[v1.Conversation]) -> list[v1.Conversation]:
+def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
     """The order in which they were started; servers list the latest changed first."""
-    return sorted(agents, key=lambda agent: (agent.create_time.ToNanoseconds(), len(agent.name), agent.name))
+    return sorted(agents, key=lambda agent: (agent.create_time, len(agent.name), agent.name))
 
 
-def rows(agents: Iterable[v1.Conversation]) -> Iterator[tuple[str, ...]]:
+def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
     """A row of the table for each. They have no slugs: their ids say whose they are."""
     for agent in in_order(agents):
-        state = enum_name(v1.StateKind, agent.state.kind).replace("_", " ")
-        yield (_id(agent), state, _took(agent), f"{tokens_of(agent.total_usage):,}", agent.title)
+        state = agent.state.kind.replace("_", " ")
+        yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
 
 
-def lines(agents: Sequence[v1.Conversation], paint: Paint) -> Iterator[SafeText]:
+def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
     """What became of each, for people."""
     for agent in in_order(agents):
-        figures = f"{_took(agent)} · {tokens_of(agent.total_usage):,} tokens"
+        figures = f"{_took(agent)} · {agent.total_usage.total_tokens:,} tokens"
         line = f"{_id(agent)}  {one_line(agent.title, 60)} · {figures}"
         match agent.state.kind:
-            case v1.STATE_KIND_COMPLETED:
+            case "completed":
                 yield paint.good(f"  ✓ {line}")
-            case v1.STATE_KIND_FAILED:
-                yield paint.bad(f"  ✗ {line}: {one_line(agent.state.failed.error.message, 120)}")
+            case "failed":
+                yield paint.bad(
+                    f"  ✗ {line}: {one_line(agent.state.failure.message if agent.state.failure else '', 120)}"
+                )
             case _:
                 yield paint.dim(f"  ◦ {line}")
 
 
-def _id(agent: v1.Conversation) -> str:
+def _id(agent: ConversationInfo) -> str:
     return agent.name.removeprefix("conversations/")
 
 
-def _took(agent: v1.Conversation) -> str:
-    return lasted(moment(agent.create_time), moment(agent.update_time))
+def _took(agent: ConversationInfo) -> str:
+    return lasted(agent.create_time, agent.update_time)

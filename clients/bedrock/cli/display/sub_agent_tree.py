@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
-from bedrock import Event, SubAgentStatus, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Event, SubAgentStatus
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.style import Paint, cells, cut, one_line
-from bedrock.messages import moment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock.cli.text.safe_text import SafeText
-    from bedrock.types import ErrorKind, StateKind
+from bedrock.states import ConversationState
 
 #: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12
@@ -40,22 +33,22 @@ class AgentView:
         """Take note of an event of its own conversation; `now` as in ConversationView."""
         self.view.observe(event, now)
         if event.conversation is not None:
-            self.began = moment(event.conversation.create_time)
-        outcome = cast("StateKind", "" if event.state is None else enum_name(v1.StateKind, event.state.kind))
+            self.began = event.conversation.create_time
+        outcome = "" if event.state is None else event.state.kind
         if event.state is not None and (outcome == "completed" or outcome == "failed"):  # noqa: PLR1714 -- narrows
             self.seen_to_the_end = True
-            self.ended = moment(event.state.enter_time)
+            self.ended = event.state.enter_time
             self._end(outcome, event.state)
 
-    def _end(self, outcome: Literal["completed", "failed"], state: v1.ConversationState) -> None:
+    def _end(self, outcome: Literal["completed", "failed"], state: ConversationState) -> None:
         """Take note of how it ended, unless its parent has told that."""
         if not self.status.outcome:
             self.status = replace(
                 self.status,
                 outcome=outcome,
-                result=state.completed.result or state.failed.partial_result,
-                error_kind=cast("ErrorKind", enum_name(v1.ErrorKind, state.failed.error.kind)),
-                error_message=state.failed.error.message,
+                result=_result(state),
+                error_kind=state.failure.kind if state.failure else "",
+                error_message=state.failure.message if state.failure else "",
             )
 
     def reported(self, status: SubAgentStatus, at: datetime) -> None:
@@ -73,6 +66,13 @@ class AgentView:
         seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
         tokens = [self.view.tokens] if self.view.tokens else []
         return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
+
+
+def _result(state: ConversationState) -> str:
+    """What a sub-agent submitted, or the last text it wrote if it failed."""
+    if state.completed:
+        return state.completed.result
+    return state.failed.partial_result if state.failed else ""
 
 
 class AgentTree:
@@ -95,11 +95,11 @@ class AgentTree:
             if status.outcome:
                 agent.reported(status, event.time)
 
-    def _waits(self, event: Event, state: v1.ConversationState) -> bool:
+    def _waits(self, event: Event, state: ConversationState) -> bool:
         """Whether the parent waits for sub-agents in a state: also while it cancels them, but not whatever else."""
-        if state.kind == v1.STATE_KIND_CANCELLING:
+        if state.kind == "cancelling":
             return self.waiting or bool(event.sub_agents)
-        return state.kind == v1.STATE_KIND_AWAITING_SUB_AGENTS
+        return state.kind == "awaiting_sub_agents"
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
         """Take note of an event of one sub-agent's own conversation; `now` as in ConversationView."""

@@ -6,12 +6,11 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from bedrock import v1
-from bedrock._shared.enum_names import enum_name
 from bedrock.cli.display.labels import counted, ending
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.messages import Message, moment
+from bedrock.messages import Message, ToolCall, ToolResult
+from bedrock.request_cycles import AiBlock, InferenceRound, RequestCycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
 _LEAST = 20
 
 
-def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
+def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
     """Yield the lines of cycles that have both views, a blank one before each cycle. What is too long is cut."""
     for cycle in cycles:
         yield SafeText()
@@ -35,28 +34,25 @@ def timeline_of(cycles: Iterable[v1.RequestCycle], paint: Paint, width: Width | 
 class _Timeline:
     """One cycle."""
 
-    def __init__(self, cycle: v1.RequestCycle, paint: Paint, width: int) -> None:
+    def __init__(self, cycle: RequestCycle, paint: Paint, width: int) -> None:
         self._cycle = cycle
         self._paint = paint
         self._width = width
         self._text = max(_LEAST, width - _BEFORE_TEXT)
-        self._said: dict[str, v1.Message] = {}
+        self._said: dict[str, Message] = {}
         self._texts: dict[str, str] = {}
-        self._calls: dict[str, tuple[str, v1.ToolCall, v1.ToolResult | None]] = {}
+        self._calls: dict[str, tuple[str, ToolCall, ToolResult | None]] = {}
         for step in cycle.steps:
-            match step.WhichOneof("step"):
-                case "root":
-                    self._said[step.root.name] = step.root
-                case "steer":
-                    self._said[step.steer.name] = step.steer
-                case _:
-                    self._take(step.ai_block)
+            if said := step.root or step.steer:
+                self._said[said.name] = said
+            if step.ai_block:
+                self._take(step.ai_block)
 
-    def _take(self, block: v1.AiBlock) -> None:
+    def _take(self, block: AiBlock) -> None:
         if block.message and block.assistant:
             self._texts.setdefault(block.message, block.assistant)
         for group in block.tool_call_groups:
-            kind = enum_name(v1.ToolGroup, group.group)
+            kind = group.group
             for call in group.calls:
                 result = group.results.get(call.tool_use_id)
                 self._calls[call.tool_use_id] = kind, call, result
@@ -79,34 +75,34 @@ class _Timeline:
 
     def _head(self) -> SafeText:
         cycle = self._cycle
-        began = moment(cycle.start_time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        parts = [cycle.name.rpartition("/")[2] or "run", began if cycle.HasField("start_time") else ""]
-        if cycle.root_delivery == v1.DELIVERY_FOLLOW_UP:
+        began = cycle.start_time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        parts = [cycle.name.rpartition("/")[2] or "run", began if _is_timed(cycle) else ""]
+        if cycle.root_delivery == "follow_up":
             parts.append("follow-up")
         return self._paint.bold(one_line(" ".join(filter(None, parts)), self._width))
 
-    def _user(self, said: v1.Message) -> SafeText:
-        steer = " (steer)" if said.delivery == v1.DELIVERY_STEER else ""
-        text = Message(said).text or ("an image" if Message(said).images else "")
+    def _user(self, said: Message) -> SafeText:
+        steer = " (steer)" if said.delivery == "steer" else ""
+        text = said.text or ("an image" if said.images else "")
         shown = self._paint.name(one_line(text, self._text - len(steer)))
         return self._paint.text(f"{'   >':{_BEFORE_TEXT}}", shown, self._paint.dim(steer))
 
-    def _round(self, number: int, served: v1.InferenceRound) -> SafeText:
-        at = self._after_start(moment(served.output_time)) if served.HasField("output_time") else ""
+    def _round(self, number: int, served: InferenceRound) -> SafeText:
+        at = self._after_start(served.output_time) if served.output_time else ""
         text = one_line(self._texts.get(served.output, ""), self._text)
         shown = text or self._paint.dim("no text")
         return self._paint.text(f"{number:>4} ", self._paint.dim(f"{at:>9}"), " ", shown)
 
     def _after_start(self, then: datetime) -> str:
         start = self._cycle.start_time
-        return f"+{_seconds((then - moment(start)).total_seconds())}" if self._cycle.HasField("start_time") else ""
+        return f"+{_seconds((then - start).total_seconds())}" if _is_timed(self._cycle) else ""
 
-    def _tools(self, served: v1.InferenceRound) -> Iterator[SafeText]:
+    def _tools(self, served: InferenceRound) -> Iterator[SafeText]:
         calls = [self._calls[call] for call in served.tool_use_ids if call in self._calls]
         for kind, entries in groupby(calls, key=lambda entry: entry[0]):
             group = list(entries)
             names = ", ".join(_counted([call.tool for _, call, _ in group]))
-            took = sum(result.duration.ToTimedelta().total_seconds() for _, _, result in group if result)
+            took = sum(result.duration.total_seconds() for _, _, result in group if result and result.duration)
             notes = [_seconds(took)] if took else []
             notes += _counted([_outcome(result) for _, _, result in group if _outcome(result) != "ok"])
             tail = f"  {', '.join(notes)}" if notes else ""
@@ -115,10 +111,10 @@ class _Timeline:
 
     def _end(self) -> Iterator[SafeText]:
         cycle = self._cycle
-        reason = enum_name(v1.StopReason, cycle.stop_reason)
+        reason = cycle.stop_reason
         parts = [ending(cycle)]
-        if cycle.HasField("start_time") and cycle.HasField("end_time"):
-            parts.append(_seconds((moment(cycle.end_time) - moment(cycle.start_time)).total_seconds()))
+        if _is_timed(cycle) and cycle.end_time:
+            parts.append(_seconds((cycle.end_time - cycle.start_time).total_seconds()))
         parts.append(counted(len(cycle.rounds), "request"))
         parts += _tokens(cycle)
         paint = {"completed": self._paint.good, "error": self._paint.bad}.get(reason, self._paint.careful)
@@ -127,8 +123,13 @@ class _Timeline:
             yield self._paint.text(f"{'' if number else '   =':{_BEFORE_TEXT}}", paint(line))
 
 
-def _outcome(result: v1.ToolResult | None) -> str:
-    return enum_name(v1.ToolOutcome, result.outcome) if result else "open"
+def _is_timed(cycle: RequestCycle) -> bool:
+    """Whether it is known when a cycle began: one that was made of a file need not have it."""
+    return cycle.proto.HasField("start_time")
+
+
+def _outcome(result: ToolResult | None) -> str:
+    return result.outcome if result else "open"
 
 
 def _counted(values: list[str]) -> list[str]:
@@ -145,8 +146,8 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
 
 
-def _tokens(cycle: v1.RequestCycle) -> list[str]:
-    usages = [served.usage for served in cycle.rounds]
+def _tokens(cycle: RequestCycle) -> list[str]:
+    usages = [served.usage for served in cycle.rounds if served.usage]
     read = sum(usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens for usage in usages)
     written = sum(usage.output_tokens for usage in usages)
     return [f"{read:,} tokens in", f"{written:,} out"] if read or written else []

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bedrock.messages import ToolCall
-
 #: The inputs that say most about a call; shown without their names.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
-def telling(call: ToolCall, clean: Callable[[str], str]) -> str:
-    """What a call is about, from its input."""
-    if not call.input:
-        return clean(call.raw_input)
-    if isinstance(tasks := call.input.get("tasks"), list):
+def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
+    """What a call is about, from its input, or from the raw input if that is no JSON object."""
+    if not given:
+        return clean(raw)
+    if isinstance(tasks := given.get("tasks"), list):
         return _tasks(tasks, clean)
-    if isinstance(patches := call.input.get("patches"), list):
-        return "\n".join([headline(call, clean), *_patches(patches, clean)])
-    key = next((key for key in _TELLING if key in call.input), None)
-    lines = [] if key is None else [clean(str(call.input[key]))]
-    lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in call.input.items() if name != key]
+    if isinstance(patches := given.get("patches"), list):
+        return "\n".join([headline(given, clean), *_patches(patches, clean)])
+    key = next((key for key in _TELLING if key in given), None)
+    lines = [] if key is None else [clean(str(given[key]))]
+    lines += [f"{clean(str(name))}: {clean(str(value))}" for name, value in given.items() if name != key]
     return "\n".join(lines)
 
 
@@ -38,10 +33,10 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
     return "\n".join(lines)
 
 
-def headline(call: ToolCall, clean: Callable[[str], str]) -> str:
-    """What a call is about, in a line: the input that says most."""
-    key = next((key for key in _TELLING if key in call.input), None)
-    return "" if key is None else clean(str(call.input[key])).replace("\n", " ")
+def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
+    """What a call is about, in a line: the part of its input that says most."""
+    key = next((key for key in _TELLING if key in given), None)
+    return "" if key is None else clean(str(given[key])).replace("\n", " ")
 
 
 def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:

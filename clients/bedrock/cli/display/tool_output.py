@@ -83,7 +83,7 @@ class ToolOutput:
         tool = call.tool if call else "tool"
         if result.outcome == "ok":
             changed = f", {extent(diff)}" if isinstance(diff, str) and diff else ""
-            took = f", {result.seconds:.1f} s" if result.seconds else ""
+            took = f", {result.duration.total_seconds():.1f} s" if result.duration else ""
             self._write(self._paint.dim(f"  └ {tool}{changed}{took}"))
         else:
             self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
@@ -103,7 +103,7 @@ class ToolOutput:
             return []
         found = kept[-number]
         paint, call = self._paint, found.call
-        first, *rest = paint.clean(telling(call, paint.clean)).lines() if call else [SafeText()]
+        first, *rest = paint.clean(telling(call.input, paint.clean, call.raw_input)).lines() if call else [SafeText()]
         return [
             paint.text(paint.name(f"● {call.tool if call else 'tool'}"), " ", first),
             *(paint.text("    ", line) for line in rest),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 
-from bedrock import Event, Message, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import Event
 from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
 from bedrock.cli.display.images import described
 from bedrock.cli.display.labels import MODES, counted, interruption
@@ -16,12 +16,8 @@ from bedrock.cli.display.undelivered import Fate, fate_line, with_fates
 from bedrock.cli.text.line_wrap import LineFlow, flow_of, folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bedrock.cli.text.output import Write
-    from bedrock.messages import Approval, ToolCall
+from bedrock.messages import Message, ToolCall
+from bedrock.states import Approval
 
 #: What a message of a person begins with.
 USER_MARK = "> "
@@ -29,7 +25,7 @@ USER_MARK = "> "
 SUMMED_UP = "the conversation, summed up"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
-_SUMMARIES = (v1.SYSTEM_MESSAGE_KIND_SUMMARY, v1.SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK)
+_SUMMARIES = ("summary", "summary_fallback")
 
 
 class Transcript:
@@ -72,7 +68,7 @@ class Transcript:
     def call_title(self, call: str) -> SafeText:
         """A call that has not ended, by its id, in a few words."""
         known = self._calls.get(call)
-        return call_title(known) if known else self._paint.clean(f"the tool call {call}")
+        return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
         """All that a tool printed, as lines: 1 is the latest one. Empty if there is none."""
@@ -114,10 +110,10 @@ class Transcript:
                 self._agent(message)
             case "tool":
                 for result in message.tool_results:
-                    self._output.result(result, self._calls.pop(result.id, None))
+                    self._output.result(result, self._calls.pop(result.tool_use_id, None))
                 for image in message.images:
                     self._write(self._paint.dim(f"    {described(image)}"))
-            case "system" if not message.proto.meta:
+            case "system" if not message.meta:
                 self._system(message)
             case "error":
                 self._block(self._paint.bad("✗ "), message.text, self._paint.bad)
@@ -135,9 +131,11 @@ class Transcript:
         for line in self._said.finish(message.text):
             self._say(line)
         for call in message.tool_calls:
-            self._calls[call.id] = call
+            self._calls[call.tool_use_id] = call
             clean = self._paint.clean
-            about = headline(call, clean) if "patches" in call.input else telling(call, clean)
+            about = (
+                headline(call.input, clean) if "patches" in call.input else telling(call.input, clean, call.raw_input)
+            )
             first, *rest = clean(about).lines()
             self._write(self._paint.text(self._paint.name(f"● {call.tool}"), " ", first))
             for line in rest[: OUTPUT_LINES - 1]:
@@ -148,8 +146,8 @@ class Transcript:
 
     def _system(self, message: Message) -> None:
         """What the server told the agent."""
-        text, kind = message.text, message.proto.system_kind
-        if kind == v1.SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS:
+        text, kind = message.text, message.system_kind
+        if kind == "sub_agent_results":
             self._write(self._paint.dim("· what the sub-agents report"))
             self._output.beginning(text)
         elif kind in _SUMMARIES:
@@ -183,7 +181,7 @@ class Transcript:
 
     def _show_state_changed(self, event: Event) -> None:
         """A summary has its heading before it is written."""
-        summing = event.state is not None and event.state.kind == v1.STATE_KIND_AWAITING_CONTINUATION
+        summing = event.state is not None and event.state.kind == "awaiting_continuation"
         if summing and not self._summing and self._live:
             self._heading(SUMMED_UP)
         self._summing = summing and self._live
@@ -212,27 +210,30 @@ class Transcript:
             self._write(self._paint.dim("· the unfinished text above was discarded"))
 
     def _show_approval_changed(self, event: Event) -> None:
-        changed = event.proto.approval_changed
+        changed = event.approval_changed
         if event.approval is not None:
             self._approvals[event.approval.name] = event.approval
+        if event.approval is not None or changed is None:
             return
         several = len(self._approvals) > 1
         asked = self._approvals.pop(changed.approval.name, None)
-        decision = {"approve": "approved", "deny": "denied"}.get(
-            enum_name(v1.ApprovalDecision, changed.decision), "withdrawn"
-        )
+        decision = {"approve": "approved", "deny": "denied"}.get(changed.decision, "withdrawn")
         paint = self._paint.good if decision == "approved" else self._paint.careful
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
         self._write(paint(f"  {decision} {about}".rstrip() + note))
 
     def _show_queue_changed(self, event: Event) -> None:
-        if event.fate not in ("delivered", "discarded"):  # its message, and the end of its run, tell the rest
-            self._write(fate_line(event.proto.queue_changed, self._paint))
+        if event.queue_changed and event.fate not in (
+            "delivered",
+            "discarded",
+        ):  # its message, and the end of its run, tell the rest
+            self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:
-        retrying = event.proto.retrying
-        seconds = max(0.0, (retrying.retry_time.ToNanoseconds() - event.proto.time.ToNanoseconds()) / 1e9)
+        if (retrying := event.retrying) is None:
+            return
+        seconds = max(0.0, (retrying.retry_time - event.time).total_seconds())
         why = one_line(retrying.error.message, 120)
         self._write(
             self._paint.careful(f"↻ attempt {retrying.attempt}/{retrying.max_attempts} in {seconds:.0f} s: {why}")
@@ -244,8 +245,8 @@ class Transcript:
             self._write(self._paint.careful(f"■ {interruption(stop.detail)}"))
 
     def _show_context_warning(self, event: Event) -> None:
-        usage = event.proto.context_warning
-        if usage.usable_window_tokens:
+        usage = event.context_warning
+        if usage and usage.usable_window_tokens:
             share = 100 * usage.used_tokens / usage.usable_window_tokens
             self._write(
                 self._paint.careful(
@@ -254,8 +255,9 @@ class Transcript:
             )
 
     def _show_tool_tree_reaped(self, event: Event) -> None:
-        reaped = event.proto.tool_tree_reaped
-        milliseconds = reaped.duration.ToMilliseconds()
+        if (reaped := event.tool_tree_reaped) is None:
+            return
+        milliseconds = reaped.duration // timedelta(milliseconds=1)
         if reaped.leaked:
             self._write(self._paint.bad("· some processes could not be confirmed gone; see the log of the server"))
         else:

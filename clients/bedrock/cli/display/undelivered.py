@@ -6,26 +6,20 @@ Both are put among the messages, and told in a line for people.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import takewhile
-from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from bedrock import AsyncConversation, Conversation, Message, v1
-from bedrock._shared.enum_names import enum_name
+from bedrock import AsyncConversation, Conversation, v1
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
 from bedrock.cli.text.style import Paint, one_line
+from bedrock.events import Snapshot
+from bedrock.messages import Message, QueuedMessage
+from bedrock.request_cycles import RequestCycle
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from bedrock.cli.text.safe_text import SafeText
-
-Fate: TypeAlias = v1.QueuedMessage | v1.RequestCycle
+Fate: TypeAlias = QueuedMessage | RequestCycle
 """Of a message that waits or waited, or of a run that was cut short."""
-
-_WAITS = v1.QueuedMessage.FATE_QUEUED
-_DELIVERED = v1.QueuedMessage.FATE_DELIVERED
-_DISCARDED = v1.QueuedMessage.FATE_DISCARDED
 
 
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
@@ -43,7 +37,7 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
     return fates
 
 
-async def fates_of_snapshot(conversation: AsyncConversation, snapshot: v1.Event.Snapshot) -> list[Fate]:
+async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
     """What waited when a snapshot was taken, what had become of others since the first of its messages, and which of
     their runs had been cut short.
 
@@ -51,20 +45,21 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: v1.Event.
     """
     if not snapshot.messages:
         return []
-    first, until = Message(snapshot.messages[0]), snapshot.conversation.update_time.ToNanoseconds()
+    first, until = snapshot.messages[0], snapshot.conversation.update_time
     settled: list[Fate] = []
     async for entry in conversation.queue(include_settled=True, newest_first=True):
         if not _is_since(entry, first):
             break
-        if entry.fate != _WAITS and entry.settle_time.ToNanoseconds() <= until:
+        if entry.settle_time and entry.settle_time <= until:
             settled.append(entry)
     cut_short: list[Fate] = []
-    runs = _runs(map(Message, snapshot.messages))
+    runs = _runs(snapshot.messages)
     async for cycle in conversation.cycles(view="rounds", newest_first=True):
         if not runs:
             break
-        cut_short += [run for run in _cut_short(cycle, runs) if run.end_time.ToNanoseconds() <= until]
-    return settled[::-1] + cut_short + [v1.QueuedMessage(message=message, fate=_WAITS) for message in snapshot.queue]
+        cut_short += [run for run in _cut_short(cycle, runs) if run.end_time and run.end_time <= until]
+    waiting = [v1.QueuedMessage(message=message.proto, fate=v1.QueuedMessage.FATE_QUEUED) for message in snapshot.queue]
+    return [*reversed(settled), *cut_short, *map(QueuedMessage.from_proto, waiting)]
 
 
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
@@ -75,9 +70,9 @@ def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[M
     dropped: dict[str, Fate] = {}
     others: deque[Fate] = deque()
     for entry in sorted(fates, key=_decided):
-        if isinstance(entry, v1.RequestCycle) or entry.fate not in (_DELIVERED, _DISCARDED):
+        if isinstance(entry, RequestCycle) or entry.fate not in ("delivered", "discarded"):
             others.append(entry)
-        elif entry.fate == _DISCARDED:
+        elif entry.fate == "discarded":
             dropped[entry.message.name] = entry
     for message in messages:
         while others and _is_before(others[0], message):
@@ -90,45 +85,44 @@ def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[M
 
 def fate_line(entry: Fate, paint: Paint) -> SafeText:
     """Say what became of a message that was not delivered, or that it waits, or how a run was cut short."""
-    if isinstance(entry, v1.RequestCycle):
+    if isinstance(entry, RequestCycle):
         return paint.careful(f"■ {interruption(entry.stop_detail)}")
-    match enum_name(v1.QueuedMessage.Fate, entry.fate):
+    match entry.fate:
         case "discarded":
             return paint.careful(f"■ {NOT_RUN}")
         case "queued":
-            text = f"waits ({enum_name(v1.Delivery, entry.message.delivery).replace('_', '-')})"
+            text = f"waits ({entry.message.delivery.replace('_', '-')})"
         case "returned":
             text = f"was {fate('returned')}; send it again if it still matters"
         case other:
             text = f"was {fate(other)}"
-    return paint.dim(f"⋯ “{one_line(Message(entry.message).text, 60)}” {text}")
+    return paint.dim(f"⋯ “{one_line(entry.message.text, 60)}” {text}")
 
 
-def _is_since(entry: v1.QueuedMessage, first: Message) -> bool:
-    return entry.fate == _WAITS or entry.settle_time.ToNanoseconds() >= first.proto.create_time.ToNanoseconds()
+def _is_since(entry: QueuedMessage, first: Message) -> bool:
+    return _decided(entry) >= first.create_time
 
 
 def _runs(messages: Iterable[Message]) -> set[str]:
-    return {message.proto.request_cycle for message in messages} - {""}
+    return {message.request_cycle for message in messages} - {""}
 
 
-def _cut_short(cycle: v1.RequestCycle, runs: set[str]) -> list[v1.RequestCycle]:
+def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
     """The run, if it is one of `runs` and nothing else tells its end; from now on it is not looked for."""
-    told = cycle.stop_reason != v1.STOP_REASON_INTERRUPTED or cycle.stop_detail == "not_run"
+    told = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
     return [cycle] if wanted and not told else []
 
 
-def _decided(entry: Fate) -> float:
-    """When it was decided, in nanoseconds; what waits comes last."""
-    if isinstance(entry, v1.RequestCycle):
-        return entry.end_time.ToNanoseconds()
-    return inf if entry.fate == _WAITS else entry.settle_time.ToNanoseconds()
+def _decided(entry: Fate) -> datetime:
+    """When it was decided; what waits comes last."""
+    decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
+    return decided or datetime.max.replace(tzinfo=UTC)
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
     """Whether it was decided before a message was stored. The end of a run and the next run can be one moment."""
-    decided, stored = _decided(entry), message.proto.create_time.ToNanoseconds()
-    run = entry.name if isinstance(entry, v1.RequestCycle) else entry.message.request_cycle
-    return decided < stored or (decided == stored and run != message.proto.request_cycle)
+    decided, stored = _decided(entry), message.create_time
+    run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
+    return decided < stored or (decided == stored and run != message.request_cycle)

@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from google.protobuf import json_format
-from google.protobuf.message import Message
 
+from bedrock._shared.wrapper import Wrapper
 from bedrock.cli.text import output
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText, for_terminal
@@ -80,16 +79,9 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
     return widths
 
 
-def print_messages(value: Message | Sequence[Message]) -> None:
-    """Print messages of the contract as JSON, with the field names of the contract."""
-    output.print_json(as_plain(value), indent=2)
-
-
-def as_plain(value: Message | Sequence[Message]) -> Any:
-    """Turn messages of the contract into lists and dictionaries."""
-    if isinstance(value, Message):
-        return json_format.MessageToDict(value, preserving_proto_field_name=True)
-    return [as_plain(item) for item in value]
+def print_values(values: Iterable[Wrapper[Any]]) -> None:
+    """Print values of the client as JSON, with the field names of the contract."""
+    output.print_json([value.to_dict() for value in values], indent=2)
 
 
 def ago(then: datetime, now: datetime) -> str:
