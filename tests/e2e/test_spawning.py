@@ -69,7 +69,7 @@ def test_children_are_listed_by_their_parent_only_and_read_like_any_conversation
     assert (child.parent, child.state.completed and child.state.completed.result) == (chat.name, "done")
     assert child.title == f"Do it. {part.key}"
     restricted = chat.client.server_info().sandbox.restricted_available
-    assert child.mode == (v1.MODE_RESTRICTED if restricted else chat.conversation.get().mode)
+    assert child.mode == ("restricted" if restricted else chat.conversation.get().mode)
     said = list(chat.client.conversation(child.name).messages())
     assert [message.role for message in said] == ["user", "agent", "tool", "agent", "tool"]
     watcher = watch(child.name, after_revision=0)
