@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
-from bedrock.messages import Usage
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
-    from bedrock import v1
+    from bedrock.messages import Usage
+
 
 __all__ = ["Answer", "AsyncOnApproval", "OnApproval"]
 

@@ -61,6 +61,8 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from bedrock.states import Approval
 
 __all__ = [

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.messages import ToolCall
 from bedrock.types import ErrorKind, RequestPhase, StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "Approval",

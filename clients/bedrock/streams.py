@@ -9,13 +9,13 @@ Close a stream, or leave the ``with`` around it, to end the call at once::
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
     from types import TracebackType
 
 __all__ = ["AsyncStream", "Stream"]

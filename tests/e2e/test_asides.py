@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Client
 
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, eventually, within
@@ -15,6 +14,8 @@ from tests.e2e.twin import Part, Play, Twin, calls, hangs, says, stalls
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from bedrock import Client
 
 SMALL = "claude-haiku-4-5"
 

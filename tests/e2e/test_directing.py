@@ -6,10 +6,10 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Approval, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
-from bedrock.conversations import ConversationListEvent
 from bedrock.errors import (
     AgentBusy,
     Archived,
@@ -21,12 +21,15 @@ from bedrock.errors import (
     Terminal,
     UnknownOrDecided,
 )
-from bedrock.types import ListEventKind
 
 from tests.e2e.chat import Chat, question
 from tests.e2e.patience import PATIENCE, only, together, within
 from tests.e2e.twin import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from bedrock.conversations import ConversationListEvent
+    from bedrock.types import ListEventKind
 
 ECHO = ("bash", {"cmd": "echo tool ran"})
 OpenChat = Callable[..., Chat]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Client, RunError
 
 from tests.e2e.patience import within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
@@ -13,6 +12,8 @@ from tests.e2e.twin import Twin, dribbles, says, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from bedrock import Client, RunError
 
     from tests.e2e.chat import Chat
 

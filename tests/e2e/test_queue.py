@@ -7,16 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import AsyncClient, Run, RunInterrupted
 from bedrock.errors import RunOver, UnknownOrDecided
-from bedrock.types import Fate
 
 from tests.e2e.chat import Chat
 from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
 from tests.e2e.twin import Play, Twin, calls, held, refuses, says, stalls
+
+if TYPE_CHECKING:
+    from bedrock.types import Fate
 
 OpenChat = Callable[..., Chat]
 ECHO = ("bash", {"cmd": "echo tool ran"})

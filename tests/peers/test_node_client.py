@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bedrock import Client, Conversation
 
 from tests.e2e.patience import only, within
 from tests.e2e.proxy import Proxy
@@ -18,6 +17,8 @@ from tests.peers.node_chat import CHAT, NodeChat
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bedrock import Client, Conversation
 
     from tests.peers.conftest import Node
 

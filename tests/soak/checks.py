@@ -18,6 +18,10 @@ from tests.soak.journal import Entry, read_all
 from tests.soak.provider import TOKEN
 from tests.soak.raw_client import fingerprint
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
 RESTING = ("idle", "error", "context_exhausted")
 
 

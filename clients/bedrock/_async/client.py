@@ -17,9 +17,15 @@ from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
 from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
-from bedrock.errors import BedrockError
-from bedrock.streams import AsyncStream
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from bedrock.errors import BedrockError
+    from bedrock.streams import AsyncStream
+    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["AsyncClient"]
 

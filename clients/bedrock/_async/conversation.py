@@ -23,12 +23,18 @@ from bedrock.conversations import (
     SetModeResult,
     Task,
 )
-from bedrock.events import Event
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval
-from bedrock.streams import AsyncStream
-from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from bedrock._async.transport import AsyncTransport
+    from bedrock.events import Event
+    from bedrock.states import Approval
+    from bedrock.streams import AsyncStream
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["AsyncConversation"]
 

@@ -13,7 +13,7 @@ from bedrock._shared.backoff import Backoff
 from bedrock._shared.reconnection import Reconnection
 from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
-from bedrock.events import Event, Snapshot
+from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval
 from bedrock.streams import AsyncStream
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bedrock._shared.cursor import EventCursor
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
-    from bedrock.events import Event
+    from bedrock.events import Event, Snapshot
     from bedrock.messages import Approval
     from bedrock.types import ApprovalDecision
 

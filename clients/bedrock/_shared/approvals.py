@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from bedrock.errors import ApprovalNeeded
-from bedrock.states import Approval
+
+if TYPE_CHECKING:
+    from bedrock.states import Approval
 
 DecideT = TypeVar("DecideT")
 

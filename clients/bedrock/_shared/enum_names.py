@@ -24,10 +24,10 @@ def enum_value(enum: _EnumTypeWrapper[E], value: str | None) -> E:
         ValueError: There is no such name; the text lists those that exist.
     """
     if value is None:
-        return cast(E, 0)
+        return cast("E", 0)
     known = {name: number for number, name in _short_names(enum.DESCRIPTOR).items() if number}
     if value in known:
-        return cast(E, known[value])
+        return cast("E", known[value])
     raise ValueError(f"{value!r} is no {enum.DESCRIPTOR.name}; choose one of: {', '.join(known)}")
 
 

@@ -13,7 +13,11 @@ from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock.conversations import Budget, Task
 from bedrock.states import Approval
-from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""

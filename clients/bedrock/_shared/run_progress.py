@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bedrock import v1
 from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Snapshot, Stop
 from bedrock.messages import Message, Usage
-from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bedrock.request_cycles import RequestCycle
 
 
 @dataclass(slots=True)

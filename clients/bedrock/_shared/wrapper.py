@@ -16,7 +16,6 @@ A message that is not set becomes None where the annotation allows it, and a def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -29,6 +28,8 @@ from google.protobuf.message import Message
 from bedrock._shared.enum_names import number_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.struct_pb2 import Struct
     from google.protobuf.struct_pb2 import Value as StructValue

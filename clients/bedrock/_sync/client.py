@@ -18,9 +18,15 @@ from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
 from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
-from bedrock.errors import BedrockError
-from bedrock.streams import Stream
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from bedrock.errors import BedrockError
+    from bedrock.streams import Stream
+    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 

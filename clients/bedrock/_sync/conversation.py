@@ -24,12 +24,18 @@ from bedrock.conversations import (
     SetModeResult,
     Task,
 )
-from bedrock.events import Event
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval
-from bedrock.streams import Stream
-from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from bedrock._sync.transport import Transport
+    from bedrock.events import Event
+    from bedrock.states import Approval
+    from bedrock.streams import Stream
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
 __all__ = ["Conversation"]
 

@@ -14,7 +14,7 @@ from bedrock._shared.reconnection import Reconnection
 from bedrock._sync.sending import decided
 from bedrock.answers import ANSWERED, Decide
 from bedrock.errors import BedrockError, NotFound, Unavailable
-from bedrock.events import Event, Snapshot
+from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval
 from bedrock.streams import Stream
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
     from bedrock._sync.transport import Transport
-    from bedrock.events import Event
+    from bedrock.events import Event, Snapshot
     from bedrock.messages import Approval
     from bedrock.types import ApprovalDecision
 

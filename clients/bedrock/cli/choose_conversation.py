@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bedrock import Client, Conversation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
 
 if TYPE_CHECKING:
+    from bedrock import Client, Conversation
     from bedrock.types import ApprovalPolicy, Mode
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,7 +12,6 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.commands import cycles as command
 from bedrock.cli.display.timeline import WIDTH, timeline_of
-from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width
 from click.testing import CliRunner, Result
 from google.protobuf.duration_pb2 import Duration
@@ -23,6 +22,8 @@ from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stopped, sto
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bedrock.cli.text.safe_text import SafeText
 
 Program = Callable[..., Result]
 

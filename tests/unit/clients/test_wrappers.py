@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 from bedrock import AsyncClient, AsyncConversation, AsyncRun, Budget, Client, Conversation, Event, Run, Usage, v1
@@ -22,6 +21,9 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OMITTED = {
     "bedrock.v1.Image": {"data"},  # set in requests only

@@ -6,15 +6,18 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bedrock import Client, Conversation
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.safe_text import SafeText
-from bedrock.cli.text.style import Paint
-from bedrock.conversations import ConversationInfo
-from bedrock.states import Approval
+
+if TYPE_CHECKING:
+    from bedrock import Client, Conversation
+    from bedrock.cli.text.output import Write
+    from bedrock.cli.text.style import Paint
+    from bedrock.conversations import ConversationInfo
+    from bedrock.states import Approval
 
 PROMPT = "Hello! Use bash to list the files in this directory, then say in one sentence what you found."
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from bedrock import AsyncClient, AsyncConversation, v1
 from bedrock.cli.chat.slash_commands import run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
@@ -18,10 +17,18 @@ from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.conversations import ConversationInfo
 from bedrock.errors import BedrockError, ServerNotRunning
 from bedrock.states import Approval
-from bedrock.types import Delivery, StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from bedrock import AsyncClient, AsyncConversation, v1
+    from bedrock.cli.display.conversation_view import ConversationView
+    from bedrock.cli.display.transcript import Transcript
+    from bedrock.cli.text.output import Write
+    from bedrock.conversations import ConversationInfo
+    from bedrock.types import Delivery, StateKind
 
 T = TypeVar("T")
 

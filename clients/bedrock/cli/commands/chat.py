@@ -22,12 +22,13 @@ from bedrock.cli.spawned_server import SpawnedServer, server_answers
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
-from bedrock.conversations import ConversationInfo
 from bedrock.errors import Unavailable
 from bedrock.local_server import data_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bedrock.conversations import ConversationInfo
 
 #: Where what is typed is kept, beside the files of a local server.
 HISTORY = "chat_history"

@@ -19,7 +19,11 @@ from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
 from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 from bedrock.request_cycles import RequestCycle
-from bedrock.types import CycleView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bedrock.types import CycleView
 
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"

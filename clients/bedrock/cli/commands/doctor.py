@@ -14,7 +14,6 @@ import click
 
 from bedrock import Client
 from bedrock._shared.settings import resolve
-from bedrock.catalog import Model, Sandbox
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.line_wrap import folding
@@ -25,6 +24,8 @@ from bedrock.local_server import TOKEN_FILE, data_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bedrock.catalog import Model, Sandbox
 
 #: The environment variables that make a model available to a server; their values are never shown.
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")

@@ -15,10 +15,10 @@ from bedrock.cli.connect import connect
 from bedrock.cli.display.images import SHOWN, kind, short
 from bedrock.cli.output_files import write_file
 from bedrock.cli.text.output import print_text
-from bedrock.messages import Image
 
 if TYPE_CHECKING:
-    from bedrock import Conversation, v1
+    from bedrock import Conversation
+    from bedrock.messages import Image
 
 
 @click.command()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Conversation
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
@@ -19,9 +19,12 @@ from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
-from bedrock.conversations import ConversationInfo
-from bedrock.messages import Usage
-from bedrock.states import ConversationState
+
+if TYPE_CHECKING:
+    from bedrock import Conversation
+    from bedrock.conversations import ConversationInfo
+    from bedrock.messages import Usage
+    from bedrock.states import ConversationState
 
 #: Columns of what a fact is called.
 _LABEL = 10

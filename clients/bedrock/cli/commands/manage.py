@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import Conversation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.labels import UNRECORDED, counted
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
-from bedrock.conversations import ConversationInfo
 from bedrock.errors import AgentBusy
-from bedrock.states import Approval
-from bedrock.types import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bedrock import Conversation
+    from bedrock.conversations import ConversationInfo
+    from bedrock.states import Approval
+    from bedrock.types import Mode
 
 
 @click.command()

@@ -9,12 +9,13 @@ from bedrock import Event, v1
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.safe_text import SafeText, for_terminal
 from bedrock.cli.text.style import cells, one_line
-from bedrock.conversations import ConversationInfo
 from bedrock.messages import Message
 from bedrock.states import Approval, AwaitingSubAgentsDetail, ConversationState, LlmRequestingDetail
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from bedrock.conversations import ConversationInfo
 
 _WORDS = {
     "": "…",

@@ -8,11 +8,18 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from bedrock import AsyncConversation, Event
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import Fate, fates_of_snapshot
 from bedrock.errors import BedrockError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from bedrock import AsyncConversation, Event
+    from bedrock.cli.text.output import Write
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.cli.text.style import Paint, Width
 
 RESULTS = "sub_agent_results"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from bedrock.messages import Image
+if TYPE_CHECKING:
+    from bedrock.messages import Image
 
 #: How much of an image's hash people are shown, and may give.
 SHOWN = 12

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from bedrock.messages import ToolResult
-from bedrock.request_cycles import RequestCycle
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bedrock.messages import ToolResult
+    from bedrock.request_cycles import RequestCycle
 
 #: What brings a conversation back, with {} for its slug, when its server has ended.
 AGAIN_SPAWNED = "bedrock chat --spawn -r {}"

@@ -6,19 +6,20 @@ import os
 import shutil
 import sys
 from contextlib import closing
+from typing import TYPE_CHECKING
 
-from bedrock import Client
 from bedrock.cli import stdio as streams
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, cells, cut, cut_start
 from bedrock.cli.text.tables import with_tilde
-from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
+
+    from bedrock import Client
+    from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 #: Lines of a terminal that are not the table's.
 MARGIN = 3

@@ -8,14 +8,19 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TextIO
 
-from bedrock import Event
 from bedrock.cli.display.connection_state import CONNECTED_AGAIN, TRYING_AGAIN, lost
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.style import Paint, columns
-from bedrock.conversations import ConversationInfo
-from bedrock.errors import BedrockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from bedrock import Event
+    from bedrock.conversations import ConversationInfo
+    from bedrock.errors import BedrockError
 
 #: How often the seconds are counted, in seconds.
 TICK = 0.5

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from bedrock import AsyncConversation
 from bedrock.cli.display.labels import fate
 from bedrock.cli.text.style import one_line
 from bedrock.cli.text.tables import ago
-from bedrock.messages import QueuedMessage
+
+if TYPE_CHECKING:
+    from bedrock import AsyncConversation
+    from bedrock.messages import QueuedMessage
 
 
 async def queue_lines(conversation: AsyncConversation) -> list[str]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.cli.text.tables import lasted
-from bedrock.conversations import ConversationInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bedrock.cli.text.safe_text import SafeText
+    from bedrock.conversations import ConversationInfo
 
 COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bedrock import Event, SubAgentStatus
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.style import Paint, cells, cut, one_line
-from bedrock.states import ConversationState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.states import ConversationState
 
 #: Columns of a task that are always shown, however narrow the terminal.
 LEAST_TASK = 12

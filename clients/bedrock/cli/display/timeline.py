@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from bedrock.cli.display.labels import counted, ending
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
-from bedrock.messages import Message, ToolCall, ToolResult
-from bedrock.request_cycles import AiBlock, InferenceRound, RequestCycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
+
+    from bedrock.messages import Message, ToolCall, ToolResult
+    from bedrock.request_cycles import AiBlock, InferenceRound, RequestCycle
 
 #: Columns that a line takes at most where nobody looks at a terminal.
 WIDTH = 80

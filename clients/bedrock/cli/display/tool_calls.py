@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 #: The inputs that say most about a call; shown without their names.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from bedrock import Event
 from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
 from bedrock.cli.display.images import described
 from bedrock.cli.display.labels import MODES, counted, interruption
@@ -17,7 +16,13 @@ from bedrock.cli.text.line_wrap import LineFlow, flow_of, folding
 from bedrock.cli.text.safe_text import SafeText
 from bedrock.cli.text.style import Paint, Width, one_line
 from bedrock.messages import Message, ToolCall
-from bedrock.states import Approval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bedrock import Event
+    from bedrock.cli.text.output import Write
+    from bedrock.states import Approval
 
 #: What a message of a person begins with.
 USER_MARK = "> "

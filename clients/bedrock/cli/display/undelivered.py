@@ -6,17 +6,21 @@ Both are put among the messages, and told in a line for people.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bedrock import AsyncConversation, Conversation, v1
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
 from bedrock.cli.text.style import Paint, one_line
-from bedrock.events import Snapshot
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bedrock.cli.text.safe_text import SafeText
+    from bedrock.events import Snapshot
 
 Fate: TypeAlias = QueuedMessage | RequestCycle
 """Of a message that waits or waited, or of a run that was cut short."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bedrock._shared.wrapper import Wrapper
 from bedrock.cli.text import output
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.safe_text import SafeText, for_terminal
@@ -17,6 +16,8 @@ from bedrock.cli.text.style import Paint, cells, columns, cut, cut_start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
+
+    from bedrock._shared.wrapper import Wrapper
 
 JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
