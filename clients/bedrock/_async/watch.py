@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
     from bedrock.events import Event, Snapshot
-    from bedrock.messages import Approval
     from bedrock.types import ApprovalDecision
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from bedrock._shared.run_progress import RunProgress
     from bedrock._sync.transport import Transport
     from bedrock.events import Event, Snapshot
-    from bedrock.messages import Approval
     from bedrock.types import ApprovalDecision
 
 
