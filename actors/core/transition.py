@@ -176,7 +176,7 @@ def _dispatch(state: State, context: ConvContext, event: GridEvent) -> Transitio
             return when_terminal(state, event)
 
 
-def settle_event(state: State, context: ConvContext, at: int) -> Settle | None:
+def settle_event(state: State, at: int) -> Settle | None:
     """The event that must follow `state` in the same commit; None if the state may rest."""
     match state:
         case AwaitingLlm():
@@ -202,7 +202,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
             break
         steps.append(Step(following, context, result.new_state, result.effects))
         state, context = result.new_state, context_after(context, result.effects)
-        following = settle_event(state, context, event.at)
+        following = settle_event(state, event.at)
     return tuple(steps)
 
 

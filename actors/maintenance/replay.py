@@ -113,7 +113,7 @@ class Replay:
     def _due(self) -> Event | None:
         if self._state is None or self._context is None:
             return None
-        return settle_event(self._state, self._context, self._at)
+        return settle_event(self._state, self._at)
 
     def _born(self, row: StoredTransition) -> Iterator[str]:
         if row.step != 1:

@@ -56,7 +56,7 @@ class ToolSpec(Struct, frozen=True):
         return self.traits.name
 
 
-def no_view(image: Image) -> ImageView | None:
+def no_view(_image: Image) -> ImageView | None:
     """Show no image."""
     return None
 

@@ -107,7 +107,7 @@ class Store(Protocol):
         directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
-        skipped: Callable[[str], object] = lambda conversation_id: None,
+        skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         """Latest updated first; `before` is (updated_at, id) of the last one seen; parent=None lists only
         what people started; with a `directory`, a real path, only those that work in it. Those whose rows cannot be

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
 
 
-def no_image(data: bytes) -> Image:
+def no_image(_data: bytes) -> Image:
     """Keep nothing, where there is nothing that could."""
     raise ImagesUnavailableError("this server takes no images")
 
@@ -44,12 +44,12 @@ class SubAgentsRefusedError(Exception):
         return f"{task}.{name}" if name else task
 
 
-def no_sub_agents(tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
+def no_sub_agents(_tasks: tuple[AgentTask, ...], _context: ToolContext) -> tuple[AgentTask, ...]:
     """Start none, where nobody may."""
     raise SubAgentsRefusedError(None, "", "sub-agents cannot be started here")
 
 
-def nobody(aside: SideQuery) -> str:
+def nobody(_aside: SideQuery) -> str:
     """Answer no asides, where nobody could."""
     raise SideQueryError("there is no small model")
 

@@ -107,9 +107,9 @@ def _desk(runtime: Runtime, record: ConversationRecord, cancel: CancelToken) -> 
         cancel=cancel,
         sandbox=runtime.sandbox,
         clock=runtime.clock,
-        on_output=lambda text: None,
+        on_output=lambda _text: None,
         track=track,
-        reaped=lambda pids: None,
+        reaped=lambda _pids: None,
     )
 
 

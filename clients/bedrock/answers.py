@@ -74,5 +74,5 @@ def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT
     if on_approval is None or callable(on_approval):
         return on_approval
     if on_approval in ("approve", "deny"):
-        return lambda approval: on_approval == "approve"
+        return lambda _approval: on_approval == "approve"
     raise ValueError(f'on_approval={on_approval!r} decides nothing; give "approve", "deny", a function, or None')

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.core.content import ToolUse
 
 
-def _no_jobs(conversation_id: str) -> Sequence[str]:
+def _no_jobs(_conversation_id: str) -> Sequence[str]:
     return ()
 
 

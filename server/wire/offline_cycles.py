@@ -93,7 +93,7 @@ def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
     named = _with_message_ids(cycle)
     run = named.stop.run if named.stop and named.stop.run else f"{number}"
     messages = list(_messages(named, run))
-    conversion = ConversionContext(_groups(cycle), lambda model: 0, Limits())
+    conversion = ConversionContext(_groups(cycle), lambda _model: 0, Limits())
     answer = CycleView(conversion, NOWHERE, named, messages).show(v1.ListRequestCyclesRequest.VIEW_FULL)
     answer.events.extend(map(cycles.encode_line, cycles.events_in(cycle)))
     return answer

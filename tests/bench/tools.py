@@ -67,8 +67,7 @@ def _together(once: Callable[[], None]) -> list[float]:
     took: list[float] = []
 
     def work() -> None:
-        for _ in range(TIMES // TOGETHER):
-            took.append(_timed(once))
+        took.extend(_timed(once) for _ in range(TIMES // TOGETHER))
 
     threads = [threading.Thread(target=work) for _ in range(TOGETHER)]
     for thread in threads:

@@ -55,11 +55,13 @@ def without_comments(code: str) -> str:
 
 def enums_and_structs(code: str) -> Iterator[str]:
     """`Enum::Variant`, `Enum::Variant.field` and `Struct.field`."""
-    for kind, name, body in re.findall(r"^(enum|struct) (\w+) \{\n(.*?)^\}", without_comments(code), re.M | re.S):
+    for kind, name, body in re.findall(
+        r"^(enum|struct) (\w+) \{\n(.*?)^\}", without_comments(code), re.MULTILINE | re.DOTALL
+    ):
         if kind == "struct":
             yield from (f"{name}.{field}" for field in re.findall(r"(\w+)\s*:", body))
             continue
-        for variant, fields in re.findall(r"(\w+)\s*(?:\{(.*?)\})?\s*,", body, re.S):
+        for variant, fields in re.findall(r"(\w+)\s*(?:\{(.*?)\})?\s*,", body, re.DOTALL):
             yield f"{name}::{variant}"
             yield from (f"{name}::{variant}.{field}" for field in re.findall(r"(\w+)\s*:", fields))
 
@@ -82,7 +84,7 @@ def types() -> Iterator[str]:
 def scenarios() -> Iterator[str]:
     """The comments above the examples of what a transition does, and the result that one of them makes."""
     code = excerpt("2_scenarios")
-    yield from re.findall(r"^// (.*)", code, re.M)
+    yield from re.findall(r"^// (.*)", code, re.MULTILINE)
     yield from re.findall(r"ToolResult::\w+", code)
 
 
@@ -102,14 +104,14 @@ def sub_agent_names() -> Iterator[str]:
 
 
 def seed_schema() -> Any:
-    found = re.search(r"json!\((\{.*?\n        \})\)", excerpt("2_sub_agent_tools"), re.S)
+    found = re.search(r"json!\((\{.*?\n        \})\)", excerpt("2_sub_agent_tools"), re.DOTALL)
     assert found
     return json.loads(found[1])
 
 
 def columns() -> Iterator[str]:
-    for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)^\);", excerpt("2_schema"), re.M | re.S):
-        yield from (f"{name}.{column}" for column in re.findall(r"^ {4}([a-z_]+) [A-Z]", body, re.M))
+    for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)^\);", excerpt("2_schema"), re.MULTILINE | re.DOTALL):
+        yield from (f"{name}.{column}" for column in re.findall(r"^ {4}([a-z_]+) [A-Z]", body, re.MULTILINE))
 
 
 def loop_steps() -> Iterator[str]:
@@ -122,7 +124,7 @@ def loop_steps() -> Iterator[str]:
 def wanted_tests() -> Iterator[str]:
     text = excerpt("2_tests")
     yield from re.findall(r"fn (\w+)\(", text)
-    yield from re.findall(r"^- (.*)", text, re.M)
+    yield from re.findall(r"^- (.*)", text, re.MULTILINE)
 
 
 def files() -> Iterator[str]:
@@ -139,7 +141,7 @@ def files() -> Iterator[str]:
 
 def context_manager() -> Iterator[str]:
     text = excerpt("3_context_manager")
-    yield from re.findall(r"^-   \*\*`?(\w[\w ]*?)`?\*\*:", text, re.M)
+    yield from re.findall(r"^-   \*\*`?(\w[\w ]*?)`?\*\*:", text, re.MULTILINE)
     yield from ("ContextState", "ChatContext", "handle_event", "reqwest-sse", "[DONE]")
     assert all(f"`{name}`" in text for name in ("ContextState", "ChatContext", "handle_event", "reqwest-sse", "[DONE]"))
 
@@ -148,9 +150,9 @@ def request_cycles() -> Iterator[str]:
     text = excerpt("4_request_cycles")
     yield from re.findall(r"`([\w-]+)`", text)
     yield from re.findall(r"\*\*([\w ]+)\*\*", text)
-    yield from re.findall(r"^### [\d.]+ (\w+ View)", text, re.M)
+    yield from re.findall(r"^### [\d.]+ (\w+ View)", text, re.MULTILINE)
     construction = text[text.index("## 7.") :]
-    yield from (f"step {number}" for number in re.findall(r"^(\d)\.", construction, re.M))
+    yield from (f"step {number}" for number in re.findall(r"^(\d)\.", construction, re.MULTILINE))
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {

@@ -138,7 +138,7 @@ class SandboxedImages:
 
     def _run(self, data: bytes, cancel: CancelToken) -> ProcessEnd:
         try:
-            running = self._sandbox.start(self._launch(data), lambda output: None)
+            running = self._sandbox.start(self._launch(data), lambda _output: None)
         except (ProcessStartError, SandboxUnavailableError) as failed:
             raise ImagesUnavailableError(f"the process that looks at images could not be started: {failed}") from failed
         kill = running.kill

@@ -48,10 +48,10 @@ _QUOTA_TEXT = re.compile(
     r"|never purchased credits|requires more credits|reached your specified (api )?usage limit"
     r"|(usage|spend(ing)?|billing|budget|hard) limit (has been )?(reached|exceeded)|exceeded (your|the) budget"
     r"|budget has been exceeded",
-    re.I,
+    re.IGNORECASE,
 )
 #: A request that alone is more than a minute's allowance: it looks like a rate limit and never fits.
-_TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.I)
+_TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
     "misalignment_policy_violation", "invalid_prompt", "data_inspection_failed", "image_content_policy_violation",
@@ -60,7 +60,7 @@ _FILTER = frozenset({
 _FILTER_TEXT = re.compile(
     r"content filter(ing)? policy|content management policy|flagged by (our|the) (content|safety|moderation)"
     r"|output blocked by content filter",
-    re.I,
+    re.IGNORECASE,
 )
 #: `request_too_large` is Anthropic's limit in bytes: as every later request holds the same history, none would pass.
 _TOO_LONG = frozenset({
@@ -75,7 +75,7 @@ _TOO_LONG_TEXT = re.compile(
     r"|input token count .*exceeds|prompt token count .*exceeds|exceeded model token limit|context window exceeds"
     r"|context the overflows|greater than the context length|too large for model with .* context length"
     r"|max_tokens must be at least 1, got -",
-    re.I,
+    re.IGNORECASE,
 )
 #: The kind that a name in the error stands for when no HTTP status says it: errors inside a stream.
 _NAMED = {
@@ -91,7 +91,9 @@ _NAMED = {
     "missing_required_parameter": 400,
 }  # fmt: skip
 #: "Please try again in 11.054s", "6m0s", "20ms": where an error inside a stream has no headers.
-_TRY_AGAIN_IN = re.compile(r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.I)
+_TRY_AGAIN_IN = re.compile(
+    r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
+)
 _TRY_AGAIN_STATUSES = frozenset({408, 409, 425})
 _MASK = "[redacted]"
 _KEY_LIKE = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|xai|gsk)[-_][\w*.\-]{6,}|\bAIza[\w\-]{8,}")

@@ -173,7 +173,7 @@ class MemoryStore:
         directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
-        skipped: Callable[[str], object] = lambda conversation_id: None,
+        skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         records = [
             kept.record

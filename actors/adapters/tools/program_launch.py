@@ -112,7 +112,7 @@ def worker_answer(
         output_bytes=output_bytes,
     )
     try:
-        end = run_program(launch, context, lambda data: None)
+        end = run_program(launch, context, lambda _data: None)
     except WorkingDirectoryMissing as gone:
         return ToolOutput(str(gone), is_error=True)
     return _answer(end, what, hint)

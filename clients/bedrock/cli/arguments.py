@@ -28,7 +28,7 @@ PATIENCE = 1.0
 MOST = 100
 
 
-def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The models that begin so."""
     return _complete(ctx, incomplete, _models)
 

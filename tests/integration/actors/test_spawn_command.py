@@ -128,7 +128,7 @@ def test_one_request_id_starts_them_once(family: World) -> None:
     assert family.truth.children(talk.id) == first.sub_agents
     with pytest.raises(Rejected) as refusal:
         talk.ask(Spawn(request.tasks, request_id=ID, body_hash="other"))
-    assert refusal.value.reason in (Reason.REQUEST_ID_REUSED,)
+    assert refusal.value.reason is Reason.REQUEST_ID_REUSED
 
 
 def test_it_is_refused_when_it_does_not_fit(family: World) -> None:

@@ -86,14 +86,16 @@ def stored(role: str, *blocks: v1.ContentBlock, request: str = "", attempt: int 
     )
 
 
-def call(tool: str, given: dict[str, str], *, id: str = "t1") -> v1.ContentBlock:
+def call(tool: str, given: dict[str, str], *, call_id: str = "t1") -> v1.ContentBlock:
     struct = Struct()
     struct.update(given)
-    return v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id=id, tool=tool, input=struct))
+    return v1.ContentBlock(tool_call=v1.ToolCall(tool_use_id=call_id, tool=tool, input=struct))
 
 
-def result(said: str, *, id: str = "t1", outcome: v1.ToolOutcome.ValueType = v1.TOOL_OUTCOME_OK) -> v1.ContentBlock:
-    return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=id, outcome=outcome, output=said))
+def result(
+    said: str, *, call_id: str = "t1", outcome: v1.ToolOutcome.ValueType = v1.TOOL_OUTCOME_OK
+) -> v1.ContentBlock:
+    return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=call_id, outcome=outcome, output=said))
 
 
 def question(tool: str, given: dict[str, typing.Any] | None = None) -> Approval:

@@ -399,8 +399,8 @@ def test_an_open_question_is_denied_by_command(program: Program, fake: FakeBedro
 
 def test_several_open_questions_are_told_apart(program: Program, fake: FakeBedrock) -> None:
     pending = [
-        v1.PendingApproval(name=f"{NAME}/approvals/{id}", tool_call=v1.ToolCall(tool_use_id=id, tool="bash"))
-        for id in ("t1", "t2")
+        v1.PendingApproval(name=f"{NAME}/approvals/{call}", tool_call=v1.ToolCall(tool_use_id=call, tool="bash"))
+        for call in ("t1", "t2")
     ]
     fake.conversation.state.awaiting_approval.pending.extend(pending)
     result = program("deny", SLUG)

@@ -123,8 +123,8 @@ def test_a_denial_carries_its_note(client: Client, fake: FakeBedrock) -> None:
 def test_a_question_that_another_answer_settled_is_not_asked_again(client: Client, fake: FakeBedrock) -> None:
     def asks_twice(run: str) -> list[Step]:
         first, second = (
-            v1.PendingApproval(name=f"{NAME}/approvals/{id}", tool_call=v1.ToolCall(tool_use_id=id, tool="bash"))
-            for id in ("t1", "t2")
+            v1.PendingApproval(name=f"{NAME}/approvals/{call}", tool_call=v1.ToolCall(tool_use_id=call, tool="bash"))
+            for call in ("t1", "t2")
         )
         waiting = state("awaiting_tool_approval", run)
         waiting.state_changed.state.awaiting_approval.pending.extend([first, second])

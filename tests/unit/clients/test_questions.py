@@ -78,9 +78,8 @@ def test_a_function_is_asked_after_the_loop_has_seen_the_question(client: Client
         order.append("decided")
         return True
 
-    for event in client.conversation("c1").send("Remove x", on_approval=decide):
-        if event.approval:
-            order.append("shown")
+    events = client.conversation("c1").send("Remove x", on_approval=decide)
+    order.extend("shown" for event in events if event.approval)
     assert order == ["shown", "decided"]
     assert fake.asked(v1.ResolveApprovalRequest) == [
         v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=v1.APPROVAL_DECISION_APPROVE)

@@ -175,7 +175,7 @@ def two_questions(run: str) -> list[Step]:
     approvals = [
         v1.PendingApproval(
             name=f"conversations/c1/approvals/t{number}",
-            tool_call=call("bash", {"command": f"rm {what}"}, id=f"t{number}").tool_call,
+            tool_call=call("bash", {"command": f"rm {what}"}, call_id=f"t{number}").tool_call,
         )
         for number, what in ((1, "first"), (2, "second"))
     ]

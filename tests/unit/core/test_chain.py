@@ -40,7 +40,7 @@ def test_every_step_keeps_the_laws_of_the_machine(one: Column) -> None:
             assert chain(case) == steps
             _check_steps(case.state, steps)
             if steps:
-                assert settle_event(steps[-1].new_state, case.context, 0) is None
+                assert settle_event(steps[-1].new_state, 0) is None
             started = [effect for step in steps for effect in step.effects if isinstance(effect, STARTING)]
             assert len(started) <= 1
 
@@ -118,7 +118,7 @@ def test_a_state_with_a_queue_is_never_at_rest(one: Column) -> None:
     waiting = QueuedInput("m1", "next", (), NOW)
     books = replace(one.state.ledger, follows=(waiting,))
 
-    assert type(settle_event(replace(one.state, ledger=books), one.context, 5)).__name__ == "PromoteFollowUp"
+    assert type(settle_event(replace(one.state, ledger=books), 5)).__name__ == "PromoteFollowUp"
 
 
 def test_a_chunk_of_a_stream_that_runs_writes_nothing() -> None:

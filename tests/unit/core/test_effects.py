@@ -123,7 +123,7 @@ def _happened(sub_agent: bool, name: str, event: str) -> Cell | None:
             return None
         if result.new_state is state and not result.effects:
             return None
-        settle = settle_event(result.new_state, context, told.at)
+        settle = settle_event(result.new_state, told.at)
         cells.add(
             Cell(
                 code(result.new_state),

@@ -9,7 +9,7 @@ from actors.core.content import text_of
 from actors.ports import ModelRequest, Purpose
 
 _TITLE_WORDS = 5
-_MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.M)
+_MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
 """A line that matches, as keyword_search has it."""
 
 

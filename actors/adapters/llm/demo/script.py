@@ -50,7 +50,7 @@ _PATIENCE_SECONDS = 25
 """A command that takes longer is waited for on purpose."""
 _ASK = "request_mode_upgrade"
 _NOTICE = "<system-notice>\n"
-_RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.S)
+_RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
 """The notice that holds the results of sub-agents that a person has started."""
 
 
@@ -191,17 +191,17 @@ def _upgrade(_: re.Match[str], request: ModelRequest) -> Scene:
 
 
 _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
-    (re.compile(r"^\s*run\s+(.+)", re.I | re.S), _run),
-    (re.compile(r"^\s*read\s+(\S+)", re.I), _read),
-    (re.compile(r"^\s*search\s+(\S.*)", re.I), _search),
-    (re.compile(r"^\s*write(?:\s+([\w][\w.-]*))?\s*$", re.I), _write),
-    (re.compile(r"\b(help|what can you do)\b", re.I), _help),
-    (re.compile(r"\bretry\b", re.I), _retry),
-    (re.compile(r"\b(slow|slowly|count)\b", re.I), _count),
-    (re.compile(r"\bsleep\b(?:\s+(\d{1,4})\b)?", re.I), _sleep),
-    (re.compile(r"\bthink\b", re.I), _think),
-    (re.compile(r"\b(sub-?)?agents?\b", re.I), _agents),
-    (re.compile(r"\b(upgrade|unrestricted)\b", re.I), _upgrade),
+    (re.compile(r"^\s*run\s+(.+)", re.IGNORECASE | re.DOTALL), _run),
+    (re.compile(r"^\s*read\s+(\S+)", re.IGNORECASE), _read),
+    (re.compile(r"^\s*search\s+(\S.*)", re.IGNORECASE), _search),
+    (re.compile(r"^\s*write(?:\s+([\w][\w.-]*))?\s*$", re.IGNORECASE), _write),
+    (re.compile(r"\b(help|what can you do)\b", re.IGNORECASE), _help),
+    (re.compile(r"\bretry\b", re.IGNORECASE), _retry),
+    (re.compile(r"\b(slow|slowly|count)\b", re.IGNORECASE), _count),
+    (re.compile(r"\bsleep\b(?:\s+(\d{1,4})\b)?", re.IGNORECASE), _sleep),
+    (re.compile(r"\bthink\b", re.IGNORECASE), _think),
+    (re.compile(r"\b(sub-?)?agents?\b", re.IGNORECASE), _agents),
+    (re.compile(r"\b(upgrade|unrestricted)\b", re.IGNORECASE), _upgrade),
 )
 
 

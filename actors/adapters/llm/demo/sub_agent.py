@@ -12,9 +12,9 @@ from actors.core.content import ToolResult, ToolUse
 if TYPE_CHECKING:
     from actors.ports import ModelRequest
 
-_RUN = re.compile(r"(?:^|:)\s*run\s+(.+)", re.I)
-_READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.I)
-_COUNT = re.compile(r"^\s*count\b", re.I)
+_RUN = re.compile(r"(?:^|:)\s*run\s+(.+)", re.IGNORECASE)
+_READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE)
+_COUNT = re.compile(r"^\s*count\b", re.IGNORECASE)
 _SUBMITTED_LINES = 5
 _WENT_WELL = "[exit code 0]"
 """What bash adds to the output of a command."""

@@ -175,7 +175,7 @@ class PeeweeStore:
         directory: str | None = None,
         before: tuple[int, str] | None,
         limit: int,
-        skipped: Callable[[str], object] = lambda conversation_id: None,
+        skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
         found: list[ConversationRecord] = []
         with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):

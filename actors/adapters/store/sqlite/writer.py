@@ -64,7 +64,7 @@ class Writer:
         files: OpenFiles | None = None,
         *,
         every_second: Callable[[], None] = lambda: None,
-        tidy: Callable[[sqlite3.Connection], bool] = lambda connection: False,
+        tidy: Callable[[sqlite3.Connection], bool] = lambda _connection: False,
         space: DiskReserve | None = None,
     ) -> None:
         """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and

@@ -127,7 +127,7 @@ class Job:
         """Wait until it has ended, `seconds` at most, or until `cancel`: how it ended, None if it has not."""
         woken = threading.Event()
 
-        def wake(end: ProcessEnd | None = None) -> None:
+        def wake(_end: ProcessEnd | None = None) -> None:
             woken.set()
 
         if not self._when_ended(wake):

@@ -186,7 +186,7 @@ class KeywordSearch:
         return remarks
 
 
-def main(arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

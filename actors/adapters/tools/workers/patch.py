@@ -38,5 +38,5 @@ def answer(request: dict[str, Any]) -> bytes:
     return b"ok\n" + json.dumps(told, ensure_ascii=False).encode()
 
 
-def main(arguments: list[str]) -> None:
+def main(_arguments: list[str]) -> None:
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

@@ -132,7 +132,7 @@ def limit_notice(shown: int) -> str:
     return f"[there are more than these {shown} matches; narrow the pattern or the path, or raise max_results]"
 
 
-def main(arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

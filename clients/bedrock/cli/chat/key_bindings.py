@@ -34,7 +34,15 @@ def _without_meaning() -> set[str]:
 
 def key_bindings(prompt: ChatPrompt) -> KeyBindings:
     """Return the keys; all others do what they do in a shell."""
-    keys, session = KeyBindings(), prompt.session
+    keys = KeyBindings()
+    _bind_typing(keys, prompt)
+    _bind_session(keys, prompt)
+    _bind_answers(keys, prompt)
+    return keys
+
+
+def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
+    """Bind what sends, completes and edits the text."""
 
     @keys.add("enter")
     def _send(event: KeyPressEvent) -> None:
@@ -56,10 +64,23 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
     @keys.add("tab")
     def _queue_or_complete(event: KeyPressEvent) -> None:
         typed = event.current_buffer
-        if typed.text.startswith("/") or not session.view.busy:
+        if typed.text.startswith("/") or not prompt.session.view.busy:
             typed.complete_next() if typed.complete_state else typed.start_completion(insert_common_part=True)
         elif typed.text.strip():
             prompt.enter(f"/queue {typed.text}")
+
+    @keys.add("escape", "#")  # which would end the prompt, and comment what was typed
+    def _nothing(_event: KeyPressEvent) -> None:
+        pass
+
+    for character in _without_meaning():  # else Alt with it would be Esc, which cancels, and the character
+        keys.add("escape", character)(_nothing)
+    keys.add("escape", "w", filter=~has_selection)(_nothing)
+
+
+def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
+    """Bind what acts on the conversation, the program and the terminal."""
+    session = prompt.session
 
     @keys.add("escape")
     def _cancel(event: KeyPressEvent) -> None:
@@ -69,7 +90,7 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
             event.app.create_background_task(session.cancel())
 
     @keys.add("c-c")
-    def _interrupt(event: KeyPressEvent) -> None:
+    def _interrupt(_event: KeyPressEvent) -> None:
         prompt.interrupt()
 
     @keys.add("c-d")
@@ -80,20 +101,17 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
             session.over.set()
 
     @keys.add("c-o")  # which would end the prompt
-    def _show_output(event: KeyPressEvent) -> None:
+    def _show_output(_event: KeyPressEvent) -> None:
         session.show_output()
 
-    @keys.add("escape", "#")  # which would end the prompt, and comment what was typed
-    def _nothing(event: KeyPressEvent) -> None:
-        pass
-
-    for character in _without_meaning():  # else Alt with it would be Esc, which cancels, and the character
-        keys.add("escape", character)(_nothing)
-    keys.add("escape", "w", filter=~has_selection)(_nothing)
-
     @keys.add("c-z")
-    def _suspend(event: KeyPressEvent) -> None:
+    def _suspend(_event: KeyPressEvent) -> None:
         prompt.suspend()
+
+
+def _bind_answers(keys: KeyBindings, prompt: ChatPrompt) -> None:
+    """Bind the keys that answer an open question, while nothing is typed."""
+    session = prompt.session
 
     @Condition
     def is_asked() -> bool:
@@ -105,5 +123,3 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
         def _answer(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text(event.data)
             prompt.answer_soon(event.data)
-
-    return keys

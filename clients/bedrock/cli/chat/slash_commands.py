@@ -134,7 +134,7 @@ async def _model(session: ChatSession, model: str) -> None:
 
 async def _image(session: ChatSession, path: str) -> None:
     try:
-        session.pictures.append(await asyncio.to_thread(image, Path(path).expanduser()))
+        session.pictures.append(await asyncio.to_thread(lambda: image(Path(path).expanduser())))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         session.say(session.paint.bad(f"✗ {one_line(path, 60)}: {why}"))

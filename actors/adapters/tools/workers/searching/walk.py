@@ -109,11 +109,11 @@ class Walk:
         return os.fsdecode(path[len(self._root) + 1 :])
 
 
-def everything(path: str) -> bool:
+def everything(_path: str) -> bool:
     return True
 
 
-def nothing(path: str) -> bool:
+def nothing(_path: str) -> bool:
     return False
 
 
