@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.ports import CancelToken, Model, ModelInfo
+
+if TYPE_CHECKING:
+    from actors.ports import CancelToken, Model, ModelInfo
 
 
 class OneModelCatalog:

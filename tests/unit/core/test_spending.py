@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actors.core.content import Usage
+from actors.core.content import SystemKind, Text, Usage
 from actors.core.context import Budget
 from actors.core.effects import NotifyClient, PersistState, RequestLlm
-from actors.core.events import LlmAborted, TriggerContinuation, UsageReported
+from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.events import Event, LlmAborted, LlmError, LlmResponse, TriggerContinuation, UsageReported
 from actors.core.notifications import RunStop, UsageChanged
 from actors.core.states import TERMINAL, AwaitingContinuation, LlmRequesting
 from tests.machine.columns import Column, parent_columns, sub_agent_columns
@@ -62,9 +63,26 @@ def test_an_abort_that_nobody_asked_for_costs_its_run() -> None:
     assert (talk.state.ledger.run_usage, talk.state.ledger.used_tokens) == (Usage(30), 0)
 
 
-def test_an_aborted_summary_costs_too() -> None:
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        LlmResponse(2_000, "c:r2", 1, (Text("Summed up."),), True, Usage(30)),
+        LlmResponse(2_000, "c:r2", 1, (), True, Usage(30)),
+        LlmError(2_000, "c:r2", 1, LlmFailure(ErrorKind.NETWORK, "cut"), usage=Usage(30)),
+        LlmError(2_000, "c:r2", 1, LlmFailure(ErrorKind.INVALID_REQUEST, "no"), usage=Usage(30)),
+        LlmAborted(2_000, "c:r2", 1, Usage(30)),
+    ],
+    ids=["summary", "empty", "network", "refused", "aborted"],
+)
+def test_every_attempt_of_a_summary_costs_and_leaves_the_window_as_it_is(outcome: Event) -> None:
     talk = Talk(OPEN)
+    talk.say("go")
+    talk.tell(LlmResponse(talk.at(), "c:r1", 1, (Text("done"),), True, Usage(7)))
     talk.tell(TriggerContinuation(talk.at()))
-    talk.tell(LlmAborted(talk.at(), "c:r1", 1, Usage(30)))
     assert isinstance(talk.state, AwaitingContinuation)
-    assert talk.state.ledger.total_usage == Usage(30)
+    asked = talk.state.through_sequence
+    talk.tell(outcome)
+    assert (talk.state.ledger.total_usage, talk.state.ledger.used_tokens) == (Usage(37), 7)
+    for summary in talk.messages:
+        if summary.kind is SystemKind.SUMMARY:
+            assert (summary.through_sequence, summary.usage) == (asked, Usage(30))
