@@ -1,0 +1,1 @@
+"""The gRPC server: the wire contract in front of the actors."""

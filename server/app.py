@@ -88,8 +88,11 @@ class Wiring:
 
 @contextmanager
 def wire(config: Config) -> Iterator[Wiring]:
-    """Open everything behind the ports, and close it at the end. Raises CannotStartError, or ConfigError for a model or
-    provider that cannot be used as it is set.
+    """Open everything behind the ports, and close it at the end.
+
+    Raises:
+        CannotStartError: The data directory, the sandbox or the token cannot be used.
+        ConfigError: A model or provider cannot be used as it is configured.
     """
     with ExitStack() as opened:
         clock = SystemClock()
@@ -143,7 +146,7 @@ def _retention(config: Config) -> Retention:
 
 
 def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
-    """What holds tools: nothing of the server's own is theirs to read or to connect to. Raises CannotStartError."""
+    """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         groups = ControlGroups()
@@ -170,7 +173,7 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
 
 
 def _models(config: Config) -> Catalog:
-    """The models that are offered. Raises ConfigError."""
+    """Return the catalog of the configured models. Raises ConfigError."""
     try:
         return Catalog(_providers(config), default=config.default_model, small=config.small_model, models=config.models)
     except ValueError as error:
@@ -256,7 +259,7 @@ async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hu
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """The first SIGTERM, SIGINT or SIGHUP stops the server; another one, but for SIGHUP, ends the drain."""
+    """Stop the server at the first SIGTERM, SIGINT or SIGHUP; a second one, except SIGHUP, ends the drain."""
 
     def received() -> None:
         (hurry if stop.is_set() else stop).set()
@@ -310,7 +313,7 @@ def _give_up(seconds: float) -> None:
 
 
 def _ready(config: Config, where: Sequence[Listen]) -> str:
-    """The line that says that the server is ready, and where."""
+    """Return the line that says that the server is ready, and where."""
     targets = [f"https://{each.target}" if config.tls and not each.path else each.target for each in where]
     return f"bedrock ready on {' and '.join(targets)} (data {config.data_dir})"
 

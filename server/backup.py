@@ -85,7 +85,7 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
 
 
 def _directory(data_dir: str | None, config: Path | None) -> Path:
-    """The data directory that `bedrock serve` would take; what others may have written is not touched."""
+    """Return the data directory that `bedrock serve` would use; one that others can write to is refused."""
     try:
         found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
         with suppress(FileNotFoundError):  # which the command itself explains, or mends

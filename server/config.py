@@ -93,7 +93,7 @@ class Config:
     """By setting, for those that were given: the flag, the variable, or the file and the key."""
 
     def refusal(self, text: str) -> ConfigError:
-        """The error for what only turns out when a setting is used; `text` begins with the setting: "name: why"."""
+        """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
         in_file = setting.startswith("models.") or provider in self.providers
@@ -101,6 +101,7 @@ class Config:
 
     @property
     def tls(self) -> bool:
+        """Whether the TCP listener uses TLS."""
         return self.tls_certificate is not None
 
 
@@ -268,7 +269,7 @@ def _checked(config: Config) -> Config:
 
 
 def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The file to read: one that was named must exist, the usual one may be missing."""
+    """Return the file to read: a named one must exist, the default one may be missing."""
     named = chosen or (Path(environ["BEDROCK_CONFIG"]).expanduser() if environ.get("BEDROCK_CONFIG") else None)
     if named is not None:
         return named

@@ -16,6 +16,7 @@ class JsonFormatter(logging.Formatter):
     """Time, level, logger, message; for exceptions their classes and where they were raised."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
         seconds, milliseconds = divmod(int(record.created * 1000), 1000)
         line: dict[str, str | list[str]] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}Z",
@@ -29,7 +30,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def describe(error: BaseException) -> str:
-    """The class of an exception and of what caused it; the text only if it comes from the system."""
+    """Return the class of an exception and of its causes; its text only if it comes from the system."""
     texts: list[str] = []
     each: BaseException | None = error
     while each is not None and len(texts) < 5:

@@ -121,7 +121,7 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server uses it: it was made again", path)
 
     def _link_back(self) -> None:
-        """Raises NotPrivate or OSError."""
+        """Restore what is missing. Raises NotPrivate or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "no second link to the socket is left")
         if self._socket.parent != self._data_dir:

@@ -31,8 +31,10 @@ def tune_process() -> None:
 
 
 def raise_open_files() -> None:
-    """Have as many files open as the machine allows, up to `MAX_OPEN_FILES`: shells and service managers start programs
-    with 1,024, of which a thousand model requests take 2,000. Tools keep their own limit.
+    """Raise the limit of open files to what the machine allows, up to `MAX_OPEN_FILES`.
+
+    Shells and service managers start programs with 1,024; a thousand model requests take 2,000. Tools keep their own
+    limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

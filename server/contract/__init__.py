@@ -1,0 +1,1 @@
+"""Rules that every request and response keeps: validation, errors, limits, names, pages, callers."""

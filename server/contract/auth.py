@@ -46,7 +46,7 @@ class TokenAuth:
 
 
 def read_or_create_token(path: Path) -> str:
-    """The token in `path`; made at the first start, readable for its owner only.
+    """Return the token in `path`; it is made at the first start, readable for its owner only.
 
     Raises TokenUnusableError.
     """

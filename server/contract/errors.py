@@ -148,7 +148,7 @@ class ConnectionLostError(Exception):
 
 
 def status_of(error: BaseException) -> Status:
-    """What a client is told about `error`. Logs what it is not told."""
+    """Return the status that a client gets for `error`. Logs what the client does not get."""
     match error:
         case Rejected(reason=reason):
             return _refusal(reason, str(error))
@@ -222,13 +222,13 @@ def _store_failed(error: StoreError) -> Status:
 
 
 def _exhausted(text: str) -> Status:
-    """This process has run out of something, as `text` says."""
+    """Return the status of a call that this process lacks a resource for; `text` names it."""
     log.warning("a call was refused: %s", text)
     return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
 
 def _internal(error: BaseException) -> Status:
-    """A fault: the client gets a number, the log gets the rest."""
+    """Return the status of an internal fault: the client gets a number, the log gets the rest."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
@@ -266,7 +266,7 @@ def _bad_request(violations: Sequence[tuple[str, str]]) -> details.BadRequest:
 def make(
     code: grpc.StatusCode, text: str, reason: str, metadata: dict[str, str] | None = None, *more: Message
 ) -> Status:
-    """A status with an ErrorInfo and whatever else belongs to it."""
+    """Return a status with an ErrorInfo and further details."""
     number: int = code.value[0]
     status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
     for detail in (details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {}), *more):

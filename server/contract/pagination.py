@@ -22,7 +22,7 @@ def size_of(wanted: int, bounds: tuple[int, int]) -> int:
 
 
 def token_of(position: msgspec.Struct, *listing: object) -> str:
-    """A token for the page that begins at `position` of this very listing."""
+    """Return a token for the page that begins at `position` of this listing."""
     body = msgspec.json.encode(position)
     return base64.urlsafe_b64encode(_seal(body, listing) + body).decode()
 

@@ -22,32 +22,37 @@ def conversation(conversation_id: str) -> str:
 
 
 def message(conversation_id: str, message_id: str) -> str:
+    """Return the name of a message."""
     return f"conversations/{conversation_id}/messages/{message_id}"
 
 
 def approval(conversation_id: str, tool_use_id: str) -> str:
+    """Return the name of an approval question."""
     return f"conversations/{conversation_id}/approvals/{tool_use_id}"
 
 
 def attachment(conversation_id: str, attachment_id: str) -> str:
+    """Return the name of an attachment."""
     return f"conversations/{conversation_id}/attachments/{attachment_id}"
 
 
 def cycle(conversation_id: str, run: str) -> str:
-    """The name of a run, or "" for none."""
+    """Return the name of a run, or "" for none."""
     return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
 
 
 def model(model_id: str) -> str:
+    """Return the name of a model."""
     return f"models/{model_id}"
 
 
 def tool(name: str) -> str:
+    """Return the name of a tool."""
     return f"tools/{name}"
 
 
 def parse_conversation(name: str) -> str | None:
-    """The id or slug in the name of a conversation; None if it is no such name."""
+    """Return the id or slug in the name of a conversation; None if it is no such name."""
     found = _CONVERSATION.fullmatch(name)
     return found.group(1) if found else None
 
@@ -59,10 +64,12 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def parse_model(name: str) -> str | None:
+    """Return the id in the name of a model; None if it is no such name."""
     found = _MODEL.fullmatch(name)
     return found.group(1) if found else None
 
 
 def parse_tool(name: str) -> str | None:
+    """Return the tool in its name; None if it is no such name."""
     found = _TOOL.fullmatch(name)
     return found.group(1) if found else None

@@ -53,6 +53,7 @@ def _value(request: Message, field: str) -> Any:
 
 
 def conversation_name(value: str) -> str | None:
+    """Check the required name of a conversation."""
     if not value:
         return "is required: conversations/{conversation}"
     if names.parse_conversation(value) is None:
@@ -61,6 +62,8 @@ def conversation_name(value: str) -> str | None:
 
 
 def child_name(kind: str) -> Rule:
+    """Return the rule for the required name of something in a conversation, of this kind."""
+
     def rule(value: str) -> str | None:
         if not value:
             return f"is required: conversations/{{conversation}}/{kind}/…"
@@ -70,22 +73,24 @@ def child_name(kind: str) -> Rule:
 
 
 def model_name(value: str) -> str | None:
+    """Check the name of a model."""
     return None if names.parse_model(value) else "must be models/{model}; ListModels names them"
 
 
 def optional(rule: Rule) -> Rule:
+    """Return the rule that also accepts an empty value."""
     return lambda value: rule(value) if value else None
 
 
 def known(enum: Any, *refused: int, required: bool = False) -> Rule:
-    """A value that the contract names, `enum` being one of its enums; proto3 lets any number through."""
+    """Return the rule for values of `enum` that the contract names; proto3 lets any number through."""
     allowed = [number for number in enum.values() if number not in refused and (number or not required)]
     offered = ", ".join(enum.Name(number) for number in allowed if number)
     return lambda value: None if value in allowed else f"must be one of {offered}"
 
 
 def text_up_to(characters: int) -> Rule:
-    """Text of one line or more for people, without NUL."""
+    """Return the rule for text of one line or more, without NUL."""
 
     def rule(value: str) -> str | None:
         if len(value) > characters:
@@ -96,12 +101,14 @@ def text_up_to(characters: int) -> Rule:
 
 
 def title(value: str) -> str | None:
+    """Check a title: one line."""
     if _CONTROL.search(value):
         return "must not contain control characters"
     return text_up_to(limits.MAX_TITLE_CHARS)(value)
 
 
 def slug(value: str) -> str | None:
+    """Check a slug, which must not look like an id."""
     if len(value) > limits.MAX_SLUG_CHARS or not _SLUG.fullmatch(value):
         return f"must be lower-case letters, digits and inner hyphens, at most {limits.MAX_SLUG_CHARS}"
     if has_form_of_id(value):
@@ -110,22 +117,25 @@ def slug(value: str) -> str | None:
 
 
 def message_text(value: str) -> str | None:
+    """Check the size of a message's text, in bytes of UTF-8."""
     if len(value) > limits.MAX_TEXT_BYTES or len(value.encode()) > limits.MAX_TEXT_BYTES:
         return f"must have at most {limits.MAX_TEXT_BYTES} bytes in UTF-8"
     return None
 
 
 def images(value: Any) -> str | None:
-    """How many; each of them is looked at later."""
+    """Check the number of images; each of them is checked later."""
     most = limits.MAX_IMAGES_PER_MESSAGE
     return f"must be at most {most}" if len(value) > most else None
 
 
 def uuid(value: str) -> str | None:
+    """Check a request id."""
     return None if _UUID.fullmatch(value) else "must be a UUID, like 123e4567-e89b-12d3-a456-426614174000"
 
 
 def path(value: str) -> str | None:
+    """Check a required path on the server."""
     if not value:
         return "is required: an absolute path on the server"
     if "\0" in value:
@@ -136,10 +146,12 @@ def path(value: str) -> str | None:
 
 
 def absolute_path(value: str) -> str | None:
+    """Check a required absolute path on the server."""
     return path(value) or (None if value.startswith("/") else "must be an absolute path on the server")
 
 
 def labels(value: Mapping[str, str]) -> str | None:
+    """Check the number and the sizes of labels."""
     if len(value) > limits.MAX_LABELS:
         return f"must have at most {limits.MAX_LABELS} entries"
     for key, text in value.items():
@@ -151,12 +163,13 @@ def labels(value: Mapping[str, str]) -> str | None:
 
 
 def tasks(value: Any) -> str | None:
-    """How many; each of them is looked at later."""
+    """Check the number of tasks; each of them is checked later."""
     most = limits.SUB_AGENTS.per_call
     return None if 1 <= len(value) <= most else f"must be 1 to {most}"
 
 
 def task_text(value: str) -> str | None:
+    """Check the task of a sub-agent."""
     most = limits.SUB_AGENTS.task_bytes
     if not value.strip():
         return "is required: what to do"
@@ -166,12 +179,13 @@ def task_text(value: str) -> str | None:
 
 
 def turns(value: int) -> str | None:
+    """Check a limit of turns; 0 counts as unset."""
     most = limits.SUB_AGENTS.max_turns
     return None if 0 <= value <= most else f"must be 1 to {most}"
 
 
 def sub_agent_time(value: Duration) -> str | None:
-    """Zero counts as unset."""
+    """Check the time limit of a sub-agent; zero counts as unset."""
     least, most = limits.SUB_AGENTS.min_timeout_ms, limits.SUB_AGENTS.max_timeout_ms
     nanos = value.seconds * 10**9 + value.nanos
     if nanos == 0 or least * 10**6 <= nanos <= most * 10**6:
@@ -180,7 +194,7 @@ def sub_agent_time(value: Duration) -> str | None:
 
 
 def files(value: Any) -> str | None:
-    """Paths of files, absolute or relative."""
+    """Check paths of files, absolute or relative."""
     most = limits.SUB_AGENTS.files
     if len(value) > most:
         return f"must be at most {most}"
@@ -188,17 +202,20 @@ def files(value: Any) -> str | None:
 
 
 def tools(value: Any) -> str | None:
+    """Check a list of tool names."""
     if len(value) > limits.MAX_TOOL_NAMES or any(names.parse_tool(each) is None for each in value):
         return "must be names of tools, tools/{tool}"
     return None
 
 
 def budget(value: v1.Budget) -> str | None:
+    """Check that no amount is negative."""
     amounts = (value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
     return "must not be negative" if min(amounts) < 0 else None
 
 
 def not_negative(value: int) -> str | None:
+    """Check that a number is not negative."""
     return "must not be negative" if value < 0 else None
 
 

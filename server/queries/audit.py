@@ -81,7 +81,7 @@ class _Run:
         self._revision = 0
 
     def next(self) -> list[v1.ReplayConversationResponse]:
-        """The next steps; none at the end. Raises RevisionTooOldError if what comes next was pruned."""
+        """Return the next steps; none at the end. Raises RevisionTooOldError if the next one was pruned."""
         try:
             rows = self._rows(ROWS)
         except StoreDamagedError:
@@ -100,7 +100,7 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """The next row alone, if it is not the one that is damaged."""
+        """Return the next row alone, if it is not the damaged one."""
         try:
             return self._rows(1)
         except StoreDamagedError:

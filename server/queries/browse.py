@@ -43,7 +43,7 @@ class DirectoryBrowser:
         """Tells real paths, as they are now."""
 
     def browse(self, path: str) -> v1.BrowseDirectoryResponse:
-        """Raises NotBrowsableError."""
+        """List a directory. Raises NotBrowsableError."""
         try:
             real = self._workspace.check(path or _home())
             with os.scandir(real) as found:

@@ -61,7 +61,7 @@ class ConversationExports:
 
 
 def _pages(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """The lines up to where the conversation stands in `record`; what is only ever added needs no snapshot."""
+    """Yield the lines up to the revision in `record`; append-only data needs no snapshot."""
     shown = conversation(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
     yield from _messages(store, conversion, record)
@@ -76,7 +76,7 @@ def _messages(store: Store, conversion: ConversionContext, record: ConversationR
 
 
 def _events(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """The events that are kept; what was pruned, also meanwhile, is left out."""
+    """Yield the events that are kept; those that were pruned, also meanwhile, are left out."""
     after = 0
     while after < record.last_seq:
         try:

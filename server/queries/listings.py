@@ -49,7 +49,7 @@ class Listings:
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
-        """A page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
+        """Return a page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
         directory = os.path.realpath(request.working_directory) if request.working_directory else None
         listing = ("conversations", principal, request.archived and parent is None, parent, directory)
         start = position_of(request.page_token, _Conversations, *listing)
@@ -80,7 +80,7 @@ class Listings:
             before = (records[-1].updated_at, records[-1].id)
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """A page of messages. The revision is read before them, so following it misses none."""
+        """Return a page of messages. The revision is read before them, so following it misses none."""
         record = self._store.load(conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.parent)
@@ -113,9 +113,9 @@ class Listings:
         return self._store.messages(conversation_id, after=max(place, request.after_sequence), limit=CHUNK)
 
     def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
-        """A page of steers and follow-ups."""
+        """Return a page of steers and follow-ups."""
         return list_queue(self._store, request, conversation_id)
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
-        """A page of request cycles."""
+        """Return a page of request cycles."""
         return list_cycles(self._store, self._conversion, request, conversation_id)

@@ -34,14 +34,14 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """The id of a conversation. It may have been deleted since its owner was last looked up; its actor knows."""
+        """Return the id of a conversation. It may have been deleted since its owner was cached; its actor knows."""
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get():
             return key
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
-        """The id of a conversation, even if the rest of its row cannot be read. Raises ConversationNotFoundError."""
+        """Return the id of a conversation, even of a damaged row. Raises ConversationNotFoundError."""
         conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get())
         if conversation_id is None:
             raise ConversationNotFoundError(name)

@@ -37,6 +37,7 @@ class _Place(Struct):
 
 
 def withdrawn(conversation_id: str, change: QueueChanged) -> v1.WithdrawMessageResponse:
+    """Return the response to a WithdrawMessage request."""
     return v1.WithdrawMessageResponse(message=queued_message(conversation_id, change.input, change.delivery))
 
 
@@ -44,7 +45,7 @@ _Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[_Waiting]:
-    """What waits, in the order in which it was accepted: the input, its delivery, and the run that it is to reach.
+    """Return the waiting messages in the order of acceptance: the input, its delivery, and the run it is meant for.
 
     Inputs of one kind are in that order whatever the clock did; of two kinds they are put together by their times.
     """

@@ -1,5 +1,7 @@
-"""Request cycles, read page by page from what pruning leaves: messages, and the ends of runs. Blocks, on a reading
-thread. A page reads the messages of its own runs and no others."""
+"""Read request cycles page by page from what pruning leaves: messages, and the ends of runs.
+
+Blocks, on a reading thread. A page reads the messages of its own runs and no others.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class _Span(Struct):
 def list_cycles(
     store: Store, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
-    """A page of cycles; the run under way is at the newest end. Raises ConversationNotFoundError."""
+    """Return a page of cycles; the live run is at the newest end. Raises ConversationNotFoundError."""
     record = store.load(conversation_id)
     if record is None:
         raise ConversationNotFoundError(request.parent)
@@ -81,7 +83,7 @@ def list_cycles(
 def _fold(
     conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
 ) -> cycles.RequestCycle | None:
-    """What a run's messages and its end amount to; None if it has no root."""
+    """Return the cycle of a run's messages and its end; None if it has no root."""
     told: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
@@ -123,7 +125,7 @@ def _stopped_backwards(store: Store, conversation_id: str, before: int | None, c
 
 
 def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
-    """The run that the record says is live, unless the ends of runs, which were read later, know of its end."""
+    """Return the run that is live in the record, unless the ends of runs, which were read later, have its end."""
     ledger = record.state.ledger
     if ledger.live and after < ledger.seq:
         yield _Span(run_id(record.id, ledger.run), after, ledger.seq)

@@ -1,0 +1,1 @@
+"""The gRPC services, and the server that serves them."""

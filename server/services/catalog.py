@@ -98,6 +98,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:
+    """Return a model with its limits and prices."""
     return v1.Model(
         name=names.model(info.name),
         display_name=info.display_name,
@@ -184,7 +185,7 @@ def _seconds(value: float) -> Duration:
 
 @cache
 def version() -> str:
-    """The version of the installed application, "0" if it is not installed."""
+    """Return the version of the installed application, "0" if it is not installed."""
     from importlib import metadata  # noqa: PLC0415 -- 20 ms that the start does not need
 
     try:

@@ -45,9 +45,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Conversations(Protocol):
     """Where conversations live; actors.conversation.supervisor.Supervisor is one. Never blocks."""
 
-    def create(self, request: requests.Create, *, deadline: float | None = None) -> Future[ConversationRecord]: ...
+    def create(self, request: requests.Create, *, deadline: float | None = None) -> Future[ConversationRecord]:
+        """Create a conversation, or return the one that this request id has created."""
 
-    def ask(self, conversation_id: str, request: requests.Request, *, deadline: float | None = None) -> Future[Any]: ...
+    def ask(self, conversation_id: str, request: requests.Request, *, deadline: float | None = None) -> Future[Any]:
+        """Hand a command to a conversation; the future gets its result, or the refusal."""
 
 
 class ConversationService(v1.ConversationServiceServicer):
@@ -251,7 +253,7 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        """Writes its responses itself: they are bytes already, made once for all watchers."""
+        """Serve a stream. It writes its responses itself: they are bytes, encoded once for all watchers."""
         conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 

@@ -124,8 +124,9 @@ class GrpcServer:
             _add_reflection(self._server)
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
-        """Bind; returns where, with the port that was chosen. A Unix socket takes no `credentials`, since nobody but
-        its owner can connect to it. Raises CannotListenError.
+        """Bind, and return the address with the chosen port. Raises CannotListenError.
+
+        A Unix socket takes no `credentials`, since only its owner can connect to it.
         """
         _probe(where)
         if where.path:
@@ -206,7 +207,7 @@ def _probe(where: Listen) -> None:
 
 
 def _probe_path(where: Listen) -> None:
-    """gRPC would take the path from a server that still listens there."""
+    """Refuse a path that is in use: gRPC would take it from a server that still listens there."""
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
         raise CannotListenError(f"cannot listen on {where.target}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:

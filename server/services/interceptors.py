@@ -47,6 +47,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
+        """Authenticate the caller, and wrap the handler of a method."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or method.startswith(OPEN_PREFIX):
@@ -74,7 +75,7 @@ async def abort(context: Context, status: Status) -> NoReturn:
 
 
 def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """A handler of the same arity that takes and gives plain bytes."""
+    """Return a handler of the same arity that takes and gives plain bytes."""
     match (handler.request_streaming, handler.response_streaming):
         case (False, False):
             return grpc.unary_unary_rpc_method_handler(behaviour, None, as_bytes)
@@ -87,7 +88,7 @@ def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
 
 
 def as_bytes(response: Message | bytes) -> bytes:
-    """A method may answer with bytes that it made itself, once for many."""
+    """Serialise a response, unless it is bytes that were encoded once for many."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
@@ -134,6 +135,6 @@ async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message
 
 
 def _subject(request: Any) -> str:
-    """The conversation that a request is about, as the caller named it."""
+    """Return the conversation that a request is about, as the caller named it."""
     about = getattr(request, "conversation", request)
     return getattr(about, "name", "") or getattr(about, "parent", "") or "a request about no conversation"

@@ -1,0 +1,1 @@
+"""Long streams: a cursor for each watcher, woken by the event hub."""

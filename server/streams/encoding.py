@@ -28,7 +28,7 @@ _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
-    """An event as a part of a SubscribeResponse."""
+    """Encode an event as a part of a SubscribeResponse."""
     return _framed(message.SerializeToString())
 
 
@@ -67,7 +67,7 @@ class EventEncoder:
         return made
 
     def _update(self, record: ConversationRecord | None) -> bytes:
-        """The field of an event that holds the conversation; encoded once, however many events show it.
+        """Encode the field of an event that holds the conversation; once, however many events show it.
 
         Nothing while the conversation is being deleted.
         """
@@ -77,7 +77,7 @@ class EventEncoder:
         return b"".join((_UPDATED_TAG, _varint(len(body)), body))
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """The frame of an event that shows the conversation. Fields of a message may be joined like this."""
+        """Encode an event that shows the conversation. Serialised fields of a message may be concatenated."""
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
@@ -111,15 +111,19 @@ class EventEncoder:
         return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
 
     def caught_up(self, head: int) -> bytes:
+        """Encode the end of the replay."""
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
+        """Encode a sign of life."""
         return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:
+        """Encode the end of a deleted conversation."""
         return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:
+        """Encode the first event of a stream."""
         return self._ephemeral(v1.Event(snapshot=snapshot))
 
     def _ephemeral(self, message: v1.Event) -> bytes:

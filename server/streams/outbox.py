@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """The frames, put together by commit: the events of one commit have the same time.
+    """Group the frames by commit: the events of one commit have the same time.
 
     Commits of the same millisecond count as one, which keeps together what belongs together all the more.
     """
@@ -30,7 +30,7 @@ def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[
 
 
 def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
-    """The index of the first event of the last commit, of which more may follow."""
+    """Return the index of the first event of the last commit, of which more may follow."""
     index = len(events)
     while index and events[index - 1].at == events[-1].at:
         index -= 1
@@ -71,6 +71,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing waits to be written."""
         return not self._frames
 
     def _queue(self, frames: Sequence[bytes]) -> None:

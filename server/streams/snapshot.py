@@ -74,7 +74,7 @@ def open_stream(
 
 
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
-    """The view as a message that fits into a response, whatever it takes from the oldest of its messages."""
+    """Encode the snapshot within a response's limit; the oldest messages are left out where they do not fit."""
     record = seen.record
     answer = v1.Event.Snapshot(
         conversation=present(conversion, record),

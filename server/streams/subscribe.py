@@ -87,11 +87,11 @@ class SubscribeStream(Stream):
         self._watch.close()
 
     def _on_publish(self) -> None:
-        """Something is there (a publisher's thread)."""
+        """Wake the stream for an event (a publisher's thread)."""
         self._sources.wakeups.wake(self.wake)
 
     def _on_text(self) -> None:
-        """Live text is there, and nothing else (a publisher's thread)."""
+        """Wake the stream for ephemeral text only (a publisher's thread)."""
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:

@@ -59,8 +59,10 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake all who wait by now. Who comes meanwhile is of the next crossing, even the first who were woken: this
-        one would have no end else, and no pause after it, while something is always new."""
+        """Wake those who wait now; those who come meanwhile are woken by the next crossing.
+
+        Otherwise a crossing would have no end, and no pause after it, while something new comes all the time.
+        """
         self._rouse(len(self._waiting), 0)
 
     def _rouse(self, left: int, woken: int) -> None:

@@ -119,7 +119,7 @@ class ConversationListStream(Stream):
         return self._request.include_sub_agents or not change.sub_agent
 
     def _wire(self, change: ListChange) -> bytes:
-        """The response, made once for all watchers."""
+        """Return the response, encoded once for all watchers."""
         if change.wire is None:
             conversion = self._sources.conversion
             shown = _gone(change.id) if change.deleted else _shown(conversion, change.record)
@@ -135,7 +135,7 @@ class ConversationListStream(Stream):
         await self._out.flush()
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
-        """What exists, page by page (reading thread)."""
+        """Read the conversations that exist, page by page (reading thread)."""
         conversion = self._sources.conversion
         for archived in (False, True):
             before: tuple[int, str] | None = None
@@ -149,7 +149,7 @@ class ConversationListStream(Stream):
                         yield self._present(self._sources.store.children(record.id))
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
-        """These conversations as they are now (reading thread)."""
+        """Read these conversations as they are now (reading thread)."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:

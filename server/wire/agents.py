@@ -33,7 +33,7 @@ def changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> 
 
 
 def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
-    """The same, from the state that waits for them."""
+    """Return the same, from the state that waits for them."""
     return changed(map(summarize_agent, state.pending), state.completed_results)
 
 

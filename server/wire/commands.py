@@ -32,8 +32,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """What makes two requests the same: everything but the request id, and the fields `apart` that the id is
-    looked up by."""
+    """Hash a request for idempotency, without the request id and the fields `apart`, to which the id is bound."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -42,6 +41,7 @@ def body_hash(request: Message, *apart: str) -> str:
 
 
 def create(request: v1.CreateConversationRequest, principal: str) -> requests.Create:
+    """Return the command of a CreateConversation request."""
     return requests.Create(
         principal=principal,
         working_directory=request.working_directory,
@@ -59,6 +59,7 @@ def create(request: v1.CreateConversationRequest, principal: str) -> requests.Cr
 
 
 def update(request: v1.UpdateConversationRequest) -> requests.Update:
+    """Return the command of an UpdateConversation request."""
     wanted, mask = request.conversation, set(request.update_mask.paths)
     tools = tuple(name for each in wanted.always_approved_tools if (name := names.parse_tool(each)))
     return requests.Update(
@@ -93,6 +94,7 @@ def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requ
 
 
 def cancel(request: v1.CancelConversationRequest) -> requests.Cancel:
+    """Return the command of a CancelConversation request."""
     return requests.Cancel(
         run_id=run_in(request.run),
         discard_queued=request.discard_queued,
@@ -102,6 +104,7 @@ def cancel(request: v1.CancelConversationRequest) -> requests.Cancel:
 
 
 def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Resolve:
+    """Return the command of a ResolveApproval request."""
     return requests.Resolve(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
@@ -111,10 +114,12 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Re
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.ChangeMode:
+    """Return the command of a SetMode request."""
     return requests.ChangeMode(_MODE[request.mode], request.stop_running)
 
 
 def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:
+    """Return the command of a ContinueConversation request."""
     return requests.Continue(
         include_summary=request.include_summary,
         request_id=request.request_id.lower(),
@@ -123,7 +128,7 @@ def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:
 
 
 def run_in(name: str) -> str:
-    """The id of a run in its name, "" for none."""
+    """Return the id of a run in its name, "" for none."""
     found = names.parse_child(name, "requestCycles") if name else None
     return found[1] if found else ""
 
@@ -133,6 +138,7 @@ def _budget(value: v1.Budget) -> Budget:
 
 
 def sent(conversion: ConversionContext, conversation_id: str, answer: requests.Sent) -> v1.SendMessageResponse:
+    """Return the response to a SendMessage request."""
     delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
     if answer.message is not None:
         message = messages.message(conversion, conversation_id, answer.message)

@@ -29,4 +29,5 @@ class ConversionContext:
     """Handles of the jobs that a conversation has running now. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
+        """Return the group of the tool that is called."""
         return self.groups.get(call.name, ToolGroup.OTHER)

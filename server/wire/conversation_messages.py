@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def conversation(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """A conversation as its row has it."""
+    """Return a conversation as its row has it."""
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
     return v1.Conversation(
@@ -62,19 +62,19 @@ def conversation(conversion: ConversionContext, record: ConversationRecord) -> v
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """A conversation as its row has it, with what is known only now: the background jobs. Any thread."""
+    """Return a conversation as its row has it, with its background jobs of now. Any thread."""
     answer = conversation(conversion, record)
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 
 
 def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.ConversationState:
-    """The state in a row."""
+    """Return the state in a row."""
     return state(conversion, record.id, summary_of(conversion, record.id, record.state), record.state_updated_at)
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """What people see of a state. Of the context only the id and the limits show."""
+    """Return the summary of a state. Of the context it shows only the id and the limits."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -82,7 +82,7 @@ def summary_of(conversion: ConversionContext, conversation_id: str, stored: Stat
 def state(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary, entered: int
 ) -> v1.ConversationState:
-    """A state with the details of its kind."""
+    """Return a state with the details of its kind."""
     answer = v1.ConversationState(
         kind=STATE_KIND[summary.kind],
         enter_time=timestamp(entered),
@@ -144,7 +144,7 @@ def _error(summary: StateSummary) -> v1.RunError:
 def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
-    """The open questions of a state, in the order of the response."""
+    """Return the open approval questions of a state, in the order of the model's response."""
     return [
         pending_approval(conversion, conversation_id, call, approval_kind(call), summary.since)
         for call in summary.undecided

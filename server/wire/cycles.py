@@ -98,7 +98,7 @@ class CycleView:
         }
 
     def show(self, view: View) -> v1.RequestCycle:
-        """The cycle with the views that are asked for."""
+        """Return the cycle with the requested views."""
         cycle, stop = self._cycle, self._cycle.stop
         run = self._messages[cycle.root.id].run
         follow_up = cycle.kind is cycles.Delivery.FOLLOW_UP

@@ -43,14 +43,14 @@ def needs_record(notification: Durable) -> bool:
 
 
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """A durable event. One that needs the record lacks it still; see `server.streams.encoding`."""
+    """Return a durable event, without the record that some show; `server.streams.encoding` adds it."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
 def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """A durable event with no more than itself tells: of a conversation that was updated, what was updated then."""
+    """Return a durable event from its own data only: of an updated conversation, what was updated then."""
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:
@@ -143,17 +143,19 @@ def _reaped(reaped: ToolTreeReaped) -> v1.Event.ToolTreeReaped:
 
 
 def text_delta(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
+    """Return ephemeral text of the model's answer."""
     return v1.Event.TextDelta(
         llm_request_id=request_id, attempt=attempt, offset=offset, text=_clean(text), reasoning=reasoning
     )
 
 
 def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.Event.ToolOutputDelta:
+    """Return ephemeral output of a tool."""
     return v1.Event.ToolOutputDelta(tool_use_id=tool_use_id, attempt=attempt, offset=offset, text=_clean(text))
 
 
 def _clean(text: str) -> str:
-    """Passing text may be cut inside a surrogate pair, which is no UTF-8; stored text never is."""
+    """Replace half a surrogate pair, which is no UTF-8: ephemeral text may be cut there, stored text never is."""
     try:
         text.encode()
     except UnicodeEncodeError:

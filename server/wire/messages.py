@@ -32,7 +32,7 @@ STRUCT_BYTES = 4096
 
 
 def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
-    """A stored message."""
+    """Return a stored message."""
     return v1.Message(
         name=names.message(conversation_id, stored.id),
         sequence=stored.sequence,
@@ -51,7 +51,7 @@ def message(conversion: ConversionContext, conversation_id: str, stored: Message
 
 
 def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run: str = "") -> v1.Message:
-    """A steer or follow-up that waits, or has waited."""
+    """Return a steer or follow-up that waits, or has waited."""
     blocks = [v1.ContentBlock(image=image(conversation_id, picture)) for picture in queued.images]
     if queued.text:
         blocks.append(v1.ContentBlock(text=queued.text))
@@ -66,11 +66,12 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def _shown(part: Content) -> bool:
-    """Reasoning that the provider hides has nothing to show."""
+    """Whether a part is shown: reasoning that the provider hides has no text."""
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
 def block(conversion: ConversionContext, conversation_id: str, part: Content) -> v1.ContentBlock:
+    """Return a part of a message."""
     match part:
         case Text(text=text):
             return v1.ContentBlock(text=text)
@@ -85,6 +86,7 @@ def block(conversion: ConversionContext, conversation_id: str, part: Content) ->
 
 
 def image(conversation_id: str, stored: Image) -> v1.Image:
+    """Return the reference to a stored image."""
     return v1.Image(
         media_type=stored.media_type,
         attachment=names.attachment(conversation_id, stored.attachment),
@@ -94,8 +96,9 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
 
 
 def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
-    """Numbers in lists take many times their text as a Struct: such an input stays text, or responses would grow
-    beyond what clients take.
+    """Return a tool call; an input that would grow much as a Struct stays text.
+
+    Numbers in lists take many times their text as a Struct, and responses would exceed what clients accept.
     """
     arguments = struct(call.input)
     if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):
@@ -110,6 +113,7 @@ def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
 
 
 def tool_result(conversation_id: str, result: ToolResult) -> v1.ToolResult:
+    """Return the result of a tool call."""
     answer = v1.ToolResult(tool_use_id=result.tool_use_id, outcome=TOOL_OUTCOME[result.outcome], output=result.output)
     if isinstance(result, ToolSuccess):
         answer.images.extend(image(conversation_id, picture) for picture in result.images)

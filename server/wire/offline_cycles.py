@@ -42,7 +42,7 @@ NOWHERE = "-"
 
 
 def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
-    """The cycles of an event list with both views and their events, and how many events were skipped.
+    """Return the cycles of an event list with both views and their events, and how many events were skipped.
 
     Raises ValueError for a line that is no event and, if `strict`, for an event that cannot come where it is; the
     text says which.
@@ -56,7 +56,7 @@ def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.Reque
 
 
 def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleEvent]:
-    """The events, and into `places` the number of the line of each."""
+    """Yield the events, and add to `places` the number of the line of each."""
     for number, line in enumerate(lines, 1):
         try:
             for event in cycles.decode_lines([line]):
@@ -69,7 +69,7 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
 
 
 def _why_not(number: int, line: bytes, error: Exception) -> str:
-    """What is wrong with a line, and what to do if it is one of an export."""
+    """Return what is wrong with a line, and what to do if it is one of an export."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -105,7 +105,7 @@ def _groups(cycle: cycles.RequestCycle) -> Mapping[str, ToolGroup]:
 
 
 def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
-    """The cycle with an id for the message of each output and result: one per round, and one per result."""
+    """Return the cycle with an id for the message of each output and result: one per round, and one per result."""
     outputs = {
         id(each): each.message_id or f"{cycle.root.id}.{number}"
         for number, served in enumerate(cycles.rounds(cycle), 1)
@@ -158,7 +158,7 @@ def _part(
 
 
 def _result(result: cycles.ToolResult) -> tuple[Content, ...]:
-    """What came out is not in the list, only how it ended; a status of somebody else's making shows nothing."""
+    """Return how a call ended; its output is not in the list, and a foreign status shows nothing."""
     match result.status:
         case "" | ToolOutcome.OK.value:
             return (ToolSuccess(result.tool_call_id, "", duration_ms=result.duration_ms),)

@@ -29,11 +29,12 @@ def timestamp(milliseconds: int) -> Timestamp | None:
 
 
 def duration(milliseconds: int) -> Duration:
+    """Return a duration of the contract."""
     return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
 
 
 def struct(text: str) -> Struct | None:
-    """A JSON object as a Struct; None if the text is none, or is nested deeper than readers can follow."""
+    """Return a JSON object as a Struct; None if the text is none, or is nested too deeply for readers."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -42,7 +43,7 @@ def struct(text: str) -> Struct | None:
 
 
 def struct_of(value: dict[str, Any]) -> Struct | None:
-    """A JSON object that is decoded already."""
+    """Return a decoded JSON object as a Struct."""
     if _depth(value, MAX_DEPTH) < 0:
         return None
     result = Struct()
@@ -62,6 +63,7 @@ def _depth(value: Any, left: int) -> int:
 
 
 def usage(value: Usage | None) -> v1.Usage | None:
+    """Return token counts and cost."""
     if value is None:
         return None
     return v1.Usage(
@@ -85,8 +87,10 @@ def budget(value: Budget) -> v1.Budget | None:
 
 
 def run_error(kind: ErrorKind | str, message: str) -> v1.RunError:
+    """Return an error of a run."""
     return v1.RunError(kind=ERROR_KIND.get(ErrorKind(kind), v1.ERROR_KIND_UNKNOWN), message=message)
 
 
 def failure(value: LlmFailure | None) -> v1.RunError | None:
+    """Return the error of a failed model request; None if there is none."""
     return None if value is None else run_error(value.kind, value.message)
