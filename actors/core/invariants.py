@@ -1,8 +1,8 @@
 """Whether what a conversation has told its watchers can have happened, and ends where the conversation stands.
 
-An `Audit` takes the durable notifications in their order and says in words for people what is wrong with them: a
-call without its result, a run that ended twice, a question that nobody answered. It knows the machine's rules but
-not its code, so it finds what the machine itself would have got wrong as well as what became of it on a disk.
+An `InvariantChecker` takes the durable notifications in their order and says in words for people what is wrong with
+them: a call without its result, a run that ended twice, a question that nobody answered. It knows the machine's rules
+but not its code, so it finds what the machine itself would have got wrong as well as what became of it on a disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Slot = tuple[str, int]
 """The passing text of one attempt: request id, attempt."""
 
 
-class Audit:
+class InvariantChecker:
     """Goes through one conversation. Keeps the ids of its runs and calls, and what is open."""
 
     def __init__(self, conversation_id: str) -> None:
@@ -54,15 +54,15 @@ class Audit:
         self._mode: Mode | None = None
         self._usage: UsageChanged | None = None
 
-    def begin_late(self) -> None:
+    def begin_mid_log(self) -> None:
         """The log begins in the middle: what it does not tell of may have happened before."""
         self._late, self._place = True, None
 
-    def earlier(self, message: Message) -> Iterator[str]:
+    def preload(self, message: Message) -> Iterator[str]:
         """A message from before the beginning of the log, in its order."""
         yield from self._message(message)
 
-    def take(self, told: Durable) -> Iterator[str]:
+    def check(self, told: Durable) -> Iterator[str]:
         """The next notification; what is wrong with it."""
         match told:
             case MessageAdded(message=message):
@@ -139,7 +139,7 @@ class Audit:
 
     # --- the end
 
-    def end(self, state: State, mode: Mode) -> Iterator[str]:
+    def check_end(self, state: State, mode: Mode) -> Iterator[str]:
         """What is left open, held against the state and the mode in which the conversation stands."""
         yield from self._open_runs(state)
         yield from _held_against("tool calls without a result", self._chain.open_calls, open_calls(state))

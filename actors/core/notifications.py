@@ -1,4 +1,4 @@
-"""What clients are told. Durable ones are stored with the transition and numbered; text deltas are ephemeral."""
+"""What clients are told. Durable ones are stored with the transition and numbered; tokens are passing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MessageAdded(Struct, frozen=True, tag="message_added"):
     message: Message
 
 
-class TextDelta(Struct, frozen=True, tag="token"):
+class TextDelta(Struct, frozen=True, tag="text_delta"):
     """Ephemeral: the next text of a request's attempt."""
 
     request_id: str

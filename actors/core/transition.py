@@ -53,7 +53,7 @@ no `case _`. A forgotten event is then an error of the type checkers, both of th
 stuck at three in the morning. (One match over pairs of state and event would read better, but mypy cannot see that it
 is complete; a table cannot be written, because the next state depends on the payload.) What several states do alike
 is in the modules around: runs, endings, requests, responses, failures, rounds, results, notices, fan_in. They work on
-a `Draft`, the one mutable thing, which is born and dies inside a single transition.
+a `TransitionBuilder`, the one mutable thing, which is born and dies inside a single transition.
 
 `README.md` beside this file shows the whole machine, generated from this code.
 """
@@ -106,9 +106,9 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.core.steps.command_steps import withdraw
-from actors.core.steps.internal_faults import fault
-from actors.core.steps.usage import spend
+from actors.core.steps.command_steps import withdraw_message
+from actors.core.steps.internal_faults import handle_fault
+from actors.core.steps.usage import add_reported_usage
 from actors.core.summary import run_id
 
 __all__ = [
@@ -139,11 +139,11 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
     """
     match event:
         case WithdrawMessage():
-            return withdraw(state, context, event)
+            return withdraw_message(state, context, event)
         case InternalFault():
-            return fault(state, context, event)
+            return handle_fault(state, context, event)
         case UsageReported():
-            return spend(state, context, event)
+            return add_reported_usage(state, context, event)
         case UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
             raise Rejected(Reason.RUN_OVER)
         case UserCancel() if event.run_id and event.run_id != _live_run(state, context):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from actors.core.invariants import Audit
+from actors.core.invariants import InvariantChecker
 from actors.core.notifications import MessageAdded
 from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredEvent
 
@@ -46,20 +46,20 @@ def findings(store: Store, record: ConversationRecord) -> tuple[str, ...]:
 
 def _story(store: Store, record: ConversationRecord) -> Iterator[str]:
     """What the log tells, held against the rules and the state. Raises RevisionTooOldError or StoreDamagedError."""
-    audit, begins = Audit(record.id), _beginning(store, record)
+    checker, begins = InvariantChecker(record.id), _beginning(store, record)
     if begins:
-        audit.begin_late()
+        checker.begin_mid_log()
     complete = begins == 0
     for event in _events(store, record, begins):
         if isinstance(event.notification, MessageAdded) and not complete:
             complete = True
             for message in _messages(store, record, event.notification.message.sequence):
-                yield from audit.earlier(message)
-        yield from audit.take(event.notification)
+                yield from checker.preload(message)
+        yield from checker.check(event.notification)
     if not complete:
         for message in _messages(store, record, record.state.ledger.seq + 1):
-            yield from audit.earlier(message)
-    yield from audit.end(record.state, record.mode)
+            yield from checker.preload(message)
+    yield from checker.check_end(record.state, record.mode)
 
 
 def _beginning(store: Store, record: ConversationRecord) -> int:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 from msgspec import Struct
 
+from actors.core import request_cycles as cycles
 from actors.core.notifications import Durable, MessageAdded
-from actors.core.request_cycles import projector as cycles
 from actors.core.summary import run_id
 from actors.ports import ConversationRecord, StoppedRun, Store
 from server.contract import limits

@@ -10,7 +10,7 @@ from bedrock import v1
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.states import ApprovalKind, ContextExhausted, State
-from actors.core.steps.responses import approval_kind
+from actors.core.steps.approvals import approval_kind
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names

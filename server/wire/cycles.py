@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from bedrock import v1
 from msgspec.structs import replace
 
+from actors.core import request_cycles as cycles
 from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
-from actors.core.request_cycles import projector as cycles
 from server.contract import resource_names as names
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.messages import message, tool_call, tool_result

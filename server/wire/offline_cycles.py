@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 from bedrock import v1
 
+from actors.core import request_cycles as cycles
 from actors.core.content import (
     Content,
     Delivery,
@@ -24,7 +25,6 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.context import Limits, ToolGroup
-from actors.core.request_cycles import projector as cycles
 from server.wire.context import ConversionContext
 from server.wire.cycles import CycleView
 

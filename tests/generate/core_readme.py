@@ -42,13 +42,16 @@ WAITING = QueuedInput("m8", "next", (), NOW)
 HEAD = """\
 # The pure core
 
-What a conversation is (`states.py`, `content.py`, `context.py`), what can happen to it (`events.py`), what it wants
-done (`effects.py`, `notifications.py`) and how it moves (`transition.py`, which begins with the theory; `rules/` has
-one function per state). Beside the machine: `retry.py` and `window.py` (waits and thresholds), `fsm.py` (the walk
-through the Context Manager FSM), `cycles.py` (request cycles), `history.py` (is a history valid, what does a provider
-see of it), `tool_run.py` (the tool runner's own small machine), `summary.py` (a state as clients see it).
+The state machine of a conversation: its data (`states.py`, `content.py`, `context.py`), what can happen (`events.py`),
+what the machine orders (`effects.py`, `notifications.py`) and how it moves (`transition.py`, which begins with the
+theory of operation). `rules/` has one module per state, `steps/` what several states do alike.
 
-Nothing in here can wait, read a clock, draw a random number, log or do I/O; `lint-imports` and ruff keep it so.
+Beside the machine: `retry.py`, `window.py` and `budget.py` (waits and thresholds), `fsm.py` (the path through the
+Context Manager FSM), `request_cycles/` (the Request Cycle Model), `history.py` (validity of a history, and the
+provider's view of it), `invariants.py` (a check of what a log says against the rules), `tool_run.py` (the tool
+runner's own small machine), `summary.py` (a state as clients see it).
+
+Nothing in here waits, reads a clock, draws a random number, logs or does I/O; `lint-imports` and ruff enforce that.
 
 Everything below is generated from the code by `make core-readme`; a test fails when it is out of date.
 """

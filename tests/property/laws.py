@@ -37,7 +37,7 @@ from actors.core.events import (
     UserMessage,
 )
 from actors.core.history import ChainCheck, provider_view, summary_view
-from actors.core.invariants import Audit
+from actors.core.invariants import InvariantChecker
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
@@ -51,7 +51,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     TextDelta,
 )
-from actors.core.request_cycles.projector import Delivery, Projector, RequestCycle, events_of
+from actors.core.request_cycles import Delivery, Projector, RequestCycle, events_of
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -121,7 +121,7 @@ def independent(thing: T) -> T:
     for name, value in vars(thing).items():
         if isinstance(value, (list, dict, set)):
             setattr(twin, name, value.copy())
-        elif isinstance(value, (ChainCheck, Audit, Laws)):
+        elif isinstance(value, (ChainCheck, InvariantChecker, Laws)):
             setattr(twin, name, independent(value))
     return twin
 
@@ -135,7 +135,7 @@ class Laws:
         self.history: list[Message] = []
         self.told: list[Notification] = []
         self.chain_check = ChainCheck()
-        self.audit = Audit(context.conversation_id)
+        self.audit = InvariantChecker(context.conversation_id)
         self.position = "Idle"
         self.slots: dict[tuple[str, int], str] = {}
         self.used_ids: set[str] = set()
@@ -217,7 +217,7 @@ class Laws:
         if isinstance(effect, NotifyClient) and not isinstance(effect.data, TextDelta):
             told = effect.data
         if told:
-            check("an audit finds nothing", not (found := list(self.audit.take(told))), found)
+            check("an audit finds nothing", not (found := list(self.audit.check(told))), found)
 
     def _effect(self, effect: Effect, step: Step) -> None:
         match effect:
@@ -437,7 +437,7 @@ class Laws:
         check("I39 chains end", len(steps) <= 3 + 2 * follows, len(steps))
         self._rests(after)
         mode = context_after(steps[-1].context, steps[-1].effects).mode
-        check("an audit finds nothing", not (found := list(self.audit.end(after, mode))), found)
+        check("an audit finds nothing", not (found := list(self.audit.check_end(after, mode))), found)
         if isinstance(event, UserMessage):
             self.accepted.add(event.message_id)
         self._fates(after)

@@ -14,7 +14,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.core.invariants import Audit
+from actors.core.invariants import InvariantChecker
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Durable, MessageAdded, QueueChanged, RunStop
 from actors.maintenance.verify import findings
 from actors.ports import Attachment, CommandRecord, Store, StoreDamagedError
@@ -171,9 +171,9 @@ def told_by(world: WrittenWorld) -> list[Durable]:
 
 
 def judged(world: WrittenWorld, told: Sequence[Durable]) -> list[str]:
-    audit = Audit("c")
-    found = [text for each in told for text in audit.take(each)]
-    return [*found, *audit.end(world.state, world.context.mode)]
+    audit = InvariantChecker("c")
+    found = [text for each in told for text in audit.check(each)]
+    return [*found, *audit.check_end(world.state, world.context.mode)]
 
 
 @pytest.mark.parametrize("kind", [MessageAdded, RunStop, QueueChanged, ApprovalRequested, ApprovalResolved])

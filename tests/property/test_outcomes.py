@@ -16,7 +16,7 @@ from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, Mode, ToolGroup
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
-from actors.core.request_cycles.projector import CycleEvent, decode_lines, events_in, events_of, project
+from actors.core.request_cycles import CycleEvent, decode_lines, events_in, events_of, project
 from actors.core.states import Idle
 from actors.ports import Commit, ConversationRecord, LogEntry
 from server.queries.queue import list_queue

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from actors.core.context import ToolGroup
 from actors.core.notifications import StopReason
-from actors.core.request_cycles.projector import (
+from actors.core.request_cycles import (
     AgentOutput,
     AiBlock,
     CycleEvent,

@@ -1,0 +1,60 @@
+"""The Request Cycle Model: a conversation as a list of cycles, each begun by a message and closed by a run-stop."""
+
+from __future__ import annotations
+
+from actors.core.request_cycles.from_events import events_of
+from actors.core.request_cycles.model import (
+    AgentOutput,
+    AiBlock,
+    Call,
+    CallGroup,
+    CycleEvent,
+    Delivery,
+    InferenceRound,
+    Milliseconds,
+    OutputKind,
+    RequestCycle,
+    RunStop,
+    Step,
+    StepKind,
+    ToolResult,
+    UserMessage,
+    UserMessageWithdrawn,
+    UserStep,
+    decode_lines,
+    encode_line,
+)
+from actors.core.request_cycles.projector import Projection, Projector, ProtocolError, cycle_of, events_in, project
+from actors.core.request_cycles.views import group_of, rounds, steps
+
+__all__ = [
+    "AgentOutput",
+    "AiBlock",
+    "Call",
+    "CallGroup",
+    "CycleEvent",
+    "Delivery",
+    "InferenceRound",
+    "Milliseconds",
+    "OutputKind",
+    "Projection",
+    "Projector",
+    "ProtocolError",
+    "RequestCycle",
+    "RunStop",
+    "Step",
+    "StepKind",
+    "ToolResult",
+    "UserMessage",
+    "UserMessageWithdrawn",
+    "UserStep",
+    "cycle_of",
+    "decode_lines",
+    "encode_line",
+    "events_in",
+    "events_of",
+    "group_of",
+    "project",
+    "rounds",
+    "steps",
+]

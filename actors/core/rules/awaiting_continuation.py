@@ -37,14 +37,14 @@ from actors.core.events import (
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
 from actors.core.steps import texts
-from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
+from actors.core.steps.attempts import AttemptOutcome, cancel_request, is_current, is_due, stream_chunk, stream_started
 from actors.core.steps.command_steps import refusal
 from actors.core.steps.inference import discard_stream, retry_summary
 from actors.core.steps.modes import set_mode
-from actors.core.steps.responses import account
 from actors.core.steps.retries import back_off, may_retry
-from actors.core.steps.run_endings import exhaust, exhaust_with_fallback, interrupted
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import exhaust_context, exhaust_with_fallback, interrupt_run
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.usage import account_usage
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -55,9 +55,13 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
     """What happens to each event in AwaitingContinuation."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
-            return _outcome(state, context, event) if concerns(state, event) else ignored(state)
+            return _outcome(state, context, event) if is_current(state, event) else ignored(state)
         case RetryTimeout():
-            return retry_summary(Draft(state, context, event.at), state) if is_due(state, event) else ignored(state)
+            return (
+                retry_summary(TransitionBuilder(state, context, event.at), state)
+                if is_due(state, event)
+                else ignored(state)
+            )
         case UserMessage():
             raise refusal(context, event, Reason.CONTINUATION_IN_PROGRESS)
         case UserCancel():
@@ -67,9 +71,9 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            draft = Draft(state, context, event.at)
-            discard_stream(draft, state)
-            return interrupted(draft)
+            builder = TransitionBuilder(state, context, event.at)
+            discard_stream(builder, state)
+            return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
             | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
@@ -78,29 +82,29 @@ def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext
 
 
 def _outcome(state: AwaitingContinuation, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     match event:
         case LlmStreamStarted():
-            return stream_started(draft, state)
+            return stream_started(builder, state)
         case LlmStreamChunk():
-            return stream_chunk(draft, state, event)
+            return stream_chunk(builder, state, event)
         case LlmResponse():
-            account(draft, event.usage, fills_window=False)
-            return _summarized(draft, state, event)
+            account_usage(builder, event.usage, fills_window=False)
+            return _summarized(builder, state, event)
         case LlmError():
-            account(draft, event.usage, fills_window=False)
-            return _failed(draft, state, event.error, event.retry_after_ms)
+            account_usage(builder, event.usage, fills_window=False)
+            return _failed(builder, state, event.error, event.retry_after_ms)
         case LlmAborted():
-            account(draft, event.usage, fills_window=False)
-            return _failed(draft, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED), None)
+            account_usage(builder, event.usage, fills_window=False)
+            return _failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED), None)
 
 
-def _summarized(draft: Draft, state: AwaitingContinuation, event: LlmResponse) -> TransitionResult:
+def _summarized(builder: TransitionBuilder, state: AwaitingContinuation, event: LlmResponse) -> TransitionResult:
     summary = text_of(event.content).strip()
     if not summary or event.refusal:
-        discard_stream(draft, state)
-        return exhaust_with_fallback(draft, _reason(state))
-    draft.say(
+        discard_stream(builder, state)
+        return exhaust_with_fallback(builder, _reason(state))
+    builder.add_message(
         MessageType.SYSTEM,
         Text(summary),
         request=(state.request_id, state.attempt),
@@ -108,16 +112,16 @@ def _summarized(draft: Draft, state: AwaitingContinuation, event: LlmResponse) -
         usage=event.usage,
         system_kind=SystemKind.SUMMARY,
     )
-    return exhaust(draft, summary, _reason(state))
+    return exhaust_context(builder, summary, _reason(state))
 
 
 def _failed(
-    draft: Draft, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
+    builder: TransitionBuilder, state: AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
 ) -> TransitionResult:
-    if may_retry(draft, state, failure, retry_after_ms):
-        return back_off(draft, state, failure, retry_after_ms)
-    discard_stream(draft, state)
-    return exhaust_with_fallback(draft, _reason(state))
+    if may_retry(builder, state, failure, retry_after_ms):
+        return back_off(builder, state, failure, retry_after_ms)
+    discard_stream(builder, state)
+    return exhaust_with_fallback(builder, _reason(state))
 
 
 def _reason(state: AwaitingContinuation) -> StopReason:

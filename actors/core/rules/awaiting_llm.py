@@ -37,8 +37,8 @@ from actors.core.result import TransitionResult, ignored
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import begin_request
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import cancelled, interrupted
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import cancel_run, interrupt_run
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -49,17 +49,17 @@ def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent
     """What happens to each event in AwaitingLlm."""
     match event:
         case BeginLlm():
-            return begin_request(Draft(state, context, event.at))
+            return begin_request(TransitionBuilder(state, context, event.at))
         case UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case UserCancel():
-            return cancelled(Draft(state, context, event.at), event)
+            return cancel_run(TransitionBuilder(state, context, event.at), event)
         case SetMode():
             return set_mode(state, context, event)
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            return interrupted(Draft(state, context, event.at))
+            return interrupt_run(TransitionBuilder(state, context, event.at))
         case (
             FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError()
             | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned()

@@ -37,13 +37,13 @@ from actors.core.events import (
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AgentTimedOut, AwaitingSubAgents, CancelKind, Cancelling
 from actors.core.steps.command_steps import queue_input, refusal
-from actors.core.steps.interruptions import note_cancel
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import interrupted
+from actors.core.steps.notices import queue_cancel_notice
+from actors.core.steps.run_endings import interrupt_run
 from actors.core.steps.runs import return_steers
-from actors.core.steps.sub_agent_steps import find_agent, report
+from actors.core.steps.sub_agent_steps import find_agent, record_outcome
 from actors.core.steps.tool_results import cancel_calls, interrupt_calls
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -63,10 +63,10 @@ def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, eve
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            draft = Draft(state, context, event.at)
+            builder = TransitionBuilder(state, context, event.at)
             if state.tool_use_id:
-                interrupt_calls(draft, (state.tool_use_id, *state.remaining_tool_ids))
-            return interrupted(draft)
+                interrupt_calls(builder, (state.tool_use_id, *state.remaining_tool_ids))
+            return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
             | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
@@ -80,22 +80,22 @@ def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult
     agent = find_agent(state.pending, event.agent_id)
     if agent is None:
         return ignored(state)
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     if isinstance(event, SubAgentResult):
-        return report(draft, state, agent, event.result)
-    draft.act(CancelSubAgents((agent.agent_id,)))
-    return report(draft, state, agent, AgentTimedOut(event.partial_result))
+        return record_outcome(builder, state, agent, event.result)
+    builder.add_effect(CancelSubAgents((agent.agent_id,)))
+    return record_outcome(builder, state, agent, AgentTimedOut(event.partial_result))
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:
     """The round is answered at once; the sub-agents have two seconds to end (I7)."""
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
-        cancel_calls(draft, state.tool_use_id, state.remaining_tool_ids)
-    return_steers(draft)
-    note_cancel(draft)
-    draft.place_state()
-    draft.act(CancelSubAgents(state.pending_ids))
-    draft.act(StartTimer(context.limits.cancel_timeout_ms, draft.run))
-    after = Cancelling(draft.ledger, CancelKind.AGENTS, state.pending, event.discard_queued)
-    return draft.finish(after)
+        cancel_calls(builder, state.tool_use_id, state.remaining_tool_ids)
+    return_steers(builder)
+    queue_cancel_notice(builder)
+    builder.place_state()
+    builder.add_effect(CancelSubAgents(state.pending_ids))
+    builder.add_effect(StartTimer(context.limits.cancel_timeout_ms, builder.run))
+    after = Cancelling(builder.ledger, CancelKind.AGENTS, state.pending, event.discard_queued)
+    return builder.finish(after)

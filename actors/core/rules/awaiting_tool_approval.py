@@ -38,13 +38,13 @@ from actors.core.events import (
 from actors.core.notifications import Decision
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
-from actors.core.steps.approvals import resolve, withdraw_questions
+from actors.core.steps.approvals import resolve_question, withdraw_questions
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.tool_results import cancel_unasked, deny_calls, interrupt_calls
-from actors.core.steps.tool_rounds import run_next
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.tool_rounds import run_next_call
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -66,15 +66,15 @@ def when_awaiting_tool_approval(
         case SetMode():
             return set_mode(state, context, event)
         case UserCancel():
-            draft = Draft(state, context, event.at)
-            withdraw_questions(draft, state.undecided)
-            cancel_unasked(draft, _ids(state))
-            return cancelled(draft, event)
+            builder = TransitionBuilder(state, context, event.at)
+            withdraw_questions(builder, state.undecided)
+            cancel_unasked(builder, _ids(state))
+            return cancel_run(builder, event)
         case Restart():
-            draft = Draft(state, context, event.at)
-            withdraw_questions(draft, state.undecided)
-            interrupt_calls(draft, _ids(state))
-            return interrupted(draft)
+            builder = TransitionBuilder(state, context, event.at)
+            withdraw_questions(builder, state.undecided)
+            interrupt_calls(builder, _ids(state))
+            return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
             | LlmError() | LlmAborted() | RetryTimeout() | ToolComplete() | ToolTransient() | ToolAborted()
@@ -87,17 +87,17 @@ def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalRe
     """One answer. The last approval starts the round; the first denial ends it (C16)."""
     if event.tool_use_id not in state.undecided:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED)
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     others = tuple(call_id for call_id in state.undecided if call_id != event.tool_use_id)
     if not event.approve:
-        resolve(draft, event.tool_use_id, Decision.DENY, event.reason)
-        withdraw_questions(draft, others)
-        deny_calls(draft, _ids(state), event.tool_use_id, event.reason)
-        return draft.finish(AwaitingLlm(draft.ledger, LlmReason.DENIED))
-    resolve(draft, event.tool_use_id, Decision.APPROVE, event.reason)
+        resolve_question(builder, event.tool_use_id, Decision.DENY, event.reason)
+        withdraw_questions(builder, others)
+        deny_calls(builder, _ids(state), event.tool_use_id, event.reason)
+        return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED))
+    resolve_question(builder, event.tool_use_id, Decision.APPROVE, event.reason)
     if others:
-        return draft.stay(replace(state, undecided=others))
-    return run_next(draft, state.calls, _ids(state), ())
+        return builder.stay(replace(state, undecided=others))
+    return run_next_call(builder, state.calls, _ids(state), ())
 
 
 def _ids(state: AwaitingToolApproval) -> tuple[str, ...]:

@@ -41,9 +41,9 @@ from actors.core.result import TransitionResult, ignored
 from actors.core.states import CancelKind, Cancelling
 from actors.core.steps.command_steps import refusal
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import interrupted, rest
+from actors.core.steps.run_endings import become_idle, interrupt_run
 from actors.core.steps.sub_agent_steps import find_agent
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -61,7 +61,7 @@ def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -
         case SubAgentResult() | SubAgentTimeout():
             return _agent_ended(state, context, event)
         case CancelTimeout():
-            if event.run_id != Draft(state, context, event.at).run:
+            if event.run_id != TransitionBuilder(state, context, event.at).run:
                 return ignored(state)
             return _finish(state, context, event.at, "cancel_timeout")
         case UserCancel():
@@ -73,7 +73,7 @@ def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -
         case ApprovalResponse() | TriggerContinuation() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            return interrupted(Draft(state, context, event.at))
+            return interrupt_run(TransitionBuilder(state, context, event.at))
         case (
             BeginLlm() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | RetryTimeout() | ToolComplete()
             | ToolTransient() | ToolAborted() | AgentsSpawned() | ToolRetryTimeout()
@@ -82,7 +82,9 @@ def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -
 
 
 def _finish(state: Cancelling, context: ConvContext, at: int, detail: str = "") -> TransitionResult:
-    return rest(Draft(state, context, at), StopReason.INTERRUPTED, detail, drop_queue=state.discard_queued)
+    return become_idle(
+        TransitionBuilder(state, context, at), StopReason.INTERRUPTED, detail, drop_queue=state.discard_queued
+    )
 
 
 def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
@@ -90,17 +92,17 @@ def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult 
     agent = find_agent(state.pending_agents, event.agent_id)
     if agent is None:
         return ignored(state)
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     if isinstance(event, SubAgentTimeout):
-        draft.act(CancelSubAgents((agent.agent_id,)))
+        builder.add_effect(CancelSubAgents((agent.agent_id,)))
     left = tuple(other for other in state.pending_agents if other is not agent)
     if left:
-        return draft.stay(replace(state, pending_agents=left))
-    return rest(draft, StopReason.INTERRUPTED, drop_queue=state.discard_queued)
+        return builder.stay(replace(state, pending_agents=left))
+    return become_idle(builder, StopReason.INTERRUPTED, drop_queue=state.discard_queued)
 
 
 def _upgrade(state: Cancelling, context: ConvContext, event: UserCancel) -> TransitionResult:
     """A second cancel changes nothing, unless it asks to drop what is queued (C8)."""
     if not event.discard_queued or state.discard_queued:
         return ignored(state)
-    return Draft(state, context, event.at).stay(replace(state, discard_queued=True))
+    return TransitionBuilder(state, context, event.at).stay(replace(state, discard_queued=True))

@@ -36,10 +36,10 @@ from actors.core.events import (
 from actors.core.notifications import StopReason
 from actors.core.result import TransitionResult, ignored
 from actors.core.rules.idle import promote
-from actors.core.steps.command_steps import refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.steps.command_steps import refusal, spawn_from_command, start_run, trigger_summary
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import rest
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import become_idle
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -52,7 +52,7 @@ def when_error(state: Error, context: ConvContext, event: GridEvent) -> Transiti
         case UserMessage():
             return start_run(state, context, event)
         case SpawnSubAgents():
-            return spawn_by_hand(state, context, event)
+            return spawn_from_command(state, context, event)
         case TriggerContinuation():
             return trigger_summary(state, context, event)
         case SetMode():
@@ -60,7 +60,9 @@ def when_error(state: Error, context: ConvContext, event: GridEvent) -> Transiti
         case ApprovalResponse() | StartSubAgent():
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
         case Restart():
-            return rest(Draft(state, context, event.at), StopReason.INTERRUPTED, "restart", drop_queue=True)
+            return become_idle(
+                TransitionBuilder(state, context, event.at), StopReason.INTERRUPTED, "restart", drop_queue=True
+            )
         case PromoteFollowUp():
             return promote(state, context, event)
         case UserCancel():

@@ -37,11 +37,11 @@ from actors.core.events import (
 )
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingLlm, Error, Idle, LlmReason
-from actors.core.steps.command_steps import after_failure, refusal, spawn_by_hand, start_run, trigger_summary
+from actors.core.steps.command_steps import after_failure, refusal, spawn_from_command, start_run, trigger_summary
 from actors.core.steps.modes import set_mode
-from actors.core.steps.run_endings import cancelled, interrupted
+from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.runs import begin_follow_up, open_run
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -53,7 +53,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
         case UserMessage():
             return start_run(state, context, event)
         case SpawnSubAgents():
-            return spawn_by_hand(state, context, event)
+            return spawn_from_command(state, context, event)
         case TriggerContinuation():
             return trigger_summary(state, context, event)
         case StartSubAgent():
@@ -64,11 +64,11 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
             raise refusal(context, event, Reason.NOT_AWAITING_APPROVAL)
         case UserCancel():
             if context.is_sub_agent:
-                return cancelled(Draft(state, context, event.at), event)
+                return cancel_run(TransitionBuilder(state, context, event.at), event)
             return ignored(state)
         case Restart():
             if context.is_sub_agent:
-                return interrupted(Draft(state, context, event.at))
+                return interrupt_run(TransitionBuilder(state, context, event.at))
             return ignored(state)
         case PromoteFollowUp():
             return promote(state, context, event)
@@ -84,17 +84,17 @@ def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -
     """Begin the oldest follow-up's run, if one waits (C18)."""
     if not state.ledger.follows:
         return ignored(state)
-    draft = Draft(state, context, event.at)
-    begin_follow_up(draft)
-    return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
+    builder = TransitionBuilder(state, context, event.at)
+    begin_follow_up(builder)
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
 
 
 def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) -> TransitionResult:
     """The parent gives the task; it is the root of the sub-agent's one run (C50)."""
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
-    draft = Draft(state, context, event.at)
-    open_run(draft)
-    draft.ledger = replace(draft.ledger, max_turns=event.max_turns)
-    draft.say_user(event.message_id, event.task, (), "direct")
-    return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE))
+    builder = TransitionBuilder(state, context, event.at)
+    open_run(builder)
+    builder.ledger = replace(builder.ledger, max_turns=event.max_turns)
+    builder.add_user_message(event.message_id, event.task, (), "direct")
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE))

@@ -35,14 +35,15 @@ from actors.core.events import (
 )
 from actors.core.result import TransitionResult, ignored
 from actors.core.steps import texts
-from actors.core.steps.attempts import AttemptOutcome, cancel_request, concerns, is_due, stream_chunk, stream_started
+from actors.core.steps.attempts import AttemptOutcome, cancel_request, is_current, is_due, stream_chunk, stream_started
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.inference import discard_stream, retry_request
 from actors.core.steps.modes import set_mode
-from actors.core.steps.responses import account, judge
+from actors.core.steps.responses import handle_response
 from actors.core.steps.retries import request_failed
-from actors.core.steps.run_endings import interrupted
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import interrupt_run
+from actors.core.steps.transition_builder import TransitionBuilder
+from actors.core.steps.usage import account_usage
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -53,9 +54,13 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridE
     """What happens to each event in LlmRequesting."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
-            return _outcome(state, context, event) if concerns(state, event) else ignored(state)
+            return _outcome(state, context, event) if is_current(state, event) else ignored(state)
         case RetryTimeout():
-            return retry_request(Draft(state, context, event.at), state) if is_due(state, event) else ignored(state)
+            return (
+                retry_request(TransitionBuilder(state, context, event.at), state)
+                if is_due(state, event)
+                else ignored(state)
+            )
         case UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case UserCancel():
@@ -65,9 +70,9 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridE
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            draft = Draft(state, context, event.at)
-            discard_stream(draft, state)
-            return interrupted(draft)
+            builder = TransitionBuilder(state, context, event.at)
+            discard_stream(builder, state)
+            return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | ToolComplete() | ToolTransient() | ToolAborted()
             | AgentsSpawned() | ToolRetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
@@ -76,17 +81,17 @@ def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridE
 
 
 def _outcome(state: LlmRequesting, context: ConvContext, event: AttemptOutcome) -> TransitionResult:
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     match event:
         case LlmStreamStarted():
-            return stream_started(draft, state)
+            return stream_started(builder, state)
         case LlmStreamChunk():
-            return stream_chunk(draft, state, event)
+            return stream_chunk(builder, state, event)
         case LlmResponse():
-            return judge(draft, state, event)
+            return handle_response(builder, state, event)
         case LlmError():
-            account(draft, event.usage, fills_window=False)
-            return request_failed(draft, state, event.error, event.retry_after_ms)
+            account_usage(builder, event.usage, fills_window=False)
+            return request_failed(builder, state, event.error, event.retry_after_ms)
         case LlmAborted():
-            account(draft, event.usage, fills_window=False)
-            return request_failed(draft, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))
+            account_usage(builder, event.usage, fills_window=False)
+            return request_failed(builder, state, LlmFailure(ErrorKind.NETWORK, texts.LLM_ABORTED))

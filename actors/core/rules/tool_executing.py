@@ -41,13 +41,14 @@ from actors.core.notifications import Retrying
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import ToolExecuting, ToolPhase
 from actors.core.steps import texts
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import change_mode, set_mode
-from actors.core.steps.run_endings import cancelled, interrupted
-from actors.core.steps.sub_agent_steps import spawn
-from actors.core.steps.tool_results import cancel_calls, interrupt_calls, record
-from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE, execute, run_next, traits_of
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import cancel_run, interrupt_run
+from actors.core.steps.sub_agent_steps import spawn_agents
+from actors.core.steps.tool_results import add_result, cancel_calls, interrupt_calls
+from actors.core.steps.tool_rounds import run_next_call, start_execution
+from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
@@ -56,7 +57,9 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
         case ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned():
             return _outcome(state, context, event) if _concerns(state, event) else ignored(state)
         case ToolRetryTimeout():
-            return _retry(Draft(state, context, event.at), state) if _is_due(state, event) else ignored(state)
+            return (
+                _retry(TransitionBuilder(state, context, event.at), state) if _is_due(state, event) else ignored(state)
+            )
         case UserMessage():
             return queue_input(state, context, event, Reason.AGENT_BUSY)
         case UserCancel():
@@ -66,9 +69,9 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
         case ApprovalResponse() | TriggerContinuation() | SpawnSubAgents() | StartSubAgent():
             raise refusal(context, event, Reason.AGENT_BUSY)
         case Restart():
-            draft = Draft(state, context, event.at)
-            interrupt_calls(draft, (state.current_tool_id, *state.remaining_tool_ids))
-            return interrupted(draft)
+            builder = TransitionBuilder(state, context, event.at)
+            interrupt_calls(builder, (state.current_tool_id, *state.remaining_tool_ids))
+            return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
             | LlmError() | LlmAborted() | RetryTimeout() | SubAgentResult() | SubAgentTimeout() | CancelTimeout()
@@ -80,20 +83,20 @@ Outcome = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned
 
 
 def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> TransitionResult:
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     match event:
         case ToolComplete():
-            return _completed(draft, state, event.result)
+            return _completed(builder, state, event.result)
         case ToolTransient():
-            return _transient(draft, state, event)
+            return _transient(builder, state, event)
         case ToolAborted():
-            return _completed(draft, state, ToolError(state.current_tool_id, texts.TOOL_ABORTED))
+            return _completed(builder, state, ToolError(state.current_tool_id, texts.TOOL_ABORTED))
         case AgentsSpawned():
             if context.is_sub_agent:
                 return ignored(state)
             if not event.agents:
-                return _completed(draft, state, ToolError(state.current_tool_id, texts.NO_TASKS))
-            return spawn(draft, event.agents, call=state)
+                return _completed(builder, state, ToolError(state.current_tool_id, texts.NO_TASKS))
+            return spawn_agents(builder, event.agents, call=state)
 
 
 def _concerns(state: ToolExecuting, event: Outcome) -> bool:
@@ -111,44 +114,44 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
     )
 
 
-def _completed(draft: Draft, state: ToolExecuting, result: ToolResult) -> TransitionResult:
+def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the result and start the next call, or go back to the model."""
-    answer = record(draft, replace(result, tool_use_id=state.current_tool_id))
+    answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     upgrade = _current(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
-    if upgrade and not draft.context.is_sub_agent:
-        change_mode(draft, Mode.UNRESTRICTED)
-    return run_next(draft, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
+    if upgrade and not builder.context.is_sub_agent:
+        change_mode(builder, Mode.UNRESTRICTED)
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
 
 
-def _transient(draft: Draft, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
+def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
     """Try again what cannot have changed anything; otherwise the failure is the result (C14)."""
-    limits, traits = draft.context.limits, traits_of(draft.context, _current(state).name)
+    limits, traits = builder.context.limits, traits_of(builder.context, _current(state).name)
     harmless = not event.begun or (traits is not None and traits.retry_safe)
     if not harmless or not retry.attempts_left(state.attempt, limits):
         text = texts.failed_after(state.attempt, event.message)
-        return _completed(draft, state, ToolError(state.current_tool_id, text))
+        return _completed(builder, state, ToolError(state.current_tool_id, text))
     attempt = state.attempt + 1
     wait = retry.delay(attempt, limits)
     call_id, execution_id = state.current_tool_id, state.execution_id
-    draft.place_state()
-    draft.act(ScheduleRetry(wait, attempt, RetryOf.TOOL, tool_use_id=call_id, execution_id=execution_id))
+    builder.place_state()
+    builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.TOOL, tool_use_id=call_id, execution_id=execution_id))
     failure = LlmFailure(ErrorKind.UNKNOWN, event.message)
-    draft.notify(Retrying(attempt, limits.max_attempts, draft.at + wait, failure, tool_use_id=call_id))
-    return draft.finish(replace(state, attempt=attempt, phase=ToolPhase.BACKOFF, retry_at=draft.at + wait))
+    builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, tool_use_id=call_id))
+    return builder.finish(replace(state, attempt=attempt, phase=ToolPhase.BACKOFF, retry_at=builder.at + wait))
 
 
-def _retry(draft: Draft, state: ToolExecuting) -> TransitionResult:
-    xid = execute(draft, _current(state), state.attempt)
-    return draft.finish(replace(state, ledger=draft.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0))
+def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult:
+    xid = start_execution(builder, _current(state), state.attempt)
+    return builder.finish(replace(state, ledger=builder.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0))
 
 
 def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> TransitionResult:
     """Idle at once: the tool runner, not the state, holds back what comes next until the tree is dead (C2)."""
-    draft = Draft(state, context, event.at)
-    cancel_calls(draft, state.current_tool_id, state.remaining_tool_ids)
+    builder = TransitionBuilder(state, context, event.at)
+    cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
     if state.phase is ToolPhase.RUNNING:
-        draft.act(AbortTool(state.current_tool_id, state.execution_id))
-    return cancelled(draft, event)
+        builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
+    return cancel_run(builder, event)
 
 
 def _stops(state: ToolExecuting, event: SetMode) -> bool:
@@ -159,11 +162,11 @@ def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -
     """The call that runs may do more than the mode allows: it ends, and the run goes on without it (REQ-BED-016)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
-    draft = Draft(state, context, event.at)
-    change_mode(draft, event.mode)
-    draft.act(AbortTool(state.current_tool_id, state.execution_id))
-    answer = record(draft, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))
-    return run_next(draft, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
+    builder = TransitionBuilder(state, context, event.at)
+    change_mode(builder, event.mode)
+    builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
+    answer = add_result(builder, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
 
 
 def _current(state: ToolExecuting) -> ToolUse:

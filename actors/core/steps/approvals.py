@@ -1,23 +1,75 @@
-"""Questions to a person: every one that was asked ends exactly once (REQ-BED-015; SEMANTICS C15, C16)."""
+"""Approval of tool calls by a person: each question that is asked ends exactly once (REQ-BED-015)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.notifications import ApprovalResolved, Decision
+from actors.core.context import ApprovalPolicy, ConvContext, ToolTraits
+from actors.core.fsm import ContextState
+from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision
+from actors.core.states import ApprovalKind, AwaitingToolApproval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.content import ToolUse
+    from actors.core.result import TransitionResult
+    from actors.core.steps.transition_builder import TransitionBuilder
+
+REQUEST_MODE_UPGRADE = "request_mode_upgrade"
 
 
-def resolve(draft: Draft, tool_use_id: str, decision: Decision, reason: str = "") -> None:
-    """A person answered."""
-    draft.notify(ApprovalResolved(tool_use_id, decision, reason))
+def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
+    """Return the traits of an offered tool, or None for an unknown one."""
+    for traits in context.tools:
+        if traits.name == name:
+            return traits
+    return None
 
 
-def withdraw_questions(draft: Draft, tool_use_ids: Iterable[str]) -> None:
-    """Nobody needs an answer any more."""
+def needs_approval(context: ConvContext, call: ToolUse) -> bool:
+    """Whether a person must approve this call before it runs. An unknown tool counts as one that writes."""
+    traits = traits_of(context, call.name)
+    if call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks):
+        return True
+    if context.approval_policy is ApprovalPolicy.AUTO or call.name in context.always_approved:
+        return False
+    return context.approval_policy is ApprovalPolicy.ASK_ALL or traits is None or traits.writes
+
+
+def approval_kind(call: ToolUse) -> ApprovalKind:
+    """Return whether approval of the call upgrades the mode or only runs the tool."""
+    return ApprovalKind.MODE_UPGRADE if call.name == REQUEST_MODE_UPGRADE else ApprovalKind.TOOL
+
+
+def ask(
+    builder: TransitionBuilder, calls: tuple[ToolUse, ...], questions: tuple[ToolUse, ...], request_id: str
+) -> TransitionResult:
+    """Ask about each call in `questions`, and run none of `calls` before all are answered.
+
+    `calls` are all tool calls of the response to `request_id`.
+    """
+    builder.place_state()
+    for call in questions:
+        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at))
+    upgrade = any(approval_kind(call) is ApprovalKind.MODE_UPGRADE for call in questions)
+    waiting = AwaitingToolApproval(
+        builder.ledger,
+        calls,
+        tuple(call.id for call in questions),
+        ApprovalKind.MODE_UPGRADE if upgrade else ApprovalKind.TOOL,
+        request_id,
+        builder.at,
+    )
+    return builder.finish(waiting, ContextState.PROCESSING_LLM_RESPONSE)
+
+
+def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Decision, reason: str = "") -> None:
+    """Notify clients that the question about this call is decided."""
+    builder.notify(ApprovalResolved(tool_use_id, decision, reason))
+
+
+def withdraw_questions(builder: TransitionBuilder, tool_use_ids: Iterable[str]) -> None:
+    """Notify clients that these questions need no answer any more."""
     for tool_use_id in tool_use_ids:
-        resolve(draft, tool_use_id, Decision.WITHDRAWN)
+        resolve_question(builder, tool_use_id, Decision.WITHDRAWN)

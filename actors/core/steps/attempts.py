@@ -19,10 +19,10 @@ from actors.core.notifications import TextDelta
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmRequesting, Phase
 from actors.core.steps.inference import abort_request
-from actors.core.steps.interruptions import note_cancel
-from actors.core.steps.run_endings import cancelled
+from actors.core.steps.notices import queue_cancel_notice
+from actors.core.steps.run_endings import cancel_run
 from actors.core.steps.runs import return_steers
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | LlmAborted
 
 
-def concerns(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
+def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
     """Whether an outcome is of the attempt in flight; anything else is stale (SEMANTICS decision 2)."""
     identity = (event.request_id, event.attempt)
     return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
@@ -42,41 +42,43 @@ def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> 
     return state.phase is Phase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
-def stream_started(draft: Draft, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
+def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
     """The answer has begun; once per attempt."""
     if state.phase is Phase.STREAMING:
         return ignored(state)
-    return draft.finish(replace(state, phase=Phase.STREAMING))
+    return builder.finish(replace(state, phase=Phase.STREAMING))
 
 
-def stream_chunk(draft: Draft, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk) -> TransitionResult:
-    """Ephemeral text for clients; only the first chunk changes the state (C23)."""
-    delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
+def stream_chunk(
+    builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
+) -> TransitionResult:
+    """Passing text for clients; only the first chunk changes the state (C23)."""
+    token = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is Phase.STREAMING:
-        draft.notify(delta)
-        return TransitionResult(state, tuple(draft.effects))
-    draft.place_state()
-    draft.notify(delta)
-    return draft.finish(replace(state, phase=Phase.STREAMING))
+        builder.notify(token)
+        return TransitionResult(state, tuple(builder.effects))
+    builder.place_state()
+    builder.notify(token)
+    return builder.finish(replace(state, phase=Phase.STREAMING))
 
 
 def cancel_request(
     state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
 ) -> TransitionResult:
     """Hang up. A conversation passes Cancelling and is idle in the same commit; nobody waits for the abort (C1)."""
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is Phase.BACKOFF:
-        abort_request(draft, state)
-        return cancelled(draft, event)
-    return_steers(draft)
-    note_cancel(draft)
-    draft.place_state()
-    abort_request(draft, state)
+        abort_request(builder, state)
+        return cancel_run(builder, event)
+    return_steers(builder)
+    queue_cancel_notice(builder)
+    builder.place_state()
+    abort_request(builder, state)
     after = Cancelling(
-        draft.ledger,
+        builder.ledger,
         CancelKind.LLM,
         discard_queued=event.discard_queued,
         request_id=state.request_id,
         attempt=state.attempt,
     )
-    return draft.finish(after)
+    return builder.finish(after)

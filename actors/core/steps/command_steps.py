@@ -21,8 +21,8 @@ from actors.core.notifications import Fate, QueueChanged
 from actors.core.states import AwaitingLlm, Error, Idle, LlmReason, QueuedInput, State
 from actors.core.steps.inference import begin_summary
 from actors.core.steps.runs import begin_run
-from actors.core.steps.sub_agent_steps import spawn
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.sub_agent_steps import spawn_agents
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
@@ -46,30 +46,30 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
     """A message while nothing is under way begins a run, whatever its delivery (I13)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
-    draft = Draft(state, context, event.at)
-    begin_run(draft)
-    draft.say_user(event.message_id, event.text, event.images, "direct")
-    return draft.finish(AwaitingLlm(draft.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
+    builder = TransitionBuilder(state, context, event.at)
+    begin_run(builder)
+    builder.add_user_message(event.message_id, event.text, event.images, "direct")
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
 
 
-def spawn_by_hand(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
+def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
     """Sub-agents without the model: a run of its own, whose root is the command's message."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     if not event.tasks:
         raise InvalidTransition("at least one task is needed")
-    draft = Draft(state, context, event.at)
-    begin_run(draft)
-    draft.say_user(event.message_id, "\n".join(task.task for task in event.tasks), (), "direct")
-    return spawn(draft, event.tasks, *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
+    builder = TransitionBuilder(state, context, event.at)
+    begin_run(builder)
+    builder.add_user_message(event.message_id, "\n".join(task.task for task in event.tasks), (), "direct")
+    return spawn_agents(builder, event.tasks, *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
 
 
 def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerContinuation) -> TransitionResult:
     """The summary by request: no run is opened (C34)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
-    draft = Draft(state, context, event.at)
-    return begin_summary(draft, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
+    builder = TransitionBuilder(state, context, event.at)
+    return begin_summary(builder, (), *after_failure(state), ContextState.PROCESSING_USER_MESSAGE)
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
@@ -84,18 +84,18 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
     ledger = state.ledger
     if len(ledger.steers) + len(ledger.follows) >= context.limits.max_queue:
         raise Rejected(Reason.QUEUE_FULL)
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     waiting = QueuedInput(event.message_id, event.text, event.images, event.at)
     if event.delivery is Delivery.STEER:
-        draft.ledger = replace(ledger, steers=(*ledger.steers, waiting))
+        builder.ledger = replace(ledger, steers=(*ledger.steers, waiting))
     else:
-        draft.ledger = replace(ledger, follows=(*ledger.follows, waiting))
-    draft.place_state()
-    draft.notify(QueueChanged(waiting, event.delivery.value, Fate.QUEUED))
-    return draft.stay(replace(state, ledger=draft.ledger))
+        builder.ledger = replace(ledger, follows=(*ledger.follows, waiting))
+    builder.place_state()
+    builder.notify(QueueChanged(waiting, event.delivery.value, Fate.QUEUED))
+    return builder.stay(replace(state, ledger=builder.ledger))
 
 
-def withdraw(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
+def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
     """Take a waiting message back; it becomes no cycle (SEMANTICS §2.12).
 
     Raises Rejected(UNKNOWN_OR_DECIDED) if it does not wait (any more).
@@ -104,13 +104,13 @@ def withdraw(state: State, context: ConvContext, event: WithdrawMessage) -> Tran
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)
     if waiting is None:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED, "this message is unknown or waits no more")
-    draft = Draft(state, context, event.at)
-    draft.ledger = replace(
+    builder = TransitionBuilder(state, context, event.at)
+    builder.ledger = replace(
         ledger,
         steers=tuple(one for one in ledger.steers if one is not waiting),
         follows=tuple(one for one in ledger.follows if one is not waiting),
     )
-    draft.place_state()
+    builder.place_state()
     delivery = Delivery.STEER if waiting in ledger.steers else Delivery.FOLLOW_UP
-    draft.notify(QueueChanged(waiting, delivery.value, Fate.WITHDRAWN))
-    return draft.stay(replace(state, ledger=draft.ledger))
+    builder.notify(QueueChanged(waiting, delivery.value, Fate.WITHDRAWN))
+    return builder.stay(replace(state, ledger=builder.ledger))

@@ -14,99 +14,105 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason, StreamDiscarded
 from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 from actors.core.steps import texts
-from actors.core.steps.pending_notices import deliver
-from actors.core.steps.run_endings import fail_sub_agent, rest
+from actors.core.steps.notices import deliver_notices
+from actors.core.steps.run_endings import become_idle, fail_sub_agent
 from actors.core.steps.runs import deliver_steers
 
 if TYPE_CHECKING:
     from actors.core.fsm import ContextState
     from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def begin_request(draft: Draft, *through: ContextState, continuations: int = 0) -> TransitionResult:
+def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
     """Budget and round cap first, then what waits to be said, then the request."""
-    spent = budget.spent(draft.context.budget, draft.ledger)
+    spent = budget.spent(builder.context.budget, builder.ledger)
     if spent:
-        return _stop_for_budget(draft, spent, *through)
-    limits, ledger = draft.context.limits, draft.ledger
-    if ledger.rounds >= limits.max_rounds and not draft.context.is_sub_agent:
-        draft.say_system(SystemKind.ROUND_CAP, texts.round_cap(ledger.rounds))
-        return rest(draft, StopReason.INTERRUPTED, "round_cap", *through)
-    deliver(draft)
-    if draft.context.is_sub_agent:
-        _count_turn(draft)
-    deliver_steers(draft)
-    request_id = _next_request(draft)
-    draft.ledger = replace(draft.ledger, rounds=draft.ledger.rounds + 1)
-    model, seq = draft.context.model_id, draft.ledger.seq
-    draft.place_state()
-    draft.act(RequestLlm(request_id, 1, model, seq))
-    state = LlmRequesting(draft.ledger, request_id, 1, Phase.CONNECTING, seq, continuations=continuations, model=model)
-    return draft.finish(state, *through)
+        return _stop_for_budget(builder, spent, *through)
+    limits, ledger = builder.context.limits, builder.ledger
+    if ledger.rounds >= limits.max_rounds and not builder.context.is_sub_agent:
+        builder.add_system_message(SystemKind.ROUND_CAP, texts.round_cap(ledger.rounds))
+        return become_idle(builder, StopReason.INTERRUPTED, "round_cap", *through)
+    deliver_notices(builder)
+    if builder.context.is_sub_agent:
+        _count_turn(builder)
+    deliver_steers(builder)
+    request_id = _next_request(builder)
+    builder.ledger = replace(builder.ledger, rounds=builder.ledger.rounds + 1)
+    model, seq = builder.context.model_id, builder.ledger.seq
+    builder.place_state()
+    builder.add_effect(RequestLlm(request_id, 1, model, seq))
+    state = LlmRequesting(
+        builder.ledger, request_id, 1, Phase.CONNECTING, seq, continuations=continuations, model=model
+    )
+    return builder.finish(state, *through)
 
 
-def retry_request(draft: Draft, state: LlmRequesting) -> TransitionResult:
+def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
     """The next attempt: the same request and model, over what has been said by now, if the budget has room."""
-    spent = budget.spent(draft.context.budget, draft.ledger)
-    if spent and draft.context.rules >= Rules.INTERRUPTIONS:
-        return _stop_for_budget(draft, spent)
-    deliver_steers(draft)
-    seq = draft.ledger.seq
-    draft.place_state()
-    draft.act(RequestLlm(state.request_id, state.attempt, state.model, seq))
-    return draft.finish(replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq))
+    spent = budget.spent(builder.context.budget, builder.ledger)
+    if spent and builder.context.rules >= Rules.INTERRUPTIONS:
+        return _stop_for_budget(builder, spent)
+    deliver_steers(builder)
+    seq = builder.ledger.seq
+    builder.place_state()
+    builder.add_effect(RequestLlm(state.request_id, state.attempt, state.model, seq))
+    return builder.finish(
+        replace(state, ledger=builder.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
+    )
 
 
-def begin_summary(draft: Draft, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
+def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
     """The tool-less request that sums the conversation up (REQ-BED-020)."""
-    deliver(draft)
-    request_id = _next_request(draft)
-    model, seq = draft.context.model_id, draft.ledger.seq
-    draft.place_state()
-    draft.act(RequestContinuation(request_id, 1, model, seq, rejected))
-    state = AwaitingContinuation(draft.ledger, request_id, 1, Phase.CONNECTING, rejected, seq, model=model)
-    return draft.finish(state, *through)
+    deliver_notices(builder)
+    request_id = _next_request(builder)
+    model, seq = builder.context.model_id, builder.ledger.seq
+    builder.place_state()
+    builder.add_effect(RequestContinuation(request_id, 1, model, seq, rejected))
+    state = AwaitingContinuation(builder.ledger, request_id, 1, Phase.CONNECTING, rejected, seq, model=model)
+    return builder.finish(state, *through)
 
 
-def retry_summary(draft: Draft, state: AwaitingContinuation) -> TransitionResult:
+def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> TransitionResult:
     """The next attempt of the summary request."""
-    seq = draft.ledger.seq
-    draft.place_state()
-    draft.act(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
-    return draft.finish(replace(state, ledger=draft.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq))
+    seq = builder.ledger.seq
+    builder.place_state()
+    builder.add_effect(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
+    return builder.finish(
+        replace(state, ledger=builder.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
+    )
 
 
-def discard_stream(draft: Draft, state: LlmRequesting | AwaitingContinuation) -> None:
+def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
     """A request that had begun to stream ends without its message: its delta slot is closed (C6, I43)."""
     if state.phase is Phase.STREAMING:
-        draft.notify(StreamDiscarded(state.request_id, state.attempt))
+        builder.notify(StreamDiscarded(state.request_id, state.attempt))
 
 
-def abort_request(draft: Draft, state: LlmRequesting | AwaitingContinuation) -> None:
+def abort_request(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
     """Void what streamed and hang up; nobody waits for the abort. In backoff nothing is in flight."""
-    discard_stream(draft, state)
+    discard_stream(builder, state)
     if state.phase is not Phase.BACKOFF:
-        draft.act(AbortLlm(state.request_id))
+        builder.add_effect(AbortLlm(state.request_id))
 
 
-def _next_request(draft: Draft) -> str:
-    draft.ledger = replace(draft.ledger, req=draft.ledger.req + 1)
-    return f"{draft.context.conversation_id}:r{draft.ledger.req}"
+def _next_request(builder: TransitionBuilder) -> str:
+    builder.ledger = replace(builder.ledger, req=builder.ledger.req + 1)
+    return f"{builder.context.conversation_id}:r{builder.ledger.req}"
 
 
-def _count_turn(draft: Draft) -> None:
+def _count_turn(builder: TransitionBuilder) -> None:
     """Sub-agents: after the last turn comes one grace turn, announced to the model (C31)."""
-    turns, grace = draft.ledger.turns, draft.ledger.grace
-    if turns >= (draft.ledger.max_turns or draft.context.limits.max_turns):
-        draft.say_system(SystemKind.GRACE, texts.GRACE, meta=True)
+    turns, grace = builder.ledger.turns, builder.ledger.grace
+    if turns >= (builder.ledger.max_turns or builder.context.limits.max_turns):
+        builder.add_system_message(SystemKind.GRACE, texts.GRACE, meta=True)
         grace = True
-    draft.ledger = replace(draft.ledger, turns=turns + 1, grace=grace)
+    builder.ledger = replace(builder.ledger, turns=turns + 1, grace=grace)
 
 
-def _stop_for_budget(draft: Draft, spent: str, *through: ContextState) -> TransitionResult:
-    draft.say_system(SystemKind.BUDGET, texts.budget_reached(spent))
-    if draft.context.is_sub_agent:
+def _stop_for_budget(builder: TransitionBuilder, spent: str, *through: ContextState) -> TransitionResult:
+    builder.add_system_message(SystemKind.BUDGET, texts.budget_reached(spent))
+    if builder.context.is_sub_agent:
         text, reason = texts.SUB_AGENT_BUDGET, StopReason.INTERRUPTED
-        return fail_sub_agent(draft, ErrorKind.BUDGET, text, reason, "budget", *through)
-    return rest(draft, StopReason.INTERRUPTED, "budget", *through)
+        return fail_sub_agent(builder, ErrorKind.BUDGET, text, reason, "budget", *through)
+    return become_idle(builder, StopReason.INTERRUPTED, "budget", *through)

@@ -23,33 +23,33 @@ from actors.core.states import (
 from actors.core.steps import texts
 from actors.core.steps.approvals import withdraw_questions
 from actors.core.steps.inference import abort_request
-from actors.core.steps.run_endings import fail
-from actors.core.steps.tool_results import record
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.run_endings import fail_run
+from actors.core.steps.tool_results import add_result
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext
     from actors.core.events import InternalFault
 
 
-def fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
+def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
     """Abort what runs, answer every open call, and fail with kind UNKNOWN. Ignored while nothing is under way."""
     if isinstance(state, QUIET):
         return ignored(state)
-    draft = Draft(state, context, event.at)
+    builder = TransitionBuilder(state, context, event.at)
     for call_id in open_calls(state):
-        record(draft, ToolError(call_id, texts.FAULT))
+        add_result(builder, ToolError(call_id, texts.FAULT))
     match state:
         case LlmRequesting() | AwaitingContinuation():
-            abort_request(draft, state)
+            abort_request(builder, state)
         case AwaitingToolApproval():
-            withdraw_questions(draft, state.undecided)
+            withdraw_questions(builder, state.undecided)
         case ToolExecuting() if state.phase is ToolPhase.RUNNING:
-            draft.act(AbortTool(state.current_tool_id, state.execution_id))
+            builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
         case AwaitingSubAgents():
-            draft.act(CancelSubAgents(state.pending_ids))
+            builder.add_effect(CancelSubAgents(state.pending_ids))
         case Cancelling() if state.pending_agents:
-            draft.act(CancelSubAgents(tuple(agent.agent_id for agent in state.pending_agents)))
+            builder.add_effect(CancelSubAgents(tuple(agent.agent_id for agent in state.pending_agents)))
         case _:
             pass
-    return fail(draft, ErrorKind.UNKNOWN, event.message)
+    return fail_run(builder, ErrorKind.UNKNOWN, event.message)

@@ -14,8 +14,8 @@ from actors.core.notifications import ModeChanged
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, State, ToolExecuting
 from actors.core.steps import texts
-from actors.core.steps.pending_notices import forget, put
-from actors.core.steps.transition_builder import Draft
+from actors.core.steps.notices import drop_notices, queue_notice
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from actors.core.events import SetMode
@@ -31,27 +31,27 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
     if event.mode is context.mode:
         return ignored(state)
     _check_available(context, event.mode)
-    draft = Draft(state, context, event.at)
-    draft.act(PersistMode(event.mode))
+    builder = TransitionBuilder(state, context, event.at)
+    builder.add_effect(PersistMode(event.mode))
     if round_is_open(state):
-        _queue(draft, event.mode)
+        _queue(builder, event.mode)
     else:
-        forget(draft, KINDS.values())
-        draft.say_system(KINDS[event.mode], texts.MODES[event.mode])
-    draft.place_state()
-    draft.notify(ModeChanged(event.mode))
-    after = replace(state, ledger=draft.ledger)
-    return draft.stay(after) if round_is_open(state) else draft.stay_unseen(after)
+        drop_notices(builder, KINDS.values())
+        builder.add_system_message(KINDS[event.mode], texts.MODES[event.mode])
+    builder.place_state()
+    builder.notify(ModeChanged(event.mode))
+    after = replace(state, ledger=builder.ledger)
+    return builder.stay(after) if round_is_open(state) else builder.stay_silently(after)
 
 
-def change_mode(draft: Draft, mode: Mode) -> None:
+def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
     """Another mode within an open tool round: the agent is told behind it (C15, C48). Raises Rejected."""
-    if draft.context.mode is mode:
+    if builder.context.mode is mode:
         return
-    _check_available(draft.context, mode)
-    draft.act(PersistMode(mode))
-    draft.notify(ModeChanged(mode))
-    _queue(draft, mode)
+    _check_available(builder.context, mode)
+    builder.add_effect(PersistMode(mode))
+    builder.notify(ModeChanged(mode))
+    _queue(builder, mode)
 
 
 def _check_available(context: ConvContext, mode: Mode) -> None:
@@ -66,6 +66,6 @@ def round_is_open(state: State) -> bool:
     return isinstance(state, (AwaitingToolApproval, ToolExecuting))
 
 
-def _queue(draft: Draft, mode: Mode) -> None:
+def _queue(builder: TransitionBuilder, mode: Mode) -> None:
     """A newer notice of the mode replaces the one that waits."""
-    put(draft, KINDS[mode], texts.MODES[mode], KINDS.values())
+    queue_notice(builder, KINDS[mode], texts.MODES[mode], KINDS.values())

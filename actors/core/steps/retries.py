@@ -14,64 +14,67 @@ from actors.core.notifications import Retrying, StopReason
 from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
 from actors.core.steps import texts
 from actors.core.steps.inference import discard_stream
-from actors.core.steps.run_endings import exhaust_with_fallback, fail
+from actors.core.steps.run_endings import exhaust_with_fallback, fail_run
 
 if TYPE_CHECKING:
     from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def request_failed(
-    draft: Draft, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
+    builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
     """Try again if that can help and is allowed; otherwise the run ends in error."""
-    if may_retry(draft, state, failure, retry_after_ms):
-        return back_off(draft, state, failure, retry_after_ms)
-    discard_stream(draft, state)
-    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not draft.context.is_sub_agent:
-        return exhaust_with_fallback(draft, StopReason.ERROR)
+    if may_retry(builder, state, failure, retry_after_ms):
+        return back_off(builder, state, failure, retry_after_ms)
+    discard_stream(builder, state)
+    if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
+        return exhaust_with_fallback(builder, StopReason.ERROR)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
-    return fail(draft, failure.kind, _verdict(draft, state.attempt, failure, retry_after_ms), *through)
+    return fail_run(builder, failure.kind, _verdict(builder, state.attempt, failure, retry_after_ms), *through)
 
 
 def may_retry(
-    draft: Draft, state: LlmRequesting | AwaitingContinuation, failure: LlmFailure, retry_after_ms: int | None
+    builder: TransitionBuilder,
+    state: LlmRequesting | AwaitingContinuation,
+    failure: LlmFailure,
+    retry_after_ms: int | None,
 ) -> bool:
     """Whether another attempt is due: a passing fault, attempts left, a wait that people can bear."""
-    limits = draft.context.limits
+    limits = builder.context.limits
     return (
         failure.retryable and retry.attempts_left(state.attempt, limits) and not retry.too_long(retry_after_ms, limits)
     )
 
 
 def back_off(
-    draft: Draft,
+    builder: TransitionBuilder,
     state: LlmRequesting | AwaitingContinuation,
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> TransitionResult:
     """Wait for the next attempt, visibly."""
-    limits, attempt = draft.context.limits, state.attempt + 1
+    limits, attempt = builder.context.limits, state.attempt + 1
     wait = retry.delay_with(retry_after_ms, attempt, limits)
-    draft.place_state()
-    discard_stream(draft, state)
-    draft.act(ScheduleRetry(wait, attempt, RetryOf.LLM, request_id=state.request_id))
-    draft.notify(Retrying(attempt, limits.max_attempts, draft.at + wait, failure, request_id=state.request_id))
-    return draft.finish(
+    builder.place_state()
+    discard_stream(builder, state)
+    builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.LLM, request_id=state.request_id))
+    builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, request_id=state.request_id))
+    return builder.finish(
         replace(
             state,
-            ledger=draft.ledger,
+            ledger=builder.ledger,
             attempt=attempt,
             phase=Phase.BACKOFF,
-            retry_at=draft.at + wait,
+            retry_at=builder.at + wait,
             last_error=failure,
         )
     )
 
 
-def _verdict(draft: Draft, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+def _verdict(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
     """What people read in place of an answer."""
-    limits = draft.context.limits
+    limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED:

@@ -10,39 +10,39 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason
 from actors.core.states import AgentFailed, AgentSucceeded, Cancelling, Completed, ContextExhausted, Error, Failed, Idle
 from actors.core.steps import texts
-from actors.core.steps.interruptions import note_cancel, note_restart
+from actors.core.steps.notices import queue_cancel_notice, queue_restart_notice
 from actors.core.steps.runs import close_run
 
 if TYPE_CHECKING:
     from actors.core.events import UserCancel
     from actors.core.fsm import ContextState
     from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def rest(
-    draft: Draft,
+def become_idle(
+    builder: TransitionBuilder,
     reason: StopReason,
     detail: str = "",
     *through: ContextState,
     drop_queue: bool = False,
 ) -> TransitionResult:
     """Close the run and be ready for the next message."""
-    close_run(draft, reason, detail, drop_queue=drop_queue)
-    return draft.finish(Idle(draft.ledger), *through)
+    close_run(builder, reason, detail, drop_queue=drop_queue)
+    return builder.finish(Idle(builder.ledger), *through)
 
 
-def fail(draft: Draft, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
+def fail_run(builder: TransitionBuilder, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
     """The run failed: a conversation waits in Error for the next message, a sub-agent is Failed (C13)."""
-    if draft.context.is_sub_agent:
-        return fail_sub_agent(draft, kind, text, StopReason.ERROR, kind.value, *through)
-    draft.say(MessageType.ERROR, Text(text), error_kind=kind.value)
-    close_run(draft, StopReason.ERROR, kind.value, message=text)
-    return draft.finish(Error(draft.ledger, text, kind), *through)
+    if builder.context.is_sub_agent:
+        return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, *through)
+    builder.add_message(MessageType.ERROR, Text(text), error_kind=kind.value)
+    close_run(builder, StopReason.ERROR, kind.value, message=text)
+    return builder.finish(Error(builder.ledger, text, kind), *through)
 
 
 def fail_sub_agent(
-    draft: Draft,
+    builder: TransitionBuilder,
     kind: ErrorKind,
     text: str,
     reason: StopReason,
@@ -51,47 +51,49 @@ def fail_sub_agent(
     keep_partial: bool = True,
 ) -> TransitionResult:
     """A sub-agent ends without a result; its last text goes to the parent as the partial one."""
-    partial = draft.ledger.last_text if keep_partial else ""
-    close_run(draft, reason, detail, message=text if reason is StopReason.ERROR else "")
-    draft.act(NotifyParent(AgentFailed(kind, text, partial)))
-    return draft.finish(Failed(draft.ledger, kind, text, partial), *through)
+    partial = builder.ledger.last_text if keep_partial else ""
+    close_run(builder, reason, detail, message=text if reason is StopReason.ERROR else "")
+    builder.add_effect(NotifyParent(AgentFailed(kind, text, partial)))
+    return builder.finish(Failed(builder.ledger, kind, text, partial), *through)
 
 
-def complete_sub_agent(draft: Draft, result: str, *through: ContextState) -> TransitionResult:
+def complete_sub_agent(builder: TransitionBuilder, result: str, *through: ContextState) -> TransitionResult:
     """A sub-agent submitted its result."""
-    close_run(draft, StopReason.COMPLETED)
-    draft.act(NotifyParent(AgentSucceeded(result)))
-    return draft.finish(Completed(draft.ledger, result), *through)
+    close_run(builder, StopReason.COMPLETED)
+    builder.add_effect(NotifyParent(AgentSucceeded(result)))
+    return builder.finish(Completed(builder.ledger, result), *through)
 
 
-def cancelled(draft: Draft, cancel: UserCancel) -> TransitionResult:
+def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
     """A cancel that has nothing to wait for (REQ-BED-005)."""
-    if draft.context.is_sub_agent:
+    if builder.context.is_sub_agent:
         text = texts.sub_agent_cancelled(cancel.reason)
-        return fail_sub_agent(draft, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
-    note_cancel(draft)
-    return rest(draft, StopReason.INTERRUPTED, drop_queue=cancel.discard_queued)
+        return fail_sub_agent(builder, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
+    queue_cancel_notice(builder)
+    return become_idle(builder, StopReason.INTERRUPTED, drop_queue=cancel.discard_queued)
 
 
-def interrupted(draft: Draft) -> TransitionResult:
+def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
     """The server restarted, or is shutting down (C35): nothing goes on by itself, nothing waits."""
-    if draft.context.is_sub_agent:
+    if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
-        return fail_sub_agent(draft, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(draft.before, Cancelling):  # the cancel is what the agent is told of
-        note_restart(draft)
-    return rest(draft, StopReason.INTERRUPTED, "restart", drop_queue=True)
+        return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
+    if not isinstance(builder.before, Cancelling):  # the cancel is what the agent is told of
+        queue_restart_notice(builder)
+    return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
 
-def exhaust(draft: Draft, summary: str, reason: StopReason, *through: ContextState) -> TransitionResult:
-    """The context is used up for good; the summary message is already in the draft (REQ-BED-021)."""
+def exhaust_context(
+    builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
+) -> TransitionResult:
+    """The context is used up for good; the summary message is already in the builder (REQ-BED-021)."""
     close_run(
-        draft, reason, "context_exhausted", message=summary if reason is StopReason.ERROR else "", drop_queue=True
+        builder, reason, "context_exhausted", message=summary if reason is StopReason.ERROR else "", drop_queue=True
     )
-    return draft.finish(ContextExhausted(draft.ledger, summary), *through)
+    return builder.finish(ContextExhausted(builder.ledger, summary), *through)
 
 
-def exhaust_with_fallback(draft: Draft, reason: StopReason) -> TransitionResult:
+def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
     """No summary can be had: a fixed text takes its place (REQ-BED-020)."""
-    draft.say_system(SystemKind.SUMMARY_FALLBACK, texts.FALLBACK_SUMMARY)
-    return exhaust(draft, texts.FALLBACK_SUMMARY, reason)
+    builder.add_system_message(SystemKind.SUMMARY_FALLBACK, texts.FALLBACK_SUMMARY)
+    return exhaust_context(builder, texts.FALLBACK_SUMMARY, reason)

@@ -9,27 +9,27 @@ from msgspec.structs import replace
 from actors.core.content import Usage
 from actors.core.context import FollowUpPolicy
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.steps.interruptions import deliver_interruption
+from actors.core.steps.notices import deliver_interruption_notice
 
 if TYPE_CHECKING:
     from actors.core.states import QueuedInput
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def open_run(draft: Draft) -> None:
+def open_run(builder: TransitionBuilder) -> None:
     """The next request cycle begins."""
-    ledger = draft.ledger
-    draft.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage())
+    ledger = builder.ledger
+    builder.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage())
 
 
-def begin_run(draft: Draft) -> None:
+def begin_run(builder: TransitionBuilder) -> None:
     """The same, once the agent is told if the run before was cut off."""
-    deliver_interruption(draft)
-    open_run(draft)
+    deliver_interruption_notice(builder)
+    open_run(builder)
 
 
 def close_run(
-    draft: Draft,
+    builder: TransitionBuilder,
     reason: StopReason,
     detail: str = "",
     *,
@@ -41,51 +41,51 @@ def close_run(
     Queued follow-ups stay for PromoteFollowUp, unless they are to be dropped or the policy starts them only after
     a completed run; then each is a cycle with no rounds.
     """
-    return_steers(draft)
-    draft.place_state()
-    run = draft.run
+    return_steers(builder)
+    builder.place_state()
+    run = builder.run
     if run:
-        draft.ledger = replace(draft.ledger, live=False)
-        draft.notify(RunStop(run, reason, detail, message))
-    only_completed = draft.context.follow_up_policy is FollowUpPolicy.COMPLETED_ONLY
+        builder.ledger = replace(builder.ledger, live=False)
+        builder.notify(RunStop(run, reason, detail, message))
+    only_completed = builder.context.follow_up_policy is FollowUpPolicy.COMPLETED_ONLY
     if drop_queue or (only_completed and reason is not StopReason.COMPLETED):
-        _drop_follow_ups(draft)
+        _drop_follow_ups(builder)
 
 
-def return_steers(draft: Draft) -> None:
+def return_steers(builder: TransitionBuilder) -> None:
     """Waiting steers go back to whoever sent them: never in history, never run (C20)."""
-    for steer in draft.ledger.steers:
-        draft.notify(QueueChanged(steer, "steer", Fate.RETURNED))
-    if draft.ledger.steers:
-        draft.ledger = replace(draft.ledger, steers=())
+    for steer in builder.ledger.steers:
+        builder.notify(QueueChanged(steer, "steer", Fate.RETURNED))
+    if builder.ledger.steers:
+        builder.ledger = replace(builder.ledger, steers=())
 
 
-def deliver_steers(draft: Draft) -> None:
+def deliver_steers(builder: TransitionBuilder) -> None:
     """Waiting steers enter the history, in the order they came (C19)."""
-    steers = draft.ledger.steers
+    steers = builder.ledger.steers
     if steers:
-        draft.ledger = replace(draft.ledger, steers=())
+        builder.ledger = replace(builder.ledger, steers=())
     for steer in steers:
-        draft.notify(QueueChanged(steer, "steer", Fate.DELIVERED))
-        draft.say_user(steer.message_id, steer.text, steer.images, "steer")
+        builder.notify(QueueChanged(steer, "steer", Fate.DELIVERED))
+        builder.add_user_message(steer.message_id, steer.text, steer.images, "steer")
 
 
-def begin_follow_up(draft: Draft) -> None:
+def begin_follow_up(builder: TransitionBuilder) -> None:
     """The oldest follow-up becomes the root of the next run."""
-    deliver_interruption(draft)
-    _open_with(draft, draft.ledger.follows[0], Fate.DELIVERED)
+    deliver_interruption_notice(builder)
+    _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
 
 
-def _drop_follow_ups(draft: Draft) -> None:
-    while draft.ledger.follows:
-        _open_with(draft, draft.ledger.follows[0], Fate.DISCARDED)
-        run = draft.run
-        draft.ledger = replace(draft.ledger, live=False)
-        draft.notify(RunStop(run, StopReason.INTERRUPTED, "not_run"))
+def _drop_follow_ups(builder: TransitionBuilder) -> None:
+    while builder.ledger.follows:
+        _open_with(builder, builder.ledger.follows[0], Fate.DISCARDED)
+        run = builder.run
+        builder.ledger = replace(builder.ledger, live=False)
+        builder.notify(RunStop(run, StopReason.INTERRUPTED, "not_run"))
 
 
-def _open_with(draft: Draft, follow_up: QueuedInput, fate: Fate) -> None:
-    draft.ledger = replace(draft.ledger, follows=draft.ledger.follows[1:])
-    draft.notify(QueueChanged(follow_up, "follow_up", fate))
-    open_run(draft)
-    draft.say_user(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")
+def _open_with(builder: TransitionBuilder, follow_up: QueuedInput, fate: Fate) -> None:
+    builder.ledger = replace(builder.ledger, follows=builder.ledger.follows[1:])
+    builder.notify(QueueChanged(follow_up, "follow_up", fate))
+    open_run(builder)
+    builder.add_user_message(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")

@@ -24,50 +24,58 @@ from actors.core.states import (
     ToolExecuting,
 )
 from actors.core.steps import texts
-from actors.core.steps.tool_results import record
-from actors.core.steps.tool_rounds import run_next
+from actors.core.steps.tool_results import add_result
+from actors.core.steps.tool_rounds import run_next_call
 from actors.core.summary import summarize_agent
 
 if TYPE_CHECKING:
     from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def spawn(
-    draft: Draft, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
+def spawn_agents(
+    builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
 ) -> TransitionResult:
     """Number the sub-agents, start them and wait for all. `call` is the round whose current call started them."""
-    draft.place_state()
-    pending = tuple(_start(draft, task, index) for index, task in enumerate(tasks))
-    state = AwaitingSubAgents(draft.ledger, pending, ())
+    builder.place_state()
+    pending = tuple(_start(builder, task, index) for index, task in enumerate(tasks))
+    state = AwaitingSubAgents(builder.ledger, pending, ())
     if call:
         state = AwaitingSubAgents(
-            draft.ledger, pending, (), call.current_tool_id, call.remaining_tool_ids, call.calls, call.completed_results
+            builder.ledger,
+            pending,
+            (),
+            call.current_tool_id,
+            call.remaining_tool_ids,
+            call.calls,
+            call.completed_results,
         )
-    return draft.finish(state, *through)
+    return builder.finish(state, *through)
 
 
-def report(draft: Draft, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome) -> TransitionResult:
+def record_outcome(
+    builder: TransitionBuilder, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome
+) -> TransitionResult:
     """One sub-agent ended; after the last one the aggregate is the call's result, or a message of its own."""
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)
     standing = SubAgents(reports, tuple(map(summarize_agent, pending)))
     if pending:
-        draft.place_state()
-        draft.notify(standing)
-        return draft.stay(replace(state, ledger=draft.ledger, pending=pending, completed_results=reports))
-    draft.notify(standing)
+        builder.place_state()
+        builder.notify(standing)
+        return builder.stay(replace(state, ledger=builder.ledger, pending=pending, completed_results=reports))
+    builder.notify(standing)
     reports = tuple(sorted(reports, key=lambda done: done.index))
     text = aggregate(reports)
     if not state.tool_use_id:
-        draft.say_system(SystemKind.SUB_AGENT_RESULTS, text)
-        after = AwaitingLlm(draft.ledger, LlmReason.SUB_AGENTS)
-        return draft.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
+        builder.add_system_message(SystemKind.SUB_AGENT_RESULTS, text)
+        after = AwaitingLlm(builder.ledger, LlmReason.SUB_AGENTS)
+        return builder.finish(after, ContextState.PROCESSING_TOOL_RESULTS)
     success = any(isinstance(done.outcome, AgentSucceeded) for done in reports)
     outcome_of_call = ToolOutcome.OK if success else ToolOutcome.ERROR
-    result = record(draft, SubAgentComplete(state.tool_use_id, text, success, outcome_of_call))
-    return run_next(draft, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
+    result = add_result(builder, SubAgentComplete(state.tool_use_id, text, success, outcome_of_call))
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.tool_results, result))
 
 
 def aggregate(reports: tuple[AgentReport, ...]) -> str:
@@ -80,12 +88,12 @@ def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent
     return next((agent for agent in pending if agent.agent_id == agent_id), None)
 
 
-def _start(draft: Draft, task: AgentTask, index: int) -> PendingAgent:
-    number = draft.ledger.agents + 1
-    draft.ledger = replace(draft.ledger, agents=number)
-    named = replace(task, agent_id=f"{draft.context.conversation_id}-a{number}")
-    deadline = draft.at + task.timeout_ms
-    draft.act(SpawnSubAgent(named, deadline))
+def _start(builder: TransitionBuilder, task: AgentTask, index: int) -> PendingAgent:
+    number = builder.ledger.agents + 1
+    builder.ledger = replace(builder.ledger, agents=number)
+    named = replace(task, agent_id=f"{builder.context.conversation_id}-a{number}")
+    deadline = builder.at + task.timeout_ms
+    builder.add_effect(SpawnSubAgent(named, deadline))
     return PendingAgent(named.agent_id, index, task.task, deadline)
 
 

@@ -13,11 +13,11 @@ from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
 from actors.core.steps import texts
 from actors.core.steps.run_endings import complete_sub_agent, fail_sub_agent
-from actors.core.steps.tool_results import record
+from actors.core.steps.tool_results import add_result
 
 if TYPE_CHECKING:
     from actors.core.result import TransitionResult
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 SUBMIT_RESULT = "submit_result"
 SUBMIT_ERROR = "submit_error"
@@ -49,18 +49,20 @@ def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResul
         return None
 
 
-def submits(calls: tuple[ToolUse, ...]) -> bool:
+def has_submission(calls: tuple[ToolUse, ...]) -> bool:
     """Whether a submission is among the calls."""
     return any(call.name in SUBMISSIONS for call in calls)
 
 
-def take(draft: Draft, call: ToolUse, submission: SubmitResult | SubmitError) -> TransitionResult:
+def accept_submission(
+    builder: TransitionBuilder, call: ToolUse, submission: SubmitResult | SubmitError
+) -> TransitionResult:
     """The sub-agent ends; even its own history is paired."""
     through = ContextState.PROCESSING_LLM_RESPONSE
     if isinstance(submission, SubmitResult) and submission.success:
-        record(draft, SubAgentComplete(call.id, texts.SUBMITTED))
-        return complete_sub_agent(draft, submission.result, through)
+        add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED))
+        return complete_sub_agent(builder, submission.result, through)
     error = submission.result if isinstance(submission, SubmitResult) else submission.error
-    record(draft, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
+    add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
     kind, reason = ErrorKind.SUB_AGENT_ERROR, StopReason.ERROR
-    return fail_sub_agent(draft, kind, error, reason, kind.value, through, keep_partial=False)
+    return fail_sub_agent(builder, kind, error, reason, kind.value, through, keep_partial=False)

@@ -10,49 +10,49 @@ from actors.core.steps import texts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.core.steps.transition_builder import Draft
+    from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def record(draft: Draft, result: ToolResult) -> ToolResult:
+def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
     """Persist one result as a message of its own."""
-    draft.say(MessageType.TOOL, result)
+    builder.add_message(MessageType.TOOL, result)
     return result
 
 
-def not_executed(draft: Draft, call_ids: Iterable[str], text: str) -> None:
+def skip_calls(builder: TransitionBuilder, call_ids: Iterable[str], text: str) -> None:
     """None of these calls runs; the model is told why."""
     for call_id in call_ids:
-        record(draft, skipped(call_id, text))
+        add_result(builder, skipped_result(call_id, text))
 
 
-def skipped(call_id: str, text: str) -> ToolError:
+def skipped_result(call_id: str, text: str) -> ToolError:
     """The result of a call that the machine did not let run."""
     return ToolError(call_id, text, ToolOutcome.SKIPPED)
 
 
-def cancel_calls(draft: Draft, current: str, remaining: Iterable[str]) -> None:
+def cancel_calls(builder: TransitionBuilder, current: str, remaining: Iterable[str]) -> None:
     """One result for the call that was under way and one for each that waited (C3, I6)."""
-    record(draft, ToolCancelled(current, texts.CANCELLED))
+    add_result(builder, ToolCancelled(current, texts.CANCELLED))
     for call_id in remaining:
-        record(draft, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
+        add_result(builder, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
 
 
-def cancel_unasked(draft: Draft, call_ids: Iterable[str]) -> None:
+def cancel_unasked(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
     """A cancel while questions were open: nothing had begun, every call is cancelled alike."""
     for call_id in call_ids:
-        record(draft, ToolCancelled(call_id, texts.CANCELLED))
+        add_result(builder, ToolCancelled(call_id, texts.CANCELLED))
 
 
-def interrupt_calls(draft: Draft, call_ids: Iterable[str]) -> None:
+def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
     """A restart cut these calls off."""
     for call_id in call_ids:
-        record(draft, ToolCancelled(call_id, texts.INTERRUPTED))
+        add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
-def deny_calls(draft: Draft, call_ids: Iterable[str], denied: str, reason: str) -> None:
+def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, reason: str) -> None:
     """One denial keeps the whole response from running (C16)."""
     for call_id in call_ids:
         if call_id == denied:
-            record(draft, ToolError(call_id, texts.denied(reason), ToolOutcome.DENIED))
+            add_result(builder, ToolError(call_id, texts.denied(reason), ToolOutcome.DENIED))
         else:
-            record(draft, skipped(call_id, texts.OTHER_DENIED))
+            add_result(builder, skipped_result(call_id, texts.OTHER_DENIED))

@@ -1,6 +1,6 @@
 """One transition in the making: the effects in order, and the ledger as it will be.
 
-A draft lives inside one call of `transition` and is the only mutable thing there; what leaves it is frozen.
+A builder lives inside one call of `transition` and is the only mutable thing there; what leaves it is frozen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.core.states import Ledger, State
 
 
-class Draft:
+class TransitionBuilder:
     """Collects what a transition decides; `finish` makes the verdict of it."""
 
     __slots__ = ("_mark", "at", "before", "context", "effects", "ledger")
@@ -39,7 +39,7 @@ class Draft:
         """Id of the live run, or ""."""
         return run_id(self.context.conversation_id, self.ledger.run) if self.ledger.live else ""
 
-    def say(
+    def add_message(
         self,
         kind: MessageType,
         *content: Content,
@@ -75,20 +75,20 @@ class Draft:
             )
         )
 
-    def say_user(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
+    def add_user_message(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
         """Persist what a person or the parent said."""
         words: tuple[Content, ...] = (Text(text),) if text or not images else ()
-        self.say(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
+        self.add_message(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
 
-    def say_system(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
+    def add_system_message(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
         """Persist what Bedrock tells the agent."""
-        self.say(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
+        self.add_message(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
     def notify(self, data: Durable | TextDelta) -> None:
         """Tell clients."""
         self.effects.append(NotifyClient(data))
 
-    def act(self, effect: ActEffect | PersistMode) -> None:
+    def add_effect(self, effect: ActEffect | PersistMode) -> None:
         """Have something done."""
         self.effects.append(effect)
 
@@ -104,7 +104,7 @@ class Draft:
         """The same state in the seed's terms, though it shows something else."""
         return self._result(state, ())
 
-    def stay_unseen(self, state: State) -> TransitionResult:
+    def stay_silently(self, state: State) -> TransitionResult:
         """The same state, and nothing about it that clients could see has changed."""
         return self._result(state, None)
 

@@ -1,4 +1,4 @@
-"""Tokens that no answer accounts for: requests that were abandoned, and small ones beside the conversation (§2.12)."""
+"""TextDelta accounting: what responses report, and what requests without a response have used."""
 
 from __future__ import annotations
 
@@ -6,29 +6,54 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.notifications import UsageChanged
-from actors.core.steps.transition_builder import Draft
+from actors.core import window
+from actors.core.notifications import ContextWarning, UsageChanged
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
+    from actors.core.content import Usage
     from actors.core.context import ConvContext
     from actors.core.events import UsageReported
     from actors.core.result import TransitionResult
     from actors.core.states import State
 
 
-def spend(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
-    """Add it to its sum, whatever the conversation does or whether it is over; nothing of it is in the window.
+def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
+    """Add the tokens of a response to the totals; warn once when the context window is nearly full.
 
-    Runs have only what their sub-agents spent: what an abandoned request spent is told when its run is over already.
+    `fills_window` is False for a failed attempt: its tokens were paid for, but are not in the history.
     """
-    draft = Draft(state, context, event.at)
-    ledger = draft.ledger
+    if usage is None:
+        return
+    ledger, context = builder.ledger, builder.context
+    used = usage.context_tokens if fills_window else ledger.used_tokens
+    warned = window.near_full(used, context)
+    builder.ledger = replace(
+        ledger,
+        used_tokens=used,
+        warned=warned,
+        total_usage=ledger.total_usage + usage,
+        run_usage=ledger.run_usage + usage if ledger.live else ledger.run_usage,
+    )
+    builder.notify(UsageChanged(used, context.usable_window, builder.ledger.total_usage, warned))
+    if warned and not ledger.warned:
+        builder.notify(ContextWarning(used, context.usable_window))
+
+
+def add_reported_usage(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
+    """Add tokens that no response accounts for: of aborted requests, side queries and sub-agents.
+
+    Accepted in every state, terminal ones too, and never counted in the context window. Only the usage of sub-agents
+    is added to the run's sum: an aborted request reports its usage after its run has ended.
+    """
+    builder = TransitionBuilder(state, context, event.at)
+    ledger = builder.ledger
     if event.aside:
-        draft.ledger = replace(ledger, aside_usage=ledger.aside_usage + event.usage)
+        builder.ledger = replace(ledger, aside_usage=ledger.aside_usage + event.usage)
     else:
-        draft.ledger = replace(ledger, total_usage=ledger.total_usage + event.usage)
-    if event.run and event.run == draft.run:
-        draft.ledger = replace(draft.ledger, run_usage=ledger.run_usage + event.usage)
-    draft.place_state()
-    draft.notify(UsageChanged(ledger.used_tokens, context.usable_window, draft.ledger.total_usage, ledger.warned))
-    return draft.stay_unseen(replace(state, ledger=draft.ledger))
+        builder.ledger = replace(ledger, total_usage=ledger.total_usage + event.usage)
+    if event.run and event.run == builder.run:
+        builder.ledger = replace(builder.ledger, run_usage=ledger.run_usage + event.usage)
+    builder.place_state()
+    builder.notify(UsageChanged(ledger.used_tokens, context.usable_window, builder.ledger.total_usage, ledger.warned))
+    return builder.stay_silently(replace(state, ledger=builder.ledger))

@@ -15,7 +15,6 @@ from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval
 from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
     from bedrock.events import Event, Snapshot
+    from bedrock.states import Approval
     from bedrock.types import ApprovalDecision
 
 

@@ -16,7 +16,6 @@ from bedrock.answers import ANSWERED, Decide
 from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval
 from bedrock.streams import Stream
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from bedrock._shared.run_progress import RunProgress
     from bedrock._sync.transport import Transport
     from bedrock.events import Event, Snapshot
+    from bedrock.states import Approval
     from bedrock.types import ApprovalDecision
 
 

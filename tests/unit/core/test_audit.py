@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from actors.core.content import Usage
 from actors.core.context import Mode
-from actors.core.invariants import Audit
+from actors.core.invariants import InvariantChecker
 from actors.core.notifications import RunStop, StopReason, UsageChanged
 from actors.core.states import Idle, Ledger
 
@@ -15,11 +15,11 @@ STOP = RunStop("c:1", StopReason.COMPLETED)
 
 
 def test_a_log_that_begins_late_may_end_a_run_that_it_does_not_begin_but_once() -> None:
-    whole, late = Audit("c"), Audit("c")
-    late.begin_late()
-    assert list(whole.take(STOP)) == ["run c:1 ended without having begun"]
-    assert list(late.take(STOP)) == []
-    assert list(late.take(STOP)) == ["run c:1 ended twice"]
+    whole, late = InvariantChecker("c"), InvariantChecker("c")
+    late.begin_mid_log()
+    assert list(whole.check(STOP)) == ["run c:1 ended without having begun"]
+    assert list(late.check(STOP)) == []
+    assert list(late.check(STOP)) == ["run c:1 ended twice"]
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ def test_a_log_that_begins_late_may_end_a_run_that_it_does_not_begin_but_once() 
     [(7, Usage(5, 2), False), (8, Usage(5, 2), True), (7, Usage(5, 3), True), (7, Usage(5, 2, 0, 0, 1), True)],
 )
 def test_the_tokens_told_of_last_are_those_of_the_state(used: int, total: Usage, wrong: bool) -> None:
-    audit = Audit("c")
+    audit = InvariantChecker("c")
     ledger = replace(Ledger(), used_tokens=7, total_usage=Usage(5, 2))
-    assert list(audit.end(Idle(ledger), Mode.UNRESTRICTED)) == []
-    assert list(audit.take(UsageChanged(1, 100, Usage(1), False))) == []
-    assert list(audit.take(UsageChanged(used, 100, total, False))) == []
+    assert list(audit.check_end(Idle(ledger), Mode.UNRESTRICTED)) == []
+    assert list(audit.check(UsageChanged(1, 100, Usage(1), False))) == []
+    assert list(audit.check(UsageChanged(used, 100, total, False))) == []
     said = ["the tokens that the state counts are not those that were told of"]
-    assert list(audit.end(Idle(ledger), Mode.UNRESTRICTED)) == said * wrong
+    assert list(audit.check_end(Idle(ledger), Mode.UNRESTRICTED)) == said * wrong

@@ -24,7 +24,7 @@ from actors.core.content import Delivery as Wish
 from actors.core.context import ToolGroup
 from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
 from actors.core.notifications import RunStop as RunStopped
-from actors.core.request_cycles.projector import (
+from actors.core.request_cycles import (
     AgentOutput,
     AiBlock,
     Call,

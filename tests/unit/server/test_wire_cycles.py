@@ -7,9 +7,9 @@ from itertools import chain, repeat
 
 from bedrock import v1
 
+from actors.core import request_cycles as cycles
 from actors.core.content import Message, MessageType, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.notifications import Durable, MessageAdded, RunStop, StopReason
-from actors.core.request_cycles import projector as cycles
 from server.wire.cycles import CycleView, fit
 from tests.unit.server.samples import FACTS
 

@@ -10,7 +10,7 @@ import pytest
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.request_mode_upgrade import GRANTED, HOW_TO_ASK, NOT_NEEDED, SPEC, ModeUpgradeTool, hint
 from actors.core.context import Mode
-from actors.core.steps.tool_rounds import REQUEST_MODE_UPGRADE
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
 from actors.ports import InvalidToolInputError, ProcessEnd
 
 

@@ -1,0 +1,95 @@
+"""Conversion of a conversation's durable notifications into the input events of the Request Cycle Model."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from actors.core.content import Delivery as Wish
+from actors.core.content import (
+    Image,
+    Message,
+    MessageType,
+    Reasoning,
+    SubAgentComplete,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolSuccess,
+    ToolUse,
+    text_of,
+)
+from actors.core.context import ToolGroup
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged
+from actors.core.notifications import RunStop as RunStopped
+from actors.core.request_cycles.model import (
+    AgentOutput,
+    CycleEvent,
+    Delivery,
+    OutputKind,
+    RunStop,
+    ToolResult,
+    UserMessage,
+    UserMessageWithdrawn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+def events_of(
+    notifications: Iterable[Notification], groups: Mapping[str, ToolGroup], times: Iterable[int] = repeat(0)
+) -> Iterator[CycleEvent]:
+    """The event list of a conversation's durable notifications, one by one as they come.
+
+    `groups` holds each tool's declared group, others are other-group; `times` when each notification was stored, ms
+    since the epoch. A follow-up enters when it is accepted; its message, stored when its turn comes, adds nothing.
+    """
+    accepted: set[str] = set()
+    for notification, at in zip(notifications, times, strict=False):
+        match notification:
+            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.QUEUED):
+                accepted.add(queued.message_id)
+                yield UserMessage(queued.message_id, Delivery.FOLLOW_UP, queued.text, queued.at)
+            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
+                yield UserMessageWithdrawn(queued.message_id)
+            case MessageAdded(message=message) if message.id not in accepted:
+                yield from _events_of_message(message, groups)
+            case RunStopped(run, reason, detail):
+                yield RunStop(reason, detail, run, at)
+            case _:
+                pass
+
+
+def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
+    """Nudges, notices and summaries are no user messages: only people and parents ask for something."""
+    if message.type is MessageType.USER and not message.meta:
+        delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
+        yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)
+    served, at = message.request_id or None, message.created_at
+    for block in message.content:
+        match block:
+            case Text() if message.type is MessageType.AGENT:
+                yield AgentOutput(OutputKind.ASSISTANT, block.text, served, message_id=message.id, at=at)
+            case Reasoning() if block.text:
+                yield AgentOutput(OutputKind.REASONING, block.text, served, message_id=message.id, at=at)
+            case ToolUse():
+                yield AgentOutput(
+                    OutputKind.TOOL_CALL,
+                    round=served,
+                    tool_call_id=block.id,
+                    tool=block.name,
+                    input=block.input,
+                    group=groups.get(block.name, ToolGroup.OTHER),
+                    message_id=message.id,
+                    at=at,
+                )
+            case ToolSuccess() | ToolError():
+                yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
+            case ToolCancelled() | SubAgentComplete():
+                yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
+            case Text() | Image() | Reasoning():  # the provider hides the reasoning
+                pass
+
+
+_DELIVERIES = {Wish.STEER.value: Delivery.STEER, Wish.FOLLOW_UP.value: Delivery.FOLLOW_UP}

@@ -1,0 +1,84 @@
+"""The two views of a request cycle: inference rounds as the model was served, and steps as people see them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.core.context import ToolGroup
+from actors.core.request_cycles.model import (
+    AgentOutput,
+    AiBlock,
+    Call,
+    CallGroup,
+    InferenceRound,
+    OutputKind,
+    RequestCycle,
+    Step,
+    StepKind,
+    ToolResult,
+    UserMessage,
+    UserStep,
+)
+
+
+def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
+    """The model-serving view. Results that no request consumed any more are in no round."""
+    done: list[InferenceRound] = []
+    inputs: list[UserMessage | ToolResult] = [cycle.root]
+    for event in cycle.events:
+        if not isinstance(event, AgentOutput):
+            inputs.append(event)
+        elif not done or (inputs if event.round is None else event.round != done[-1].round):
+            done.append(InferenceRound(event.round, tuple(inputs), (event,)))
+            inputs = []
+        else:
+            done[-1] = msgspec.structs.replace(done[-1], outputs=(*done[-1].outputs, event))
+    return tuple(done)
+
+
+def steps(cycle: RequestCycle) -> tuple[Step, ...]:
+    """The product view: the root, then texts with their grouped calls, and steers."""
+    results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
+    done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
+    for event in cycle.events:
+        match event:
+            case UserMessage():
+                done.append(UserStep(StepKind.STEER, event))
+            case AgentOutput(kind=OutputKind.TOOL_CALL):
+                if not isinstance(done[-1], AiBlock):
+                    done.append(AiBlock(OutputKind.ASSISTANT, "", synthetic=True))
+                done[-1] = _with_call(done[-1], Call(event, results.get(event.tool_call_id)))
+            case AgentOutput():
+                done.append(AiBlock(event.kind, event.text, event.message_id))
+            case ToolResult():
+                pass
+    return tuple(done)
+
+
+def _with_call(block: Step, call: Call) -> Step:
+    """The block with one more call, in its last group if that is the call's own."""
+    if not isinstance(block, AiBlock):
+        return block
+    group = call.call.group or group_of(call.call.tool)
+    groups = block.groups
+    if groups and groups[-1].group is group:
+        groups = (*groups[:-1], CallGroup(group, (*groups[-1].calls, call)))
+    else:
+        groups = (*groups, CallGroup(group, (call,)))
+    return msgspec.structs.replace(block, groups=groups)
+
+
+_SEED_GROUPS = {
+    "ls": ToolGroup.READ,
+    "read": ToolGroup.READ,
+    "grep": ToolGroup.READ,
+    "find": ToolGroup.READ,
+    "write": ToolGroup.WRITE,
+    "edit": ToolGroup.WRITE,
+    "bash": ToolGroup.BASH,
+}
+
+
+def group_of(tool: str) -> ToolGroup:
+    """The group of a tool in a list that carries none: the seed's own table (C45)."""
+    return _SEED_GROUPS.get(tool, ToolGroup.OTHER)

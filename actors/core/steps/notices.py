@@ -1,0 +1,99 @@
+"""Notices to the agent, which wait until the history can take them (REQ-BED-005, REQ-BED-017).
+
+A system message must not stand between a tool call and its result. A notice that comes meanwhile is queued in the
+ledger and delivered at the next inference boundary.
+
+The notice of an interrupted run waits longer, until the next run begins, and stands before its first message. A
+cancel itself persists nothing but synthetic results, so without the notice the history of a cancelled question would
+look like that of one that was never answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.core.content import SystemKind
+from actors.core.context import Rules
+from actors.core.states import (
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    LlmRequesting,
+    Notice,
+    Phase,
+    State,
+    ToolExecuting,
+)
+from actors.core.steps import texts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from actors.core.steps.transition_builder import TransitionBuilder
+
+_MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
+"""Kinds that clients do not show: people saw the interruption when it happened."""
+
+
+def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replacing: Collection[SystemKind]) -> None:
+    """Queue a notice, and drop queued ones of the kinds in `replacing`, which it makes obsolete."""
+    drop_notices(builder, replacing)
+    notice = Notice(kind, text, builder.at)
+    builder.ledger = replace(builder.ledger, pending_notices=(*builder.ledger.pending_notices, notice))
+
+
+def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> None:
+    """Remove the queued notices of these kinds."""
+    kept = tuple(notice for notice in builder.ledger.pending_notices if notice.kind not in kinds)
+    if len(kept) != len(builder.ledger.pending_notices):
+        builder.ledger = replace(builder.ledger, pending_notices=kept)
+
+
+def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = frozenset(SystemKind)) -> None:
+    """Persist the queued notices of these kinds as system messages, oldest first."""
+    due = [notice for notice in builder.ledger.pending_notices if notice.kind in kinds]
+    drop_notices(builder, kinds)
+    for notice in due:
+        builder.add_system_message(notice.kind, notice.text, meta=notice.kind in _MODEL_ONLY)
+
+
+def queue_cancel_notice(builder: TransitionBuilder) -> None:
+    """Queue the notice that the user cancelled the live run, in place of the notice of an earlier cancel."""
+    _queue_interruption(builder, texts.RUN_CANCELLED)
+
+
+def queue_restart_notice(builder: TransitionBuilder) -> None:
+    """Queue the notice that a stop of the server interrupted the live run."""
+    _queue_interruption(builder, texts.RUN_CUT_OFF)
+
+
+def deliver_interruption_notice(builder: TransitionBuilder) -> None:
+    """Persist the notice of the interrupted run before the next one begins."""
+    deliver_notices(builder, _MODEL_ONLY)
+
+
+def _queue_interruption(builder: TransitionBuilder, text: str) -> None:
+    if builder.context.rules < Rules.INTERRUPTIONS or builder.context.is_sub_agent or not builder.ledger.live:
+        return
+    queue_notice(builder, SystemKind.INTERRUPTED, text.format(step=_step(builder.before)), _MODEL_ONLY)
+
+
+def _step(state: State) -> str:
+    """Describe in words how far the run had come in `state`."""
+    match state:
+        case LlmRequesting(phase=Phase.STREAMING):
+            return texts.WHILE_ANSWERING
+        case AwaitingToolApproval():
+            return texts.while_asking(call.name for call in state.calls if call.id in state.undecided)
+        case ToolExecuting():
+            return texts.while_running(next(call.name for call in state.calls if call.id == state.current_tool_id))
+        case AwaitingSubAgents():
+            return texts.WHILE_SUB_AGENTS_WORKED
+        case AwaitingContinuation():
+            return texts.WHILE_SUMMING_UP
+        case _ if state.ledger.rounds > 1:
+            return texts.after_step(state.ledger.rounds - 1)
+        case _:
+            return texts.BEFORE_ANSWERING
