@@ -127,9 +127,9 @@ def test_a_chunk_of_a_stream_that_runs_writes_nothing() -> None:
     (step,) = run_chain(one.state, one.context, LlmStreamChunk(1, "c:r7", 1, Text("more"), True))
 
     assert step.new_state is one.state
-    (token,) = step.effects
-    assert msgspec.json.decode(msgspec.json.encode(token))["data"] == {
-        "type": "token",
+    (delta,) = step.effects
+    assert msgspec.json.decode(msgspec.json.encode(delta))["data"] == {
+        "type": "text_delta",
         "request_id": "c:r7",
         "attempt": 1,
         "text": "more",
