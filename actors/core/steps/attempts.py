@@ -52,13 +52,13 @@ def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 def stream_chunk(
     builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
 ) -> TransitionResult:
-    """Passing text for clients; only the first chunk changes the state (C23)."""
-    token = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
+    """Ephemeral text for clients; only the first chunk changes the state (C23)."""
+    delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is Phase.STREAMING:
-        builder.notify(token)
+        builder.notify(delta)
         return TransitionResult(state, tuple(builder.effects))
     builder.place_state()
-    builder.notify(token)
+    builder.notify(delta)
     return builder.finish(replace(state, phase=Phase.STREAMING))
 
 
