@@ -1,4 +1,5 @@
-"""Model adapters: each speaks one wire protocol, tries once, and can be stopped in every phase.
+"""Adapters for language models: one module per concern, one package per wire protocol.
 
-`catalog.Catalog` is what `server.app` builds; everything else is reached through it.
+Every request is tried once and can be cancelled in any phase; retries belong to the actors. The server builds a
+`catalog.Catalog`, and everything else is reached through it.
 """

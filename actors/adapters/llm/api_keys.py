@@ -1,4 +1,4 @@
-"""The key of a provider, where a command prints it: run at first use, kept, and run again when the key is refused."""
+"""API keys that a command prints: run at first use, cached, and run again when the provider refuses the key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 from actors.ports.resources import exhausted_resource, resource_failure
 
-#: What a command may take; a person may have to unlock something.
+#: Seconds that the command may take. Long, because a person may have to unlock a password store.
 COMMAND_SECONDS = 60.0
-#: Bytes of a key.
+#: Bytes of output that are read as a key; more is an error.
 _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """ApiKeys of one provider. Any thread; whoever needs the key first runs the command, the others wait for it."""
+    """Keep the key of one provider.
+
+    Any thread. The first thread that needs a key runs the command; concurrent callers wait for its result.
+    """
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
@@ -33,11 +36,12 @@ class ApiKeys:
         self._failure: str | LlmFailure = ""
 
     def with_key(self, cancel: CancelToken) -> ProviderConfig:
-        """The provider with its key in place.
+        """Return the provider's configuration with the key filled in.
 
-        May block for as long as the command takes; a cancel ends that at once, and the command with it. Raises
-        ModelFailedError (AUTH) if the command gives no key, and ModelAbortedError. What a command prints is never
-        shown.
+        Block for as long as the command runs; cancelling ends the wait, and the command if this caller runs it. The
+        output of the command appears in no message.
+
+        Raises ModelFailedError (AUTH) if the command yields no key, and ModelAbortedError if cancelled.
         """
         if not self._provider.api_key_command:
             return self._provider
@@ -48,7 +52,7 @@ class ApiKeys:
             cancel.forget(self._wake)
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Whether there is another key than the one that was refused; may run the command, as `armed` does."""
+        """Return whether a key other than the `refused` one can be had; may run the command, as `with_key` does."""
         if not self._provider.api_key_command:
             return False
         with self._changed:
@@ -57,7 +61,7 @@ class ApiKeys:
         try:
             return self.with_key(cancel).api_key != refused
         except (ModelFailedError, ModelAbortedError):
-            return False  # the refusal says more
+            return False  # the caller reports the provider's refusal, which says more
 
     def _wake(self) -> None:
         with self._changed:
@@ -73,7 +77,8 @@ class ApiKeys:
             if self._key is not None:
                 return self._key
             if self._failures != failures:
-                raise self._failed(self._failure)  # the run that was waited for failed for all
+                # Share the failure with all waiters: each running a broken command in turn would take minutes.
+                raise self._failed(self._failure)
             self._running = True
         key: Secret = Secret()
         failure: str | LlmFailure = "could not be run"
@@ -104,7 +109,10 @@ class ApiKeys:
 
 
 def _run(command: tuple[str, ...], cancel: CancelToken) -> tuple[Secret, str | LlmFailure]:
-    """What the command prints, or an empty secret and what went wrong: with the command, or with this process."""
+    """Run the command and return its key, or an empty secret and why there is none.
+
+    The reason is a text if the command is at fault and an LlmFailure if this process lacks resources.
+    """
     try:
         process = subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""The models that this server offers: which provider answers to which name, and how much fits."""
+"""The catalogue of models: which provider serves a model name, and which names are offered to users."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ _WIRE_PROTOCOLS = {
 
 
 class Catalog:
-    """Implements ports.ModelCatalog over configured providers. Any thread; only `learn` waits.
+    """Implement ports.ModelCatalog over configured providers.
 
-    `default` names a served model, else it is the first provider's default, else the demo; none where the servers list
-    others than what was presumed. `small` names the model for
-    all small requests, or is "none", else it is that of the provider that a conversation talks to anyhow: nobody else
-    gets to read what is said in it. `models` is what an operator says about models by the beginnings of their names.
-    Raises ValueError, naming the setting first, for a default or small model that nobody can serve and for what cannot
-    be said about a model; also for two providers of one name.
+    Any thread; only `learn` blocks on the network.
+
+    `default` names a served model. Empty: the first provider's default, else the demo model; no default at all where
+    servers list models other than the presumed one. `small` names the model for all small requests (titles, excerpts),
+    or is "none". Empty: the small model of the provider that the conversation uses anyway, so that no third party reads
+    it. `models` holds the operator's limits and prices by model name prefix.
+
+    Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
+    for invalid limits; also for two providers of one name.
     """
 
     def __init__(
@@ -76,34 +79,40 @@ class Catalog:
 
     @property
     def default(self) -> str:
-        """See ports.ModelCatalog. A presumed one is replaced by the next provider's once a server lists others."""
+        """Return the default model; see ports.ModelCatalog.
+
+        A presumed default gives way to the next provider's as soon as its server lists other models.
+        """
         servers = self._router.servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
         return self._chosen or next(filter(None, (server.default for server in servers)), otherwise)
 
     def get(self, name: str) -> Model | None:
-        """See ports.ModelCatalog. Where several providers are as good, the first."""
+        """Return the model of this name, from the first of equally suitable providers; see ports.ModelCatalog."""
         return self._find(name, self._router.generation)
 
     def offers(self, name: str) -> bool:
-        """See ports.ModelCatalog."""
+        """Return whether the model can be chosen; see ports.ModelCatalog."""
         return self._set(name) or self._router.route(name) is not None
 
     def undecided(self, name: str) -> bool:
-        """See ports.ModelCatalog."""
+        """Return whether only asking servers can tell if the model is served; see ports.ModelCatalog."""
         return not self._set(name) and self._router.undecided(name)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """See ports.ModelCatalog."""
+        """Ask servers for their models, blocking; see ports.ModelCatalog."""
         self._router.learn(name, cancel)
 
     def refusal(self, name: str) -> LlmFailure:
-        """See ports.ModelCatalog."""
+        """Return why the model is not available, for users; see ports.ModelCatalog."""
         text = self._router.refusal(name, [info.name for info in self.list()])
         return LlmFailure(ErrorKind.NETWORK if self._router.unreachable else ErrorKind.INVALID_REQUEST, text)
 
     def list(self) -> tuple[ModelInfo, ...]:
-        """The models known by name, the default first, the demo last. A provider may serve more (`models = ["*"]`)."""
+        """Return the models known by name: the default first, the demo last.
+
+        Providers may serve further names (`models = ["*"]`).
+        """
         names = dict.fromkeys(filter(None, (self.default,)))
         for server in self._router.servers:
             provider = server.provider
@@ -114,7 +123,7 @@ class Catalog:
         return tuple(model.info for model in models if model is not None)
 
     def small(self, name: str) -> Model | None:
-        """See ports.ModelCatalog."""
+        """Return the model for small requests beside a conversation with the model `name`; see ports.ModelCatalog."""
         if self._small:
             return None if self._small == NO_MODEL else self.get(self._small)
         if name == DEMO:
@@ -124,15 +133,18 @@ class Catalog:
         return self._model(chosen, server) if server and chosen else None
 
     def forget(self, conversation_id: str) -> None:
-        """See ports.ModelCatalog."""
+        """Drop what is cached for a conversation; see ports.ModelCatalog."""
         self._turns.forget(conversation_id)
 
     def _set(self, name: str) -> bool:
-        """Whether nobody has to be asked about this name, since whoever wrote the settings knows."""
+        """Return whether the operator's settings name the model, so that no server needs to be asked."""
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _check(self, setting: str, name: str) -> None:
-        """A server that lists its models is not asked at start: it may come up later."""
+        """Raise ValueError unless the model is served, or may be.
+
+        A server that lists its models is not asked at start: it may come up later.
+        """
         if self.get(name) is None and not self._router.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
 
@@ -150,7 +162,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """The names that a provider's settings spell out, and the known ones that its patterns cover."""
+    """Return the names that a provider's settings list, and the known names that its patterns match."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

@@ -1,4 +1,7 @@
-"""What a server tells about its models: asked by the requests to a model until it is known, and believed for good."""
+"""Discover limits and prices of models from the provider's server.
+
+The first request to a model with unknown limits asks; the result is cached for the life of the process.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A request waits for this, so it is short; a server that is slow to tell is asked again by a later request.
+#: Time limits in seconds. Short, since a model request waits for this; a later request tries again.
 PATIENCE = Timeouts(connect=3, first_byte=5, idle=5, total=10)
-#: Seconds before a server that could not be asked is asked again.
+#: Seconds before a failed discovery is tried again.
 AGAIN_SECONDS = 60.0
-#: Bytes of a list of models.
+#: Bytes of a list of models that are read.
 _MAX_LIST = 16 << 20
 
 
@@ -39,7 +42,7 @@ class _Architecture(Struct):
 
 
 class _Entry(Struct):
-    """A model as llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio list it; each tells something else."""
+    """One listed model, with the fields of llama.cpp, vLLM, OpenRouter, Anthropic, Ollama and LM Studio."""
 
     id: Any = None
     name: Any = None
@@ -63,12 +66,12 @@ class _List(Struct):
 
 _LIST = msgspec.json.Decoder(_List)
 
-#: The server has no such list; others may change their mind.
+#: HTTP statuses of servers without such a list, which are not asked again; other statuses may be temporary.
 _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Discovery:
-    """Limits that one provider's server tells. Any thread; only `look` waits."""
+    """Keep what one provider's server says about its models. Any thread; only `ask_server` blocks."""
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
@@ -78,11 +81,14 @@ class Discovery:
         self._asking: set[str] = set()
 
     def known(self, model: str) -> StatedLimits | None:
-        """What is known by now."""
+        """Return what the server has said about `model`; None if nothing is known yet."""
         return self._known.get(model)
 
     def ask_server(self, model: str, cancel: CancelToken) -> None:
-        """Ask the server, if nobody has or does. Never raises: whatever goes wrong, the model stays unknown."""
+        """Ask the server about `model` unless that was done, is being done, or failed a moment ago.
+
+        Never raises: whatever goes wrong, the limits stay unknown.
+        """
         with self._lock:
             again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
             if model in self._known or model in self._asking or not again:
@@ -91,7 +97,7 @@ class Discovery:
         try:
             self._known[model] = self._fetch(model, cancel)
         except _NotLoaded:
-            pass  # the request that asks loads it: the next one asks again
+            pass  # the model request itself makes the server load the model: ask again with the next one
         except (
             TransportFailed,
             ModelFailedError,
@@ -108,7 +114,10 @@ class Discovery:
                 self._asking.discard(model)
 
     def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
-        """None: it tells nothing. Raises _NotLoaded, and what goes wrong."""
+        """Return what the server states, None for nothing.
+
+        Raises _NotLoaded, and whatever the transport, the key command and the decoder raise.
+        """
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
         with send("GET", provider.models_url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
@@ -123,14 +132,16 @@ class Discovery:
 
 
 class _NotLoaded(Exception):
-    """The model's window is not known before the server has loaded it, for a request."""
+    """The server tells the window only of loaded models, and a first request has yet to load this one."""
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """What a list of models says about one; the only one of a list is meant whatever its name, unless the list is of
-    those that happen to be `loaded`. A name without a tag means its "latest".
+    """Return what a list of models says about `model`; None if it does not list it.
 
-    Raises msgspec.DecodeError if it is no such list.
+    The only entry of a list is meant whatever its name, unless the list shows models that happen to be `loaded`. A name
+    without a tag means its ":latest".
+
+    Raises msgspec.DecodeError if `body` is no such list.
     """
     found = _LIST.decode(body)
     entries = found.models if found.data is None else found.data
@@ -163,7 +174,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _price(pricing: dict[str, Any]) -> Price | None:
-    """OpenRouter's prices: texts, in dollars per token; negative where they vary."""
+    """Return OpenRouter's prices: given as texts in dollars per token, negative where they vary."""
     names = ("prompt", "completion", "input_cache_read", "input_cache_write")
     prompt, completion, read, write = (_per_million(pricing.get(name)) for name in names)
     return Price(prompt, completion, read, write) if prompt is not None and completion is not None else None

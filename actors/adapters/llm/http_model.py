@@ -1,4 +1,4 @@
-"""A model behind a provider: what is known about it, and one request to it at a time of asking."""
+"""A model behind an HTTP provider: its limits, and one request at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HttpModel:
-    """Implements ports.Model over one wire protocol. Any thread."""
+    """Implement ports.Model over one wire protocol. Any thread."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class HttpModel:
 
     @property
     def info(self) -> ModelInfo:
-        """Changes at most once, when the server has told its limits."""
+        """Return the model's description; it changes at most once, when the server has told its limits."""
         return self._current()[0]
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """See ports.Model."""
+        """Send one request and return the answer, asking for unknown limits first; see ports.Model."""
         if self._asks_server:
             self._discovery.ask_server(self._name, cancel)
         prepared = self._prepare(request)
         return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
 
     def body_of(self, request: ModelRequest) -> bytes:
-        """The body that `request` is sent with."""
+        """Return the bytes of the HTTP body that `request` would be sent with."""
         return self._body(self._prepare(request))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:
@@ -65,7 +65,7 @@ class HttpModel:
 
     def _body(self, prepared: PreparedRequest) -> bytes:
         request = prepared.request
-        if request.purpose is not Purpose.CONVERSATION:  # nothing of it is ever sent again
+        if request.purpose is not Purpose.CONVERSATION:  # its turns are never sent again: caching is useless
             return self._protocol.body_of(
                 prepared, [(turn.role, self._protocol.turn_of(turn, prepared)) for turn in request.turns]
             )

@@ -1,4 +1,4 @@
-"""What is known about models: windows, output limits, prices; from models.toml, from operators, and from servers."""
+"""Limits and prices of models: from models.toml, from the operator's settings, and from servers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 
-#: Tokens kept free for an answer, and asked for at most.
+#: Tokens of the window that are reserved for an answer, and requested as its maximum.
 RESERVED_OUTPUT = 32_000
 
 
 class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"tokens": "from"}):
-    """What a request with more input than so many tokens costs more: factors, of cache reads and writes too."""
+    """Price factors for requests with more than `tokens` input tokens; they apply to cache reads and writes too."""
 
     tokens: int
     input: float
@@ -32,60 +32,60 @@ class LongPrompt(Struct, frozen=True, forbid_unknown_fields=True, rename={"token
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars per million tokens, at the provider's own list price."""
+    """List prices in dollars per million tokens."""
 
     input: float
     output: float
     cache_read: float | None = None
-    """None: as `input`."""
+    """None: the same as `input`."""
     cache_write: float | None = None
-    """Likewise."""
+    """None: the same as `input`."""
     long: LongPrompt | None = None
 
     def micros(self, usage: Usage) -> int:
-        """Micro-dollars for `usage`."""
+        """Return the price of `usage` in micro-dollars."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
-        told = usage.input_tokens * self.input + usage.cache_read_tokens * read + usage.cache_write_tokens * write
-        said = usage.output_tokens * self.output
+        prompt = usage.input_tokens * self.input + usage.cache_read_tokens * read + usage.cache_write_tokens * write
+        answer = usage.output_tokens * self.output
         if self.long is not None and usage.context_tokens - usage.output_tokens > self.long.tokens:
-            told, said = told * self.long.input, said * self.long.output
-        return round(told + said)
+            prompt, answer = prompt * self.long.input, answer * self.long.output
+        return round(prompt + answer)
 
 
 class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of models.toml. Tokens throughout."""
+    """One row of models.toml. All sizes in tokens."""
 
     window: int
     output: int
     input: int = 0
-    """The input limit where it is smaller than the window; 0: none of its own."""
+    """The input limit where it is smaller than the window; 0: the window is the limit."""
     protocol: str = ""
-    """Set: the model is listed for providers of this protocol; "openai-chat" is also served over openai-responses."""
+    """Set: providers of this protocol offer the model by name; "openai-responses" offers "openai-chat" rows too."""
     name: str = ""
-    """For people."""
+    """The name to display."""
     images: bool = False
     reasons: bool = True
-    """False: the model takes no options about reasoning."""
+    """False: the model refuses options about reasoning."""
     price: Price | None = None
 
     @property
     def reserved_output(self) -> int:
-        """What a request asks for at most."""
+        """Return the output tokens that a request asks for at most."""
         return min(self.output, RESERVED_OUTPUT)
 
     @property
     def usable_window(self) -> int:
-        """What the history may fill: the input limit, or the window minus the reserved output."""
+        """Return the tokens that the history may fill: the input limit, or the window minus the reserved output."""
         return min(self.input or self.window, self.window - self.reserved_output)
 
     def cost_micros(self, usage: Usage) -> int:
-        """Micro-dollars for `usage`; 0 if the price is unknown."""
+        """Return the cost of `usage` in micro-dollars; 0 if the price is unknown."""
         return self.price.micros(usage) if self.price else 0
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody says about a model: an operator (`[models."name"]`), or its server. None: nothing."""
+    """What an operator (`[models."name"]`) or a server states about a model. None: not stated."""
 
     window: int | None = None
     output: int | None = None
@@ -95,7 +95,7 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
-        """`limits` with what is said here put over them; `roomy`: their output was only a guess."""
+        """Return `limits` overridden by what is stated; `roomy`: the output limit of `limits` was only a guess."""
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)
@@ -123,20 +123,20 @@ def operator_limits(tables: Mapping[str, Any]) -> dict[str, StatedLimits]:
 
 @functools.cache
 def known_limits() -> dict[str, ModelLimits]:
-    """All rows by the prefix of the names they are for."""
+    """Return all rows of models.toml by model name prefix."""
     text = files("actors.adapters.llm").joinpath("models.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text)["models"], dict[str, ModelLimits])
 
 
 def limits_of(model: str) -> ModelLimits | None:
-    """The row for a model; None if there is none."""
-    return fitting(known_limits(), model)
+    """Return the row of models.toml for a model; None if there is none."""
+    return best_match(known_limits(), model)
 
 
-def fitting(rows: Mapping[str, Row], model: str) -> Row | None:
-    """The row whose prefix is the longest one of `model`, ending at a word's end; None if there is none.
+def best_match(rows: Mapping[str, Row], model: str) -> Row | None:
+    """Return the row with the longest prefix of `model` that ends at a word boundary; None if there is none.
 
-    Case and a vendor in front ("anthropic/claude-…") don't matter.
+    Case and a vendor prefix ("anthropic/claude-…") are ignored.
     """
     full = model.lower()
     prefixes = [prefix for prefix in rows if _begins(full, prefix) or _begins(full.rpartition("/")[2], prefix)]
@@ -149,7 +149,7 @@ def _begins(name: str, prefix: str) -> bool:
 
 @functools.cache
 def smallest_limits() -> ModelLimits:
-    """The limits assumed for a model that no row fits (REQ-BED-022)."""
+    """Return the limits assumed for a model that no row matches (REQ-BED-022)."""
     smallest = min(known_limits().values(), key=lambda row: (row.usable_window, row.output))
     return ModelLimits(smallest.window, smallest.output, smallest.input)
 
@@ -157,14 +157,13 @@ def smallest_limits() -> ModelLimits:
 def resolve_limits(
     model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits], server: StatedLimits | None
 ) -> tuple[ModelLimits, bool]:
-    """A model's limits, and whether they are known rather than assumed (REQ-BED-022).
+    """Return a model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    What is said for the model goes before what is said for its provider, that before what its server told, and that
-    before the table.
+    Precedence, highest first: the operator about the model, the operator about the provider, the server, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)
-    said = [stated for stated in (server, provided, fitting(operator, model)) if stated is not None]
+    said = [stated for stated in (server, provided, best_match(operator, model)) if stated is not None]
     limits, known = row or smallest_limits(), row is not None
     for stated in said:
         limits = stated.over(limits, roomy=row is None)
@@ -173,8 +172,8 @@ def resolve_limits(
 
 
 def needs_discovery(model: str, provider: ProviderConfig, operator: Mapping[str, StatedLimits]) -> bool:
-    """Whether the server is to be asked for the limits of this model."""
-    stated = fitting(operator, model)
+    """Return whether the server should be asked for the limits of this model."""
+    stated = best_match(operator, model)
     if provider.discover == "never" or provider.context_window or (stated is not None and stated.window):
         return False
     return provider.discover == "always" or limits_of(model) is None

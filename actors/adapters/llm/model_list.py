@@ -1,5 +1,4 @@
-"""The names of the models that one provider's server lists: asked for only when somebody names a model that is not
-known otherwise, and kept."""
+"""The model names that one provider's server lists: fetched when a user names an unknown model, then cached."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Whoever names an unknown model waits for this.
+#: Time limits in seconds. Short, since the command that names an unknown model waits for this.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-#: Seconds before a server is asked again: its models change, and one that was down comes back.
+#: Seconds before the list is fetched again: models change, and a server that was down comes back.
 AGAIN_SECONDS = 10.0
-#: Bytes of a list; OpenRouter's has half a megabyte.
+#: Bytes of a list that are read; OpenRouter's has half a megabyte.
 _MAX_BYTES = 16 << 20
-#: Names that are kept of one list.
+#: Names that are kept of one list, at most.
 _MAX_NAMES = 5_000
 
 
@@ -46,30 +45,30 @@ _LIST = msgspec.json.Decoder(_List)
 
 
 class ModelList:
-    """One provider's list. Any thread; only `refresh` waits."""
+    """The list of one provider's models. Any thread; only `refresh` blocks."""
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
-        """None: the server has not told, or cannot."""
+        """None: the server was not asked yet, or has never answered with a list."""
         self.failure = ""
-        """Why it could not be had when it was asked for last, as the end of a sentence; "" if it was."""
+        """Why the last fetch failed, as the end of a sentence; "" if it succeeded."""
 
     @property
     def stale(self) -> bool:
-        """Whether asking again may tell something new."""
+        """Return whether the list is old enough to be fetched again."""
         return time.monotonic() - self._requested_at >= AGAIN_SECONDS
 
     def __contains__(self, name: str) -> bool:
-        """Whether the server listed the model; Ollama's names may lack their ":latest"."""
+        """Return whether the server listed the model; Ollama's names may lack their ":latest"."""
         return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
 
     def refresh(self, cancel: CancelToken) -> None:
-        """Ask the server unless that was done just now; others wait for the one that asks. Never raises.
+        """Fetch the list unless that was done a moment ago; concurrent callers wait for one fetch. Never raises.
 
-        A list that was had before stays if it cannot be had now.
+        A failed fetch keeps the former list.
         """
         with self._lock:
             if not self.stale:
@@ -83,7 +82,7 @@ class ModelList:
                 log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
     def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """The list, or None and why there is none."""
+        """Return the list, or None and why there is none."""
         try:
             return self._fetch(cancel), ""
         except TransportFailed as failed:
@@ -91,12 +90,12 @@ class ModelList:
         except ModelFailedError as failed:
             return None, failed.failure.message.rstrip(".")
         except ModelAbortedError:
-            return None, "it was not waited for"
+            return None, "the request was cancelled"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, "its list of models cannot be understood"
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
-        """Raises TransportFailed, what the key's command raises, and what decoding raises."""
+        """Return the list. Raises TransportFailed, what the key command raises, and what decoding raises."""
         if self._client.provider.discover == "never":
             raise TransportFailed(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)
@@ -108,10 +107,10 @@ class ModelList:
 
 
 def listed_in(body: bytes) -> tuple[str, ...]:
-    """The names in a server's list of models, in its order. Raises what decoding raises."""
-    told = _LIST.decode(body)
+    """Return the names in a server's list of models, in its order. Raises what decoding raises."""
+    listed = _LIST.decode(body)
     names: dict[str, None] = {}
-    for entry in (*(told.data or ()), *(told.models or ())):
+    for entry in (*(listed.data or ()), *(listed.models or ())):
         aliases = entry.aliases if isinstance(entry.aliases, list) else []
         names.update((name, None) for name in (entry.id or entry.name, *aliases) if _usable(name))
     return tuple(names)[:_MAX_NAMES]

@@ -1,4 +1,4 @@
-"""Where models are asked: one provider's address, credentials and manners."""
+"""Configuration of model providers: address, credentials, time limits, and the quirks of their servers."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ PROTOCOLS = {
     OPENAI_RESPONSES: ProtocolTraits(family="openai", offers=frozenset({OPENAI_CHAT, OPENAI_RESPONSES})),
 }
 
-#: As the name of a small model: none.
+#: The name of a small model that means: use none.
 NO_MODEL = "none"
-#: What a server of one model is asked for when nobody has named a model: it often takes any name.
+#: The model name sent to a server when none is configured: servers of a single model often accept any name.
 ONLY_MODEL = "default"
 
-#: What `extra_body` cannot replace: an answer could not be read, or a history would not be what it is.
+#: Fields that `extra_body` cannot replace: the answer could not be parsed, or the history would be changed.
 OURS = frozenset({"model", "messages", "input", "system", "instructions", "tools", "stream", "store", "include"})
 
 _DISCOVER = ("unknown", "always", "never")
@@ -64,7 +64,7 @@ _KEY_SETTINGS = ("api_key", "api_key_env", "api_key_command")
 
 
 class Secret:
-    """A text that is shown only to whom it is for: its repr, str and format are masked."""
+    """A text whose repr, str and format are masked, so that it cannot leak into logs by accident."""
 
     __slots__ = ("_text",)
 
@@ -72,6 +72,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """Return the secret text, to be sent to the provider only."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -91,16 +92,16 @@ class Secret:
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long each phase of a request may take. Seconds."""
+    """Time limits of the phases of a request, in seconds."""
 
     connect: float = 10.0
-    """Name resolution excluded, TLS handshake per step."""
+    """Connecting, without name resolution; the TLS handshake has the same limit per step."""
     first_byte: float = 300.0
-    """From the request until the end of the answer's headers, also if they drip in."""
+    """From the request until the response headers are complete, however slowly they arrive."""
     idle: float = 300.0
-    """Between two pieces of the answer; pings count as pieces."""
+    """Between two chunks of the answer; pings count."""
     total: float = 3600.0
-    """The answer as a whole, headers on; 0: no limit."""
+    """The whole answer, from the headers on; 0: no limit."""
 
     def __post_init__(self) -> None:
         if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
@@ -108,50 +109,50 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """One provider. Construction raises ValueError naming the field that is wrong.
+    """The settings of one provider. Construction raises ValueError naming the invalid field.
 
     Where servers of one protocol differ, the difference is a field here and never a name in the code; presets.toml has
-    the values for well-known ones.
+    the values for well-known servers.
     """
 
     name: str
     preset: str = ""
-    """A row of presets.toml, whose settings were taken where none were given."""
+    """The row of presets.toml that filled in settings that were not given."""
     protocol: str
     """"anthropic", "openai-chat" or "openai-responses"; declared, never guessed."""
     base_url: str
-    """Up to, without, "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
+    """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
     """Empty: no credentials are sent."""
     api_key_env: str = ""
     """The environment variable that `api_key` was read from."""
     api_key_command: tuple[str, ...] = ()
-    """A program with its arguments that prints the key; run at the first request, and once more if it is refused."""
+    """A program and its arguments that print the key; run at the first request, and again if the key is refused."""
     key_source: str = ""
-    """What advice about a refused key calls it: e.g. "ANTHROPIC_API_KEY"."""
+    """The name of the key in advice about a refused key, e.g. "ANTHROPIC_API_KEY"."""
     auth: str = ""
     """How the key is sent: "bearer", or the name of a header; "": "x-api-key" for anthropic, else "bearer"."""
     models: tuple[str, ...] = ()
-    """Names that are served; one that ends with "*" stands for all that begin so, "*" for every name. (): those that
-    its server lists, and those that are known to be of its protocol."""
+    """Served model names; "prefix*" matches by prefix, "*" every name. (): those that the server lists, and the known
+    models of its protocol."""
     default_model: str = ""
     presumed: bool = False
-    """`default_model` is a guess, which the list of the server may refute. Not a setting."""
+    """Whether `default_model` is a guess, which the server's list may refute. Not a setting."""
     small_model: str = ""
-    """Quick and cheap, for small requests beside conversations with this provider's models; "" or "none": none."""
+    """A quick, cheap model for small requests beside conversations with this provider; "" or "none": none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
     """Sent with every request."""
     extra_body: Mapping[str, Any] = {}
-    """Merged into every request's body, over what is there; none of OURS."""
+    """Merged over the body of every request; must contain none of OURS."""
     proxy: Secret = Secret()
-    """"http://[user:password@]host:port"; the environment's proxies are never used."""
+    """"http://[user:password@]host:port"; proxy settings of the environment are ignored."""
     ca_bundle: str = ""
-    """PEM file of the authorities to trust instead of the usual ones; certificates are always verified."""
+    """PEM file with the authorities to trust instead of the default ones; certificates are always verified."""
     context_window: int = 0
-    """Tokens; overrides the table and what the server tells, for all models of this provider."""
+    """Tokens; for all models of this provider, overrides models.toml and what the server states."""
     max_output: int = 0
-    """Tokens; likewise."""
+    """Tokens; overrides as `context_window` does."""
     discover: str = "unknown"
     """When the server is asked for a model's limits, before the first request to it: "unknown" to the table, "always",
     "never"."""
@@ -168,9 +169,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     cache_key: bool = False
     """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests meet the same cache."""
     encrypted_reasoning: bool = True
-    """openai-responses only: ask for reasoning in the form that can be given back."""
+    """openai-responses only: request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
-    """openai-chat only: newer OpenAI models want "max_completion_tokens"; "": none is sent."""
+    """openai-chat only: the name of the limit; newer OpenAI models want "max_completion_tokens"; "": send none."""
     stream_usage: bool = True
     """openai-chat only: ask for token counts at the end of a stream."""
     tool_choice: str = ""
@@ -178,9 +179,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     system_role: str = "system"
     """openai-chat only: the role of the system prompt; "developer" for some."""
     echo_reasoning: str = "calls"
-    """openai-chat only: which answers get their reasoning back beside them: those with "calls", "always", "never"."""
+    """openai-chat only: which answers are sent back with their reasoning: those with "calls", "always", "never"."""
     cost_in_usage: bool = False
-    """openai-chat only: "cost" among the token counts is in dollars, and counts instead of the price list."""
+    """openai-chat only: the usage has a "cost" in dollars, which replaces the price list."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -216,19 +217,19 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Everything that must never be shown."""
+        """Return every text that must never be shown."""
         return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
 
     @property
     def advice(self) -> str:
-        """Where a person looks who was told that the key is wrong."""
+        """Return where the key is configured, for users whose key was refused."""
         if self.key_source or self.api_key_env:
             return self.key_source or self.api_key_env
         return f"the {'api_key_command' if self.api_key_command else 'api_key'} of provider {self.name}"
 
     @property
     def local(self) -> bool:
-        """Whether its server is on this machine."""
+        """Return whether the server runs on this machine."""
         host = urlsplit(self.base_url).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback
@@ -236,22 +237,23 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
             return host == "localhost"
 
     def url(self, path: str) -> str:
+        """Return the address of an endpoint."""
         return self.base_url.rstrip("/") + path
 
     @property
     def models_url(self) -> str:
-        """Where the server is asked for limits."""
+        """Return the address that tells limits of models."""
         if self.loaded_path:
             return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
         return self.list_url
 
     @property
     def list_url(self) -> str:
-        """Where the server lists its models, loaded or not."""
+        """Return the address that lists all models, loaded or not."""
         return self.url(PROTOCOLS[self.protocol].list_path)
 
     def request_headers(self) -> dict[str, str]:
-        """What every request carries, credentials included."""
+        """Return the headers of every request, credentials included."""
         headers = {"content-type": "application/json", "user-agent": "phoenix-bedrock"}
         traits = PROTOCOLS[self.protocol]
         if traits.version_header:
@@ -266,7 +268,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def presets() -> Mapping[str, Mapping[str, Any]]:
-    """Settings by the name of their preset."""
+    """Return the settings of presets.toml by preset name."""
     return tomllib.loads(files("actors.adapters.llm").joinpath("presets.toml").read_text("utf-8"))
 
 
@@ -276,7 +278,7 @@ def provider_from_mapping(
     """Read one provider from plain configuration data, e.g. a TOML table.
 
     `api_key`, `proxy` and the values of `headers` are plain texts there; `api_key_env` is looked up in `environ`.
-    Raises ValueError naming the key; its text holds no value.
+    Raises ValueError naming the key and containing no value.
     """
     known = setting_types()
     arguments: dict[str, Any] = {}
@@ -311,7 +313,7 @@ def setting_types() -> dict[str, Any]:
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` over those of their preset, which names a key's source only if they name none."""
+    """Return `settings` merged over those of their preset, whose key source counts only if they name none."""
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
         raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
@@ -322,14 +324,14 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"providers.{name}.preset: must be one of {', '.join(presets())}")
     usual = dict(presets()[preset])
     if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
-        usual.pop("small_model", None)  # who knows what is served elsewhere
+        usual.pop("small_model", None)  # a server at another address may not serve it
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)
     return {**usual, **settings}
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
-    """The providers that the usual environment variables describe, Anthropic first; () without any."""
+    """Return the providers that the usual environment variables describe, Anthropic first; () without any."""
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)
 
@@ -355,7 +357,10 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
-    """OpenAI itself is spoken to over Responses; a server of one's own over what they all speak, Chat Completions."""
+    """Return the provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
+
+    OpenAI itself is used over Responses; a custom server over Chat Completions, which all of them implement.
+    """
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):
         return None

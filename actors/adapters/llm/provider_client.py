@@ -1,4 +1,4 @@
-"""One attempt of one request: send, read, and say how it ended. Shared by all protocols."""
+"""One attempt of one model request: send it, read the answer, classify the outcome. Shared by all wire protocols."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for what may follow a complete answer: its usage, "[DONE]", the close.
+#: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", the end of the stream.
 TAIL_SECONDS = 5.0
 
 
 class KeyRefused(ModelFailedError):
-    """The provider took no key, or not this one; nothing was answered."""
+    """The provider refused the request for want of a valid key (HTTP 401)."""
 
     def __init__(self, failure: LlmFailure, key: Secret) -> None:
         super().__init__(failure)
@@ -41,18 +41,18 @@ class KeyRefused(ModelFailedError):
 
 
 class WireProtocol(Struct, frozen=True):
-    """One wire protocol."""
+    """How requests of one wire protocol are built and its answers read."""
 
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
-    """A turn as the elements of the body's last array."""
+    """Encode a turn as elements of the body's last array; b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[tuple[str, bytes]]], bytes]
-    """The request, given each turn's role and bytes."""
+    """Encode the body, given each turn's role and bytes."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
 
 
 class ProviderClient:
-    """Asks one provider. Any thread; keeps nothing between requests but a key that a command printed."""
+    """Send requests to one provider. Any thread; its only state is a key that a command printed."""
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
         self.provider = provider
@@ -62,12 +62,12 @@ class ProviderClient:
     def request(
         self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
     ) -> ModelAnswer:
-        """POST `body` and read the answer.
+        """POST `body` and read the answer; retry once if the key was refused and its command prints another one.
 
-        If a key was refused and the command that printed it prints another one, that is tried, once. Raises
-        ModelFailedError or ModelAbortedError and nothing else. Whether it was aborted is told by the token alone: what
-        a shut socket raises looks like a network error. No exception is chained, since the chain would hold the request
-        with its credentials.
+        Only the token tells whether the request was aborted, since a socket that is shut down raises what a network
+        error raises. No exception is chained: the chain would keep the request with its credentials alive.
+
+        Raises ModelFailedError or ModelAbortedError and nothing else.
         """
         if cancel.cancelled:
             raise ModelAbortedError
@@ -146,7 +146,7 @@ class ProviderClient:
 
 
 def _error_body(reply: Reply) -> bytes:
-    """What there is of an error's text; its status counts even if the text breaks off."""
+    """Return what arrives of an error's body; its status counts even if the body breaks off."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)
@@ -155,7 +155,10 @@ def _error_body(reply: Reply) -> bytes:
 
 
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
-    """A bug of ours. Its text may hold anything, so only type and place are told."""
+    """Return the failure for a bug of this program, and log it.
+
+    The text of the exception may hold secrets, so only its type and place are reported.
+    """
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)
     text = f"unexpected fault in the model adapter: {type(fault).__name__}"

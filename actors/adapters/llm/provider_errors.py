@@ -1,12 +1,12 @@
-"""What a provider's refusal means: its kind (SEMANTICS C12), what a person can do, and when to try again.
+"""Classify errors of providers: the kind of failure, advice for users, and when to try again.
 
-Kinds that C12 leaves open: an account without quota or credit looks like a rate limit (429) or a bad request (400) but
-waiting does not help, so it is `invalid_request` and says where to pay. A 429 that says "do not retry" is the same.
-Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request` too (REQ-BED-006: at once); all that is left,
-redirects included, is a retryable `server_error`.
+Two cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
+request (400) although waiting does not help: it is `invalid_request` and says where to pay. A 429 that says "do not
+retry" is the same. Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request` too, which fails at once
+(REQ-BED-006); everything else, redirects included, is a retryable `server_error`.
 
-A text holds the provider's own error message and nothing else of its answer: bounded, on one line, and with
-everything masked that looks like a key or is a piece of ours.
+A message contains the provider's own error text and nothing else of its answer: bounded, on one line, and with
+everything masked that looks like a key or contains a piece of a configured secret.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_ERROR_BYTES = 64 << 10
 #: Characters of a provider's message that are passed on.
 MAX_SAID = 400
-#: A wait beyond this is as good as for ever; keeps the number an integer.
+#: An upper bound for waits (30 days), so that infinity and huge numbers stay integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000
 
 _QUOTA = frozenset({
@@ -50,7 +50,7 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-#: A request that alone is more than a minute's allowance: it looks like a rate limit and never fits.
+#: One request exceeds the tokens allowed per minute: it looks like a rate limit, but no retry can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -62,7 +62,7 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-#: `request_too_large` is Anthropic's limit in bytes: as every later request holds the same history, none would pass.
+#: `request_too_large` is Anthropic's limit in bytes: every later request has the same history, so none would pass.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
     "context_exceeded", "request_too_large", "string_above_max_length",
@@ -77,7 +77,7 @@ _TOO_LONG_TEXT = re.compile(
     r"|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
-#: The kind that a name in the error stands for when no HTTP status says it: errors inside a stream.
+#: The HTTP status that corresponds to an error's name: errors inside a stream have no status of their own.
 _NAMED = {
     "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
     "model_not_found": 404, "invalid_request_error": 400, "request_too_large": 413, "rate_limit_error": 429,
@@ -90,7 +90,7 @@ _NAMED = {
     "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
     "missing_required_parameter": 400,
 }  # fmt: skip
-#: "Please try again in 11.054s", "6m0s", "20ms": where an error inside a stream has no headers.
+#: "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )
@@ -102,21 +102,21 @@ _SHORTEST_SECRET = 4
 
 
 class ErrorBody(Struct, frozen=True):
-    """A provider's error, whatever shape it came in."""
+    """A provider's error in one form, whatever its JSON looked like."""
 
     names: frozenset[str] = frozenset()
-    """Its type and codes, in lower case."""
+    """The error's type and codes, in lower case."""
     said: str = ""
     status: int | None = None
-    """The HTTP status it stands for, where the error itself names one."""
+    """The HTTP status that the error itself names, if any."""
     wait_ms: int | None = None
-    """How long to wait, where the error itself says it."""
+    """Milliseconds to wait before a retry, if the error itself says so."""
     moderated: bool = False
-    """It gives reasons why what was said is not wanted."""
+    """Whether it gives reasons of a content moderation."""
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
-    """Read an error answer or in-stream error; anything that is not JSON of a known shape says nothing."""
+    """Parse an error response or in-stream error; JSON of an unknown shape, or none, gives an empty ErrorBody."""
     try:
         outer = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -131,8 +131,8 @@ def parse_error_body(payload: bytes) -> ErrorBody:
     if not isinstance(error, dict):
         return ErrorBody()
     coded = (_inner(error, "details", "error_code"), _inner(error, "innererror", "code"))
-    told = (error.get("type"), error.get("code"), error.get("status"), *coded)
-    names = {name.lower() for name in told if isinstance(name, str) and name.lower() != "error"}
+    named = (error.get("type"), error.get("code"), error.get("status"), *coded)
+    names = {name.lower() for name in named if isinstance(name, str) and name.lower() != "error"}
     texts = (error.get("message"), error.get("detail"), outer.get("message"))
     said = next((text for text in texts if isinstance(text, str)), "")
     code = error.get("code")
@@ -152,7 +152,7 @@ def _inner(error: dict[str, Any], outer: str, name: str) -> Any:
 
 
 def _wait_ms(error: dict[str, Any], said: str) -> int | None:
-    """Milliseconds to wait as an error's details ("retryDelay": "34s") or its text say."""
+    """Return the milliseconds to wait according to an error's details ("retryDelay": "34s") or its text."""
     details = error.get("details")
     delays = [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
     for delay in delays:
@@ -169,7 +169,7 @@ def _wait_ms(error: dict[str, Any], said: str) -> int | None:
 def response_error(
     provider: ProviderConfig, status: int, headers: Mapping[str, str], body: bytes, now: float
 ) -> ModelFailedError:
-    """Classify an answer whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
+    """Classify a response whose status is not 2xx. `now`: seconds since the epoch, for a Retry-After date."""
     error_body = parse_error_body(body)
     final = status == 429 and headers.get("x-should-retry", "").lower() == "false"
     failure = _failure(provider, error_body, status, f"HTTP {status}", final=final)
@@ -177,7 +177,7 @@ def response_error(
 
 
 def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None = None) -> ModelFailedError:
-    """Classify an error that came inside an answer that had begun well."""
+    """Classify an error inside an answer whose HTTP status was 2xx."""
     error_body = parse_error_body(payload)
     named = next((status for name, status in _NAMED.items() if name in error_body.names), None)
     label = ", ".join(sorted(error_body.names)) or "an error inside the answer"
@@ -185,44 +185,47 @@ def stream_error(provider: ProviderConfig, payload: bytes, usage: Usage | None =
     return ModelFailedError(failure, _wait(failure, None, error_body), usage)
 
 
-def _wait(failure: LlmFailure, told_ms: int | None, error_body: ErrorBody) -> int | None:
-    """How long to wait before the next attempt: as the headers say, else as the error says."""
+def _wait(failure: LlmFailure, header_ms: int | None, error_body: ErrorBody) -> int | None:
+    """Return the milliseconds until the next attempt: from the headers, else from the error itself."""
     if not failure.retryable:
         return None
-    return error_body.wait_ms if told_ms is None else told_ms
+    return error_body.wait_ms if header_ms is None else header_ms
 
 
 def broken_answer(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """An answer that makes no sense or has no end; retryable."""
+    """Return the failure for a malformed or incomplete answer; retryable."""
     return failed_request(provider, ErrorKind.SERVER_ERROR, text, usage)
 
 
 def failed_request(
     provider: ProviderConfig, kind: ErrorKind, text: str, usage: Usage | None = None
 ) -> ModelFailedError:
-    """There is no answer, or no whole one; `text` says why, without a period."""
+    """Return the failure for an answer that is missing or incomplete; `text` says why, without a period."""
     return ModelFailedError(LlmFailure(kind, f"{provider.name}: {text}.{_advice(provider, kind)}"), usage=usage)
 
 
 def timed_out(provider: ProviderConfig, text: str, usage: Usage | None = None) -> ModelFailedError:
-    """The provider did not answer, or not the whole of it, within a time limit that `text` names; retryable."""
+    """Return the failure for an exceeded time limit, which `text` names; retryable."""
     advice = f"Check the network and the base_url of provider {provider.name}, or raise its timeouts."
     return ModelFailedError(LlmFailure(ErrorKind.NETWORK, f"{provider.name}: {text}. {advice}"), usage=usage)
 
 
 def too_large(provider: ProviderConfig, limit: str, usage: Usage | None = None) -> ModelFailedError:
-    """The answer holds more than a message may; not retryable, since the next one would cost as much."""
+    """Return the failure for an answer beyond the size limit of a message.
+
+    Not retryable, since the next answer would cost as much.
+    """
     text = f"the answer holds more than {limit}, which is the limit for one answer"
     return failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, usage)
 
 
 def filtered(provider: ProviderConfig, said: str, usage: Usage | None) -> ModelFailedError:
-    """The provider answered with a refusal and no text."""
+    """Return the failure for an answer that is a refusal without text."""
     return ModelFailedError(_content_filter(provider, _tail(provider, said)), usage=usage)
 
 
 def retry_after_ms(headers: Mapping[str, str], now: float) -> int | None:
-    """Milliseconds from retry-after-ms, or Retry-After in seconds or as a date; None without a usable one."""
+    """Return the wait in milliseconds from retry-after-ms or Retry-After (seconds or a date); None if invalid."""
     for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
         try:
             wait = float(headers[name]) * factor
@@ -274,7 +277,7 @@ def _by_status(provider: ProviderConfig, status: int, whose: str, tail: str) -> 
 
 
 def _advice(provider: ProviderConfig, kind: ErrorKind) -> str:
-    """What a person can do about a failure of which no more is known than its kind, as a sentence to append."""
+    """Return advice for users by the kind of a failure, as a sentence to append."""
     match kind:
         case ErrorKind.NETWORK if provider.local:
             return f" Is the server of base_url {provider.base_url} running?"
@@ -313,19 +316,19 @@ def _is_too_long(error_body: ErrorBody, status: int) -> bool:
 
 
 def _is_filtered(error_body: ErrorBody, status: int) -> bool:
-    told = status in (400, 403, 422) and (error_body.moderated or _FILTER_TEXT.search(error_body.said))
-    return bool(error_body.names & _FILTER or told)
+    described = status in (400, 403, 422) and (error_body.moderated or _FILTER_TEXT.search(error_body.said))
+    return bool(error_body.names & _FILTER or described)
 
 
 def _is_quota(error_body: ErrorBody, status: int) -> bool:
     named = error_body.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in error_body.names)
-    # Google says the same of a minute's quota, but then also when that is over.
-    told = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
-    return bool(named or told or status == 402)
+    # Google uses the same text for a quota per minute, but then says how long to wait.
+    described = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
+    return bool(named or described or status == 402)
 
 
 def _tail(provider: ProviderConfig, said: str) -> str:
-    """The provider's own words, fit to be shown, as the end of a sentence."""
+    """Return the provider's error text, made safe to show, as the end of a sentence."""
     text = redacted(said, provider.secrets)
     if len(text) > MAX_SAID:
         text = text[:MAX_SAID] + "…"
@@ -333,7 +336,7 @@ def _tail(provider: ProviderConfig, said: str) -> str:
 
 
 def redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` on one line, without control characters, keys, or pieces of `secrets` of 8 characters or more."""
+    """Return `text` on one line, without control characters, keys, or pieces of 8 characters or more of `secrets`."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SAID]).split())
     line = _KEY_LIKE.sub(_MASK, _without_pieces(line, secrets))
     for secret in secrets:

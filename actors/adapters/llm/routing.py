@@ -1,9 +1,8 @@
-"""Which provider answers to the name of a model.
+"""Route a model name to the provider that serves it.
 
-What the settings spell out decides, then what a server lists, then what is known of a name's family: that of Claude is
-asked over Anthropic Messages, that of GPT over OpenAI's protocols. A provider whose settings have no `models` is asked
-for its list when somebody names a model that none of this tells, and only then, so that known models never wait for
-anybody.
+Precedence: names in the settings, then a server's list, then the name's family (Claude over Anthropic Messages, GPT
+over OpenAI's protocols). A provider whose settings have no `models` is asked for its list only when a user names a
+model that none of these decide, so that known models never wait for a server.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 
     from actors.ports import CancelToken
 
-#: Every name.
+#: The pattern that matches every name.
 ANY = "*"
-#: Names that a refusal spells out.
+#: Names that a refusal lists, at most.
 _SHOWN = 20
 
 
 class Server(Struct, frozen=True, eq=False):
-    """One provider, and what its server tells of its models."""
+    """One provider with what its server says about its models."""
 
     client: ProviderClient
     discovery: Discovery
@@ -39,41 +38,42 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def provider(self) -> ProviderConfig:
+        """Return the provider's settings."""
         return self.client.provider
 
     @property
     def lists(self) -> bool:
-        """Whether its own list says what it serves."""
+        """Return whether the server's own list decides what it serves."""
         return not self.provider.models
 
     @property
     def default(self) -> str:
-        """Its default model; "" if it has none, or lists others than the one that was presumed."""
+        """Return its default model; "" if it has none, or lists models other than the presumed one."""
         return "" if self.refuted else self.provider.default_model
 
     @property
     def refuted(self) -> bool:
-        """Whether its list says that it does not serve the default model that was presumed."""
+        """Return whether its list shows that it does not serve the presumed default model."""
         presumed, names = self.provider.default_model, self.listed.names
         if not self.provider.presumed or names is None or presumed in self.listed:
             return False
         return presumed != ONLY_MODEL or len(names) != 1
 
     def presumes(self, name: str) -> bool:
-        """Whether this is the default model that is presumed here."""
+        """Return whether `name` is the default model that is presumed here."""
         return self.provider.presumed and name == self.provider.default_model
 
 
 class Router:
-    """Finds the server of a name. Any thread; only `learn` waits."""
+    """Find the server of a model name. Any thread; only `learn` blocks."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
         self.generation = 0
-        """Grows with what is known; a route may be kept as long as it stays the same."""
+        """Incremented when routes may change; a cached route is valid for one generation."""
 
     def route(self, name: str) -> Server | None:
-        """Who is known to serve a model; None: nobody, or nobody has told yet."""
+        """Return the server known to serve a model; None: there is none, or lists have yet to be fetched."""
         if not _is_name(name):
             return None
         return (
@@ -85,12 +85,15 @@ class Router:
         )
 
     def presumed(self, name: str) -> Server | None:
-        """Who serves a model that was accepted once: as `route`, or the only one that has never said what it serves."""
+        """Return the server of a model that was accepted before.
+
+        As `route`; otherwise the only server that has never said what it serves.
+        """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
 
     def undecided(self, name: str) -> bool:
-        """Whether `learn` may find a server for this model."""
+        """Return whether `learn` may find a server for this model."""
         if not _is_name(name) or self._spelled(name) or self._listing(name):
             return False
         if presuming := self._presuming(name):
@@ -100,7 +103,7 @@ class Router:
         return any(server.lists and server.listed.stale for server in self.servers)
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask the servers that may have this model for their lists, until one has it. Never raises."""
+        """Fetch the lists of servers that may have this model until one has it. Never raises."""
         for server in _nearest(name, (server for server in self.servers if server.lists)):
             server.listed.refresh(cancel)
             self.generation += 1
@@ -108,7 +111,7 @@ class Router:
                 return
 
     def refusal(self, name: str, offered: Sequence[str]) -> str:
-        """Why nobody serves a model, for people."""
+        """Return why no server serves a model, for users."""
         shown = offered
         if len(offered) > _SHOWN:
             close = difflib.get_close_matches(name, offered, n=_SHOWN, cutoff=0.3)
@@ -124,11 +127,11 @@ class Router:
 
     @property
     def unreachable(self) -> tuple[Server, ...]:
-        """Those whose list could not be had."""
+        """Return the servers whose list could not be fetched."""
         return tuple(server for server in self.servers if server.lists and server.listed.failure)
 
     def _spelled(self, name: str) -> Server | None:
-        """Whose settings name it best, the first of equals."""
+        """Return the server whose settings match the name best, the first of equals."""
         fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
         fit, index = max(fits, default=(0, 0))
         return self.servers[-index] if fit else None
@@ -141,8 +144,11 @@ class Router:
         return next((server for server in self.servers if server.presumes(name) and not server.refuted), None)
 
     def _of_family(self, name: str) -> Server | None:
-        """A model that has a row of its own is not asked about. Other names of a family count where no list can be
-        had, for models that are newer than this program."""
+        """Return the server for a name by its family.
+
+        A model with a row of its own needs no list. Other names of a family count only where no list can be had, for
+        models that are newer than this program.
+        """
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self.servers:
             if server.presumes(name):
@@ -158,7 +164,7 @@ class Router:
 
 
 def family_of(name: str) -> tuple[str, ...]:
-    """The protocols over which the maker of a model serves it; () for names of no known family."""
+    """Return the protocols over which the maker of a model serves it; () for unknown families."""
     return tuple(
         protocol
         for protocol, traits in PROTOCOLS.items()
@@ -167,13 +173,13 @@ def family_of(name: str) -> tuple[str, ...]:
 
 
 def _nearest(name: str, servers: Iterable[Server]) -> list[Server]:
-    """Those first that speak a protocol of the model's family."""
+    """Return `servers`, those that speak a protocol of the model's family first."""
     spoken = family_of(name)
     return sorted(servers, key=lambda server: server.provider.protocol not in spoken)
 
 
 def _fit(provider: ProviderConfig, name: str) -> int:
-    """How closely a provider's settings name a model: 0 not at all, highest for its very name."""
+    """Return how closely a provider's settings name a model: 0 not at all, highest for its exact name."""
     named = (provider.small_model, "" if provider.presumed else provider.default_model)
     fits = [len(name) + 2 if name in named else 0]
     for served in provider.models:

@@ -1,7 +1,7 @@
-"""The demo model: scripted, without key or network, so that everybody can see the real machine at work.
+"""The demo model: a script that needs neither key nor network and drives the real machinery.
 
-What it says follows from the conversation alone (see `demo_script`); what it does is real: its text streams, its tool
-calls run or ask, its staged failure is retried, and all of it can be cancelled.
+The conversation alone decides what it says (see `script`). What it does is real: its text streams, its tool calls run
+or ask for approval, its staged failure is retried, and all of it can be cancelled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHARS_PER_TOKEN = 4
 
 
 class DemoModel:
-    """Implements ports.Model by a script. Any thread."""
+    """Implement ports.Model by a script. Any thread."""
 
     def __init__(self, pace: float = 0.03) -> None:
         """`pace`: seconds between two words; 0 for tests."""
@@ -52,7 +52,7 @@ class DemoModel:
         self._pace = pace
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """See ports.Model."""
+        """Stream the scene that the script has for the request; see ports.Model."""
         if cancel.cancelled:
             raise ModelAbortedError
         scene = _scene(request)
@@ -89,7 +89,7 @@ def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
 
 
 def _usage(request: ModelRequest, content: tuple[Content, ...]) -> Usage:
-    """A rough count; nobody bills for it."""
+    """Estimate the token usage."""
     tools = sum(len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in request.tools)
     read = len(request.system) + tools + sum(len(words_of(block)) for turn in request.turns for block in turn.content)
     return Usage(read // _CHARS_PER_TOKEN, sum(map(len, map(words_of, content))) // _CHARS_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""What the demo model answers to small requests beside a conversation. Pure."""
+"""Answers of the demo model to small requests beside a conversation: titles and excerpts. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from actors.ports import ModelRequest, Purpose
 
 _TITLE_WORDS = 5
 _MATCH = re.compile(r"^[^\n:]+:\d+:.*$", re.MULTILINE)
-"""A line that matches, as keyword_search has it."""
+"""A matching line as keyword_search prints it."""
 
 
 def side_query_scene(request: ModelRequest) -> Scene:
-    """The answer to an aside; the same one always gets the same."""
+    """Return the answer to a side query; the same query always gets the same answer."""
     said = "".join(text_of(turn.content) for turn in request.turns)
     return _excerpts(said) if request.purpose is Purpose.EXCERPTS else _title(said)
 
@@ -25,6 +25,6 @@ def _title(said: str) -> Scene:
 
 
 def _excerpts(said: str) -> Scene:
-    """The first lines that match: to one that knows only a script all are equally useful."""
+    """Return the first lines that match; a script cannot tell which are useful."""
     matches = _MATCH.findall(said.partition("Found:\n")[2])
     return Scene("\n".join(matches[:SHOWN_LINES]) or "Nothing relevant was found.", tempo=0.1)

@@ -1,4 +1,4 @@
-"""The demo model's script: which scene follows from a conversation. Pure."""
+"""The script of the demo model: which scene follows from a conversation. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HELP_WITH = {
     "spawn_sub_agent": "  agents          start three sub-agents and collect their results\n",
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
-"""What else there is to show, by the tool that it takes."""
+"""Further lines of the help, by the tool that they need."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -43,15 +43,15 @@ _TASKS = (
     "Find the largest file: run sleep 2; ls -S | head -n 1",
     "See what the project is: read README.md",
 )
-"""What sub-agents are given; `demo_sub_agent` takes them by their words."""
+"""Tasks for sub-agents; `sub_agent` recognises them by their words."""
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""A command that takes longer is waited for on purpose."""
+"""Seconds after which bash would let a command go on as a job; longer ones get an explicit wait."""
 _ASK = "request_mode_upgrade"
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
-"""The notice that holds the results of sub-agents that a person has started."""
+"""The notice with the results of sub-agents that a user has started."""
 
 
 class Scene(Struct, frozen=True):
@@ -61,16 +61,16 @@ class Scene(Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     fails: str = ""
-    """Set: the attempt fails with this text after all was said."""
+    """Set: the attempt fails with this text after the answer was streamed."""
     tempo: float = 1.0
-    """Longer pauses if above 1."""
+    """Factor for the pauses between words."""
 
 
 _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
 
 
 def scene_for(request: ModelRequest) -> Scene:
-    """What the demo model answers; the same request always gets the same answer."""
+    """Return the demo model's answer; the same request always gets the same answer."""
     last = request.turns[-1] if request.turns else Turn("user", ())
     results = [block for block in last.content if is_tool_result(block)]
     said = next(reversed(said_in(last)), "")
@@ -79,7 +79,8 @@ def scene_for(request: ModelRequest) -> Scene:
         return _summary(request)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
-    ended = any(isinstance(result, ToolCancelled) for result in results)  # what is said after that is a new request
+    # After a cancelled call a message is a new request, not a comment on the results.
+    ended = any(isinstance(result, ToolCancelled) for result in results)
     wanted = next(((play, found) for pattern, play in _SCENES if (found := pattern.search(said))), None)
     if results and not wanted and not (ended and said):
         return _after_tools(results, said, request)
@@ -95,19 +96,19 @@ def scene_for(request: ModelRequest) -> Scene:
 
 
 def said_in(turn: Turn) -> list[str]:
-    """What people said in a turn: its texts but the system's notices."""
+    """Return what users said in a turn: its texts without system notices."""
     texts = (block.text for block in turn.content if isinstance(block, Text))
     return [text for text in texts if not text.startswith(_NOTICE)]
 
 
 def _end_of(turn: Turn) -> str:
-    """The text that a turn ends with, "" if it ends with something else."""
+    """Return the text at the end of a turn, "" if it ends with something else."""
     block = turn.content[-1] if turn.content else None
     return block.text if isinstance(block, Text) else ""
 
 
 def words_of(block: Content) -> str:
-    """The text of a block, as far as a model would read it."""
+    """Return the text of a block as a model would read it."""
     match block:
         case Text() | Reasoning():
             return block.text
@@ -228,7 +229,7 @@ def _name(calls: dict[str, ToolUse], result: ToolResult) -> str:
 
 
 def _blocked(request: ModelRequest, calls: dict[str, ToolUse]) -> ToolUse | None:
-    """The latest call that the mode was in the way of: its result says how to ask for more."""
+    """Return the latest call that restricted mode stopped: its result suggests the mode upgrade."""
     results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
     found = (result for result in reversed(results) if _ASK in result.output and _name(calls, result) != _ASK)
     latest = next(found, None)
@@ -240,7 +241,7 @@ def _arguments(call: ToolUse) -> dict[str, Any]:
 
 
 def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
-    """The same words every time: what was tried, and that it takes more rights."""
+    """Ask for the mode upgrade, naming the command that needs it."""
     if not any(tool.name == _ASK for tool in request.tools):
         return Scene(f"The mode is restricted, so {call.name} could not do that, and I cannot ask for more here.")
     tried = shortened(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
@@ -266,24 +267,26 @@ def _summary(request: ModelRequest) -> Scene:
 
 
 def using(name: str, arguments: dict[str, Any], text: str, request: ModelRequest) -> Scene:
+    """Return a scene that calls a tool, or says that the tool is not offered."""
     if not any(tool.name == name for tool in request.tools):
         return Scene(f"I would use the tool {name} for that, but it is not offered here. Type help for more.")
     return Scene(text, calls=((name, arguments),))
 
 
 def bash_input(request: ModelRequest, command: str) -> dict[str, Any]:
-    """The arguments of bash, under the name that its schema has for a command."""
+    """Return the arguments of bash, with the name that its schema has for the command."""
     properties = _properties(request)
     return {"command" if "command" in properties and "cmd" not in properties else "cmd": command}
 
 
 def _properties(request: ModelRequest) -> dict[str, Any]:
-    """The arguments of bash."""
+    """Return the properties of the input schema of bash."""
     schemas = (tool.input_schema for tool in request.tools if tool.name == "bash")
     properties: dict[str, Any] = next(schemas, {}).get("properties", {})
     return properties
 
 
 def shortened(text: str) -> str:
+    """Return the text on one line of 80 characters at most."""
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:79] + "…"

@@ -1,4 +1,4 @@
-"""The demo model's script as a sub-agent: do what the task says with a tool, then submit what came of it. Pure."""
+"""The script of the demo model as a sub-agent: do the task with a tool, then submit the result. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _READ = re.compile(r"(?:^|:)\s*read\s+(\S+)", re.IGNORECASE)
 _COUNT = re.compile(r"^\s*count\b", re.IGNORECASE)
 _SUBMITTED_LINES = 5
 _WENT_WELL = "[exit code 0]"
-"""What bash adds to the output of a command."""
+"""The line that bash appends to the output of a successful command."""
 
 
 def sub_agent_scene(request: ModelRequest) -> Scene:
-    """What the demo model answers as a sub-agent; the same request always gets the same answer."""
+    """Return the demo model's answer as a sub-agent; the same request always gets the same answer."""
     task = next((text for turn in request.turns for text in said_in(turn)), "")
     last = request.turns[-1].content if request.turns else ()
     results = [block for block in last if is_tool_result(block) and not _is_submission(block, request)]
@@ -45,7 +45,7 @@ def _begin(task: str, request: ModelRequest) -> Scene:
 
 
 def _submit(result: ToolResult, request: ModelRequest) -> Scene:
-    """What the tool said is the result, or why there is none."""
+    """Submit the output of the tool as the result, or as the error."""
     lines = [line for line in result.output.strip().splitlines() if line != _WENT_WELL]
     said = "\n".join(lines[:_SUBMITTED_LINES]) or "nothing"
     if is_failed(result):
@@ -54,7 +54,7 @@ def _submit(result: ToolResult, request: ModelRequest) -> Scene:
 
 
 def _is_submission(result: ToolResult, request: ModelRequest) -> bool:
-    """Whether it answers a submission, which was refused then."""
+    """Return whether the result answers a submission, which was then refused."""
     blocks = (block for turn in request.turns for block in turn.content)
     return any(
         isinstance(block, ToolUse) and block.id == result.tool_use_id and block.name.startswith("submit_")

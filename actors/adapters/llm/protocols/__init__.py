@@ -1,0 +1,1 @@
+"""The wire protocols: how requests are encoded and answers are parsed."""

@@ -1,4 +1,4 @@
-"""An answer as it takes shape: what the readers of all protocols share."""
+"""What the answer readers of all wire protocols share: text buffers, size limits, token counts, the final checks."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.sse import SseEvent
 
-#: Default of a field that is kept as JSON text.
+#: The default of a field that is kept as undecoded JSON.
 ABSENT = Raw(b"")
 
-#: Of one answer. What a message takes beside its texts has to fit into what clients take, too.
+#: Content blocks of one answer, at most: their overhead also has to fit into the largest message to clients.
 MAX_BLOCKS = 2_048
 
-#: That JSON needs for one byte of text, at most. A longer raw block holds more than its text: that counts instead.
+#: Bytes of JSON per byte of text, at most. A raw block beyond that contains more than its text, which is counted.
 _ESCAPED_BYTES = 6
 
-#: Of a count that is written as a text.
+#: Digits of a count that is written as a string.
 _DIGITS = 20
 
-#: No answer has that many tokens. Sums of such counts fit everywhere where numbers have 64 bits.
+#: A bound that no real count reaches; sums of bounded counts fit into 64 bits.
 MAX_TOKENS = 1 << 40
 
 
 def is_present(raw: Raw) -> bool:
-    """Whether a field kept as JSON text was there and not null."""
+    """Return whether a field kept as undecoded JSON was present and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
 def token_count(usage: object, *path: str) -> int | None:
-    """The count at `path` of a provider's usage, as one that can be stored, added and sent; None without one.
+    """Return the count at `path` of a provider's usage, bounded to 0..MAX_TOKENS; None if there is none.
 
-    A whole number counts however it is written: 12, 12.0 or "12". Anything else says nothing: usage never costs an
+    Whole numbers count in any spelling: 12, 12.0 or "12". Anything else is ignored: an invalid usage never fails an
     answer.
     """
     for name in path:
@@ -56,7 +56,7 @@ def token_count(usage: object, *path: str) -> int | None:
 
 
 class PreparedRequest(Struct, frozen=True):
-    """Who was prepared, and what."""
+    """A request with everything that encoding it and reading its answer depend on."""
 
     provider: ProviderConfig
     info: ModelInfo
@@ -76,56 +76,56 @@ class PreparedRequest(Struct, frozen=True):
         )
 
     def priced(self, usage: Usage | None) -> Usage | None:
-        """`usage` with what it costs by the price list, where there is one."""
+        """Return `usage` with its cost by the price list, if there is one."""
         return usage and replace(usage, cost_micros=self.limits.cost_micros(usage))
 
 
 class Stop(Struct, frozen=True):
-    """Why the model stopped, in the machine's terms."""
+    """Why the model stopped, independent of the wire protocol."""
 
     end_turn: bool = True
     truncated: bool = False
     refusal: bool = False
     said: str = ""
-    """The provider's explanation of a refusal."""
+    """The provider's explanation of a refusal; "" if none."""
 
 
 class AnswerReader(Protocol):
-    """Builds one answer from a stream or from a whole body. Not thread-safe; the request's own thread.
+    """Build one answer from a stream or from a whole body. Not thread-safe; used by the request's own thread.
 
-    Each method raises ModelFailedError when the provider reports an error or cannot be understood.
+    Each method raises ModelFailedError when the provider reports an error or violates the protocol.
     """
 
     def event(self, event: SseEvent) -> None:
-        """Take the next event of the stream."""
+        """Process the next event of the stream."""
         ...
 
     def whole(self, body: bytes) -> None:
-        """Take a plain JSON answer; the sink stays untouched (C47)."""
+        """Process a plain JSON answer; nothing is passed to the sink, since there was no live text."""
         ...
 
     @property
     def complete(self) -> bool:
-        """The terminal marker is here: a close is a proper end from now on."""
+        """Return whether the terminal marker has arrived: the stream may end from now on."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Nothing of interest can follow."""
+        """Return whether nothing of interest can follow."""
         ...
 
     @property
     def usage(self) -> Usage | None:
-        """Return what has been counted so far."""
+        """Return the token usage reported so far; None if there was none."""
         ...
 
     @property
     def size(self) -> ContentSize:
-        """How much content has arrived by now."""
+        """Return the size of the content that has arrived so far."""
         ...
 
     def answer(self) -> ModelAnswer:
-        """The answer; raises ModelFailedError if it has no proper end."""
+        """Return the answer. Raises ModelFailedError if its end is missing."""
         ...
 
 
@@ -155,16 +155,16 @@ class ContentSize:
         return size
 
     def begin_block(self) -> None:
-        """Count a block."""
+        """Count a content block."""
         self._blocks += 1
 
     def add(self, text: str) -> None:
-        """Count a piece of text, reasoning or tool call."""
+        """Count a chunk of text, reasoning or tool call."""
         self._bytes += _utf8_size(text)
 
     @property
     def excess(self) -> str:
-        """The limit that is exceeded, for people; "" if none is."""
+        """Return the limit that is exceeded, for users; "" if none is."""
         if self._bytes > MAX_MODEL_RESPONSE_BYTES:
             return f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
         return f"{MAX_BLOCKS:,} parts" if self._blocks > MAX_BLOCKS else ""
@@ -175,7 +175,7 @@ def _utf8_size(text: str) -> int:
 
 
 class TextBuffer:
-    """One text or reasoning as it arrives; counts it and passes it on at once."""
+    """Collect one text or reasoning block; count each chunk and pass it to the sink at once."""
 
     def __init__(self, sink: ModelSink | None, size: ContentSize, *, reasoning: bool = False) -> None:
         self._sink = sink
@@ -184,6 +184,7 @@ class TextBuffer:
         self._parts: list[str] = []
 
     def add(self, text: str | None) -> None:
+        """Append a chunk; None and "" are ignored."""
         if text:
             self._parts.append(text)
             self._size.add(text)
@@ -192,22 +193,25 @@ class TextBuffer:
 
     @property
     def text(self) -> str:
+        """Return the text so far."""
         return "".join(self._parts)
 
 
 def build_answer(
     prepared: PreparedRequest, content: tuple[Content, ...], stop: Stop, usage: Usage | None
 ) -> ModelAnswer:
-    """Judge a complete answer (C24 to C26): calls as every provider takes them, none in a refused answer.
+    """Check a complete answer and return it.
 
-    Raises ModelFailedError: content_filter for a refusal without text, response_too_large for more than a message may
-    hold.
+    Tool calls get ids and inputs that every provider accepts; a refused answer keeps none. An answer of nothing but
+    reasoning counts as empty.
+
+    Raises ModelFailedError: content_filter for a refusal without text, response_too_large beyond the size of a message.
     """
     if excess := ContentSize.of(content).excess:
         raise provider_errors.too_large(prepared.provider, excess, usage)
     blocks = tool_calls.accepted(content, prepared.request)
     if stop.refusal:
-        # It stopped wherever it was: a call may lack its end.
+        # The refusal may have cut a call in the middle of its input.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))
         if not any(isinstance(block, Text) and block.text.strip() for block in blocks):
             raise provider_errors.filtered(prepared.provider, stop.said, usage)
@@ -217,10 +221,10 @@ def build_answer(
 
 
 def incomplete_answer(prepared: PreparedRequest, usage: Usage | None) -> ModelFailedError:
-    """A stream that closed before its terminal marker."""
+    """Return the failure for a stream that ended before its terminal marker."""
     return provider_errors.broken_answer(prepared.provider, "the answer ended before it was complete", usage)
 
 
 def malformed_answer(prepared: PreparedRequest, usage: Usage | None = None) -> ModelFailedError:
-    """Bytes that are not of this protocol."""
+    """Return the failure for bytes that violate the protocol."""
     return provider_errors.broken_answer(prepared.provider, "the answer is malformed", usage)

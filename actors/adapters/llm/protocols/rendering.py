@@ -1,4 +1,4 @@
-"""Rendering of turns that all protocols share."""
+"""Encoding of turns that all wire protocols share, and the cache of encoded turns."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ ENCODER = msgspec.json.Encoder()
 
 
 def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
+    """Return whether a block is the result of a tool call."""
     return isinstance(block, ToolSuccess | ToolError | ToolCancelled | SubAgentComplete)
 
 
 def is_failed(result: ToolResult) -> bool:
-    """Whether the model is told that the call failed."""
+    """Return whether the model should see the call as failed."""
     match result:
         case ToolSuccess():
             return False
@@ -49,24 +50,24 @@ def is_failed(result: ToolResult) -> bool:
 
 
 def result_text(result: ToolResult) -> str:
-    """What the model reads of a result; never empty, since some providers refuse that."""
+    """Return a result as text for the model; never empty, since some providers refuse empty results."""
     images = result.images if isinstance(result, ToolSuccess) else ()
     parts = [result.output] if result.output.strip() else []
     return "\n".join((*parts, *map(image_placeholder, images))) or "(no output)"
 
 
 def image_placeholder(image: Image) -> str:
-    """An image as text."""
+    """Return the text that replaces an image for models without vision."""
     return f"[image {image.media_type} {image.width}x{image.height}]"
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """What the model sees of an image; None if `image_placeholder` has to stand in for it."""
+    """Return the view of an image that the model gets; None if `image_placeholder` has to replace it."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """A result without the images that the model sees, and what it sees of them."""
+    """Split a result into one without the images that the model gets, and their views."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -75,7 +76,7 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """What a user turn holds beside results: texts that are not blank, and images, in order."""
+    """Return the texts and images of a user turn that are no tool results, without blank texts, in order."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -86,32 +87,34 @@ def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[st
 
 
 def base64_text(view: ImageView) -> str:
+    """Return the bytes of a view in base64."""
     return base64.b64encode(view.data).decode()
 
 
 def data_url(view: ImageView) -> str:
+    """Return a view as a "data:" URL."""
     return f"data:{view.media_type};base64,{base64_text(view)}"
 
 
 def images_caption(result: ToolResult) -> str:
-    """What stands before a result's images where they cannot be part of it."""
+    """Return the text in front of a result's images where they cannot be part of the result."""
     return f"What tool call {result.tool_use_id} shows:"
 
 
 def has_visible_content(content: Iterable[Content]) -> bool:
-    """Whether an assistant turn holds more than reasoning and blanks."""
+    """Return whether an assistant turn contains more than reasoning and blank texts."""
     return any(isinstance(b, ToolUse) or (isinstance(b, Text) and b.text.strip()) for b in content)
 
 
 def json_elements(parts: Iterable[Any]) -> bytes:
-    """`parts` as the elements of a JSON array; b"" if there are none."""
+    """Encode `parts` as the elements of a JSON array; b"" if there are none."""
     return b",".join(map(ENCODER.encode, parts))
 
 
 def object_with_array(head: Mapping[str, Any], key: str, elements: Iterable[tuple[bytes, ...]]) -> bytes:
-    """The object `head` with an array as its last member; each element is given in pieces.
+    """Encode the object `head` with an array as its last member; each element is given in chunks.
 
-    Put together in one step, since a body may have megabytes.
+    Joined in one step, since a body may have megabytes.
     """
     pieces = [ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[']
     for element in elements:
@@ -124,10 +127,10 @@ def object_with_array(head: Mapping[str, Any], key: str, elements: Iterable[tupl
 
 
 class TurnCache:
-    """Turns in a protocol's JSON, kept per conversation: a history only grows, so a request renders what is new.
+    """Cache encoded turns per conversation: a history only grows, so each request encodes only new turns.
 
-    Any thread. A conversation's turns go when it is forgotten; those that were used longest ago go when all together
-    hold more than `max_bytes`: what was rendered, and the text that it was rendered from, which is kept to compare.
+    Any thread. Forgotten conversations are dropped; beyond `max_bytes` the least recently used are. The size counts
+    encoded turns and their source, which is kept for comparison.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
@@ -138,18 +141,21 @@ class TurnCache:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that are kept."""
+        """Return the bytes of memory in use."""
         return self._held
 
     def rendered(
         self, conversation_id: str, form: Hashable, turns: Sequence[Turn], render: Callable[[Turn], bytes]
     ) -> list[tuple[str, bytes]]:
-        """Each turn's role and bytes. `form` is what `render` depends on beside the turn; one is kept at a time."""
+        """Return each turn's role and encoded bytes, encoding only turns that are not cached.
+
+        `form` is everything that `render` depends on beside the turn; turns of one form at a time are cached.
+        """
         former = self._take(conversation_id)
         known = former.turns if former is not None and former.form == form else []
         now: list[_Turn] = []
         for index, turn in enumerate(turns):
-            # Blocks are the very same objects as long as the history is in memory, which comparing tuples sees first.
+            # Cheap: blocks in memory are identical objects, which tuple equality tests first.
             if index < len(known) and known[index].source == turn:
                 now.append(known[index])
             else:
@@ -159,7 +165,7 @@ class TurnCache:
         return [(turn.source.role, turn.text) for turn in now]
 
     def forget(self, conversation_id: str) -> None:
-        """Keep nothing of a conversation."""
+        """Drop the turns of a conversation."""
         self._take(conversation_id)
 
     def _take(self, conversation_id: str) -> _Rendered | None:
@@ -191,7 +197,7 @@ class _Rendered(NamedTuple):
 
 
 def _bytes_of(turn: Turn) -> int:
-    """What a turn takes in memory: its blocks and their texts."""
+    """Return the memory of a turn in bytes: its blocks and their texts."""
     size = sys.getsizeof(turn.content)
     for block in turn.content:
         size += sys.getsizeof(block)

@@ -1,4 +1,4 @@
-"""Tool calls between providers and the machine: unique ids in, valid JSON out."""
+"""Tool calls between providers and the core: unique ids and valid JSON in both directions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def _repaired(block: Content) -> Content:
 
 
 def name_of(call: ToolUse) -> str:
-    """The call's name as every provider takes it.
+    """Return the call's name in the form that every provider accepts.
 
-    A model may call a tool that does not exist by any name; the call gets an error result, but providers refuse a
-    history that holds such a name, for ever.
+    A model may invent a tool with any name. The call gets an error result, but providers would refuse every later
+    request with such a name in its history.
     """
     return _FOREIGN.sub("_", call.name[:_NAME_CHARS]) or "unnamed"
 
 
 def arguments_of(call: ToolUse) -> bytes:
-    """The call's input as the JSON text of an object, as the model wrote it wherever that is one.
+    """Return the call's input as the JSON text of an object, unchanged if it is one.
 
-    Invalid JSON, which got an error result, is wrapped, since providers refuse a history that holds it.
+    Invalid JSON, which got an error result, is wrapped: providers refuse a history that contains it.
     """
     raw = call.input.encode("utf-8", "replace")
     if not raw.strip():

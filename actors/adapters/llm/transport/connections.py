@@ -1,8 +1,8 @@
-"""Connections whose socket a cancel can reach, from before the first packet on.
+"""Connections whose socket a cancel can shut down, from before the first packet on.
 
-Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing from another thread
-does not. So each socket is duplicated and the duplicate published before it connects: a duplicate stays valid when
-TLS takes the original over, and cannot come to name another file after a close.
+Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
+thread does not. So each socket is duplicated and the duplicate published before it connects: a duplicate stays valid
+when TLS takes the original over, and its descriptor cannot be reused for another file by a close.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from actors.ports.resources import file_descriptor_limit_text, out_of_file_descr
 
 
 class TransportFailed(Exception):
-    """The request got no answer, or not the whole of it. The text holds no header, key or body."""
+    """The request got no answer, or an incomplete one. The text contains no header, key or body."""
 
     def __init__(self, kind: ErrorKind, text: str) -> None:
         super().__init__(text)
@@ -34,21 +34,21 @@ class TransportFailed(Exception):
 
 
 class TransportTimedOut(TransportFailed):
-    """A time limit was reached, which the text names."""
+    """A time limit was exceeded; the text names it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.NETWORK, text)
 
 
 class LocalResourcesExhausted(TransportFailed):
-    """This process, and not the provider, had no room for the request; the text says what was lacking."""
+    """This process, not the provider, lacked resources for the request; the text says which."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.RESOURCE_EXHAUSTED, text)
 
 
 class AbortHandle:
-    """The handle by which a cancel reaches the socket of one request."""
+    """The handle through which a cancel reaches the socket of one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,19 +58,19 @@ class AbortHandle:
         """The socket to read from; after a TLS handshake the wrapped one."""
 
     def abort(self) -> None:
-        """Shut the socket down, now and for ever. Any thread; never blocks, never raises."""
+        """Shut the socket down for good, also one that is published later. Any thread; never blocks, never raises."""
         with self._lock:
             self._aborted = True
             self._shutdown()
 
     def _shutdown(self) -> None:
         if self._handle is not None:
-            # An error means: not connected, yet or any more. Who connects looks at `is_aborted` after starting to.
+            # Fails if not connected: the connecting thread checks `is_aborted` once the connect has begun.
             with contextlib.suppress(OSError):
                 self._handle.shutdown(socket.SHUT_RDWR)
 
     def publish(self, sock: socket.socket) -> None:
-        """Make `sock` the one to cut."""
+        """Make `sock` the socket that `abort` shuts down."""
         handle = sock.dup()
         with self._lock:
             former, self._handle = self._handle, handle
@@ -80,11 +80,12 @@ class AbortHandle:
 
     @property
     def is_aborted(self) -> bool:
+        """Return whether `abort` was called."""
         with self._lock:
             return self._aborted
 
     def close(self) -> None:
-        """Give all sockets back. The request's own thread."""
+        """Close all sockets. Called by the request's own thread."""
         with self._lock:
             handle, self._handle = self._handle, None
         stream, self.stream = self.stream, None
@@ -96,8 +97,8 @@ class AbortHandle:
 def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
     """Connect to the first address of `host` that answers, within `timeout` seconds in all.
 
-    Name resolution cannot be interrupted: a cancel in that phase takes effect when it returns, and nobody waits for
-    this thread. Raises TransportFailed.
+    Name resolution cannot be interrupted: a cancel during it takes effect when it returns; until then this thread is
+    left behind without anything waiting for it. Raises TransportFailed.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -133,8 +134,8 @@ def _not_connected(host: str, port: int, error: int, timeout: float) -> Transpor
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
     """Connect and return the errno, 0 for success.
 
-    Non-blocking, so that `is_aborted` is looked at once the connect is under way: a cancel before that moment found no
-    socket, or shut down one that was not connecting, which need not do anything. One after it finds its target.
+    Non-blocking, so that `is_aborted` is checked while connecting: a cancel before that moment found no socket, or one
+    whose shutdown had no effect since it was not connecting yet. A later cancel shuts the socket down.
     """
     error = _begin_connect(sock, address)
     if abort_handle.is_aborted:
@@ -154,7 +155,7 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 
 
 class AbortableConnection(HTTPConnection):
-    """An HTTP connection on a abort_handle."""
+    """An HTTP connection with an abort handle."""
 
     response_class = HeaderDeadlineResponse
 
@@ -170,17 +171,17 @@ class AbortableConnection(HTTPConnection):
         return sock
 
     def connect(self) -> None:
+        """Connect, then allow the longer time limit of sending: a large body takes longer than a handshake."""
         super().connect()
-        # A large body may take longer to send than a connection to open.
         self.timeout = self._send_timeout
         self.sock.settimeout(self._send_timeout)
 
 
 class AbortableTlsConnection(HTTPSConnection):
-    """An HTTPS connection on a abort_handle.
+    """An HTTPS connection with an abort handle.
 
-    It wraps the socket itself: urllib3 would change the shared context for each connection (not safe between
-    threads), or load the authorities anew for each (20 ms).
+    It wraps the socket itself: urllib3 would change the shared context for each connection, which is not thread-safe,
+    or load the authorities for each connection, which takes 20 ms.
     """
 
     response_class = HeaderDeadlineResponse
@@ -194,6 +195,7 @@ class AbortableTlsConnection(HTTPSConnection):
         self._tls = tls
 
     def connect(self) -> None:
+        """Connect, through the proxy if there is one, and do the TLS handshake. Raises TransportFailed."""
         seconds = float(self.timeout or 0)
         sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
         sock.settimeout(seconds)

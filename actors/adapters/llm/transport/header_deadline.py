@@ -1,4 +1,4 @@
-"""Answers whose headers have one time limit as a whole, however slowly they drip in."""
+"""HTTP responses with one time limit for all headers, however slowly they arrive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class HeaderDeadlineResponse(HTTPResponse):
-    """An answer whose headers must be complete within the time-out that its socket has when it is made.
+    """A response whose headers must be complete within the timeout that its socket has on construction.
 
-    What comes before them counts: `100 Continue` may be sent any number of times. Reading raises TimeoutError.
+    Interim responses count as well: a server may send any number of `100 Continue`. Reading raises TimeoutError.
     """
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
@@ -24,13 +24,13 @@ class HeaderDeadlineResponse(HTTPResponse):
         self.fp = io.BufferedReader(self._punctual)
 
     def begin(self) -> None:
-        """Read the headers. The body has the time-out that the socket is given later."""
+        """Read the headers; the body has the timeout that the socket is given afterwards."""
         super().begin()
         self._punctual.deadline = None
 
 
 class _DeadlineReader(io.RawIOBase):
-    """What a socket receives, until a deadline."""
+    """Read from a socket until a deadline."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()
@@ -40,9 +40,11 @@ class _DeadlineReader(io.RawIOBase):
         self.deadline = None if seconds is None else time.monotonic() + seconds
 
     def readable(self) -> bool:
+        """Return True; see io.IOBase."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        """Receive into `buffer`. Raises TimeoutError after the deadline."""
         if self.deadline is not None:
             seconds = self.deadline - time.monotonic()
             if seconds <= 0:
@@ -51,5 +53,6 @@ class _DeadlineReader(io.RawIOBase):
         return self._stream.readinto(buffer)
 
     def close(self) -> None:
+        """Close the stream; the socket stays open."""
         self._stream.close()
         super().close()

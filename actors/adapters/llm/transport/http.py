@@ -1,4 +1,4 @@
-"""One streaming request over `requests`, tried once, that a cancel ends in any phase."""
+"""One streaming HTTP request over `requests`, sent once, that a cancel aborts in any phase."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
     from actors.ports import CancelToken
 
-#: Bytes of one answer, decoded.
+#: Bytes of one decoded answer, at most.
 MAX_ANSWER_BYTES = 64 << 20
 
 _PIECE_BYTES = 65536
 
 
 class Reply:
-    """An answer whose headers are there. Not thread-safe."""
+    """A response whose headers have arrived. Not thread-safe."""
 
     def __init__(self, response: requests.Response, abort_handle: AbortHandle, timeouts: Timeouts) -> None:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
-        """Names are looked up without regard to case."""
+        """Case-insensitive."""
         self.idle = timeouts.idle
-        """Seconds that the next piece may take; may be changed between reads."""
+        """Seconds that the next chunk may take; may be changed between reads."""
         self._raw = response.raw
         self._abort_handle = abort_handle
         self._total = timeouts.total
@@ -53,9 +53,9 @@ class Reply:
         self._received = 0
 
     def read(self) -> bytes:
-        """The next piece as soon as it is there; b"" at the end.
+        """Return the next chunk as soon as it arrives; b"" at the end.
 
-        Raises TransportFailed: a break, a stall, an overlong answer.
+        Raises TransportFailed for a broken connection, an exceeded time limit, or an oversized answer.
         """
         left = self._deadline - time.monotonic()
         seconds = min(self.idle, left)
@@ -84,7 +84,7 @@ class Reply:
         return TransportTimedOut(f"the answer was not complete within its total time limit of {self._total:g} s")
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
-        """The rest of the answer, or its first `limit` bytes."""
+        """Return the rest of the answer, or its first `limit` bytes."""
         pieces, size = [], 0
         while size < limit and (piece := self.read()):
             pieces.append(piece)
@@ -93,14 +93,14 @@ class Reply:
 
 
 class Transport:
-    """How one provider is reached. Any thread; every request has its own connection."""
+    """Send requests to one provider. Any thread; every request has its own connection."""
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Shared and never changed after this."""
+        """Return the TLS context: shared by all requests and never changed."""
         try:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
         except OSError as error:
@@ -125,12 +125,13 @@ class Transport:
         *,
         timeouts: Timeouts,
     ) -> Iterator[Reply]:
-        """Send a request and give the reply once its headers are there, whatever its status.
+        """Send a request and yield the reply once its headers have arrived, whatever its status.
 
-        `requests` takes no part in redirects, cookies, proxies or credentials from the environment: the adapter is
-        asked directly. Leaving the block closes everything. Pulling `cancel` shuts the socket at once in every phase
-        but name resolution; what is raised then is an accident, so the caller must look at the token. Raises
-        TransportFailed.
+        Redirects, cookies, and proxies or credentials from the environment are ignored, since the adapter of `requests`
+        is used without a session. Leaving the block closes everything.
+
+        A cancel shuts the socket down at once in every phase but name resolution; the exception raised then is
+        arbitrary, so the caller must check the token. Raises TransportFailed.
         """
         tls = self._tls if url.lower().startswith("https:") else None
         abort_handle = AbortHandle()
@@ -170,7 +171,7 @@ class Transport:
 
 
 def _timed_out(error: BaseException | None) -> bool:
-    """Whether `error` is about a time-out of the socket; one in sending is called a broken connection by `requests`."""
+    """Return whether a socket timeout caused `error`; `requests` reports one in sending as a broken connection."""
     while error is not None:
         if isinstance(error, TimeoutError):
             return True
@@ -179,7 +180,7 @@ def _timed_out(error: BaseException | None) -> bool:
 
 
 class _Adapter(HTTPAdapter):
-    """Makes one connection, on a abort_handle."""
+    """Make one connection, with an abort handle."""
 
     def __init__(self, abort_handle: AbortHandle, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
@@ -188,6 +189,7 @@ class _Adapter(HTTPAdapter):
         self._send_timeout = timeouts.first_byte
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        """Return a pool whose connections can be aborted."""
         pool: Any = super().get_connection_with_tls_context(*args, **options)
         pool.conn_kw.update(abort_handle=self._abort_handle, send_timeout=self._send_timeout)
         if self._tls is None:
@@ -198,4 +200,4 @@ class _Adapter(HTTPAdapter):
         return pool
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Leave it to AbortableTlsConnection, whose context always verifies."""
+        """Do nothing: AbortableTlsConnection has its own context, which always verifies."""

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out, however the bytes were cut."""
+"""Incremental parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 
-#: Bytes that one event may take before its blank line arrives.
+#: Bytes of one event, at most.
 MAX_EVENT_BYTES = 16 << 20
 
-#: Bytes of an unfinished event that are kept as they are. One that is longer is taken line by line, once.
+#: Bytes of an unfinished event that are buffered whole; a longer one is parsed line by line, to parse it once only.
 _MAX_TAIL = 64 << 10
 
 
@@ -23,20 +23,20 @@ class SseEvent(NamedTuple):
 
 
 class SseTooLarge(Exception):
-    """An event outgrew the cap: the stream cannot be trusted any more."""
+    """An event exceeded the size limit."""
 
 
 class SseParser:
     """Incremental parser of one stream. Not thread-safe.
 
-    Lines end with CR, LF or CRLF, wherever a chunk is cut; a leading BOM and comments are skipped; `id` and `retry`
-    are ignored, since a model request is never resumed. What no blank line has ended is never dispatched.
+    Lines end with CR, LF or CRLF, wherever a chunk is cut; a leading BOM and comments are skipped; `id` and `retry` are
+    ignored, since a model request is never resumed. An event without its final blank line is never dispatched.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
         self._tail = b""
-        """The beginning of an event, looked at when there is more of it; b"" while one is taken line by line."""
+        """The beginning of an unfinished event; b"" while one is parsed line by line."""
         self._line = bytearray()
         self._after_cr = False
         self._at_start = True
@@ -45,10 +45,7 @@ class SseParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """Take the next bytes and return the events they complete.
-
-        Raises SseTooLarge.
-        """
+        """Parse the next bytes and return the events that they complete. Raises SseTooLarge."""
         events: list[SseEvent] = []
         if self._at_start and not self._size and len(chunk) >= len(_BOM):
             self._at_start = False
@@ -57,7 +54,7 @@ class SseParser:
             self._feed_lines(self._tail + chunk, events)
             self._tail = b""
             return events
-        # What nearly all servers send: lines that end with LF.
+        # The fast path: nearly all servers end lines with LF alone.
         if self._size:
             end = chunk.find(b"\n\n") + 2
             self._feed_lines(chunk[:end] if end > 1 else chunk, events)
@@ -73,7 +70,7 @@ class SseParser:
         return events
 
     def _feed_event(self, text: bytes, events: list[SseEvent]) -> None:
-        """Take an event of one `data` line, with or without an `event` line before it; any other goes line by line."""
+        """Parse an event of one `data` line with an optional `event` line before it; others are parsed line by line."""
         name, data = b"", text
         if text.startswith(b"event: "):
             name, _, data = text[7:].partition(b"\n")

@@ -1,4 +1,4 @@
-"""Anthropic Messages: how a conversation is put into its words. The answer is read by `anthropic_answer`."""
+"""Encode a conversation as a request of Anthropic Messages. `response` reads the answer."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("use
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
-    """The request as JSON. The same turns always give the same bytes, so the provider's cache and its check of
-    returned thinking hold; sampling parameters are never sent."""
+    """Encode the request as JSON.
+
+    The same turns always give the same bytes, so that the provider's prompt cache hits and its check of returned
+    thinking passes. Sampling parameters are never sent.
+    """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {
         "model": prepared.info.name,
@@ -74,9 +77,9 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """A turn's blocks; b"" if nothing of it can be sent."""
+    """Encode a turn's blocks; b"" if nothing of it can be sent."""
     if turn.role == "assistant" and not has_visible_content(turn.content):
-        return b""  # reasoning alone is refused
+        return b""  # the API refuses a turn of reasoning alone
     content = sorted(turn.content, key=lambda block: not is_tool_result(block)) if turn.role == "user" else turn.content
     return json_elements(encoded for block in content if (encoded := _block(block, prepared)) is not None)
 
@@ -105,8 +108,8 @@ def _image(view: ImageView) -> dict[str, Any]:
 
 
 def _result(block: ToolResult, prepared: PreparedRequest) -> dict[str, Any]:
-    told, views = separate_images(block, prepared)
-    text = result_text(told)
+    visible, views = separate_images(block, prepared)
+    text = result_text(visible)
     result: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": block.tool_use_id,

@@ -1,4 +1,4 @@
-"""Reading an answer of Anthropic Messages."""
+"""Read an answer of Anthropic Messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Details(Struct):
 
 
 class _Message(Struct):
-    """A message_start's message, or a whole answer."""
+    """The message of message_start, or a whole answer."""
 
     type: str = ""
     content: list[Raw] = []
@@ -66,7 +66,7 @@ class _Event(Struct):
 
 
 class _BlockHead(Struct):
-    """What is read of a content block."""
+    """The fields of a content block that are read."""
 
     type: str = ""
     text: str | None = None
@@ -80,7 +80,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _BLOCK = msgspec.json.Decoder(_BlockHead)
 
-#: The others ("end_turn", "stop_sequence", and what a later version adds) end the turn.
+#: All other reasons ("end_turn", "stop_sequence", and future ones) end the turn.
 _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),
@@ -90,7 +90,7 @@ _STOPS = {
 
 
 class _Block:
-    """A content block as it arrives."""
+    """A content block under construction."""
 
     def __init__(self, raw: Raw, sink: ModelSink | None, size: ContentSize) -> None:
         self._raw = bytes(raw)
@@ -103,6 +103,7 @@ class _Block:
         self._text.add(self._head.thinking if self._head.type == "thinking" else self._head.text)
 
     def add(self, delta: _Delta) -> None:
+        """Append a delta."""
         self._text.add(delta.text)
         self._text.add(delta.thinking)
         if delta.partial_json:
@@ -112,7 +113,7 @@ class _Block:
             self._signature = delta.signature
 
     def content(self, prepared: PreparedRequest) -> Content | None:
-        """The block in the machine's terms; None for what it has no use for."""
+        """Return the block as content of a message; None for unknown types."""
         head = self._head
         match head.type:
             case "text":
@@ -128,7 +129,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """The block to echo: byte for byte as it came whole, or put together from its deltas."""
+        """Return the block to send back: byte for byte as it came whole, or assembled from its deltas."""
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
         block: dict[str, Any] = msgspec.json.decode(self._raw)
@@ -139,7 +140,7 @@ class _Block:
 
 
 class AnthropicReader:
-    """See answer.AnswerReader."""
+    """Read one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -153,9 +154,11 @@ class AnthropicReader:
 
     @property
     def finished(self) -> bool:
+        """Return whether the stream has ended."""
         return self.complete
 
     def event(self, event: SseEvent) -> None:
+        """Process the next event of the stream."""
         try:
             decoded = _EVENT.decode(event.data)
             self._take(decoded.type or event.name, decoded, event.data)
@@ -181,9 +184,10 @@ class AnthropicReader:
             case "error":
                 raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _:
-                pass  # pings, stops of blocks, and whatever a later version adds
+                pass  # pings, ends of blocks, and events of future versions
 
     def whole(self, body: bytes) -> None:
+        """Process a plain JSON answer."""
         try:
             message = _MESSAGE.decode(body)
             if message.type == "error":
@@ -196,6 +200,7 @@ class AnthropicReader:
         self.complete = message.stop_reason is not None
 
     def answer(self) -> ModelAnswer:
+        """Return the answer. Raises ModelFailedError if its end is missing."""
         if not self.complete:
             raise incomplete_answer(self._prepared, self.usage)
         blocks = (self._blocks[index].content(self._prepared) for index in sorted(self._blocks))
@@ -210,7 +215,7 @@ class AnthropicReader:
         self._details = details or self._details
 
     def _count(self, usage: object) -> None:
-        """Counts are cumulative; what is absent stands as it was."""
+        """Update the token counts: each report is cumulative, and an absent field keeps its value."""
         if not isinstance(usage, dict):
             return
         found = {field: token_count(usage, field) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE)}
@@ -218,6 +223,7 @@ class AnthropicReader:
 
     @property
     def usage(self) -> Usage | None:
+        """Return the token usage reported so far; None if there was none."""
         if self._counts is None:
             return None
         counts = (self._counts.get(field, 0) for field in (_INPUT, _OUTPUT, _CACHE_READ, _CACHE_WRITE))

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: how a conversation is put into its words. The answer is read by `openai_chat_answer`."""
+"""Encode a conversation as a request of OpenAI Chat Completions. `response` reads the answer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PATH = "/chat/completions"
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
-    """The request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
+    """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
     if prepared.info.known and provider.max_tokens_field:
-        # A server whose limits are unknown knows best what it can write.
+        # Without known limits the server's own default is the best choice.
         head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id
@@ -59,7 +59,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """A turn's messages; b"" if nothing of it can be sent."""
+    """Encode a turn's messages; b"" if nothing of it can be sent."""
     return json_elements(_messages(turn, prepared))
 
 
@@ -71,11 +71,11 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
     parts: list[str | ImageView] = []
     for block in turn.content:
         if is_tool_result(block):
-            told, views = separate_images(block, prepared)
-            # There is no flag for a failure, so the text says it.
-            text = ("Error: " if is_failed(block) else "") + result_text(told)
+            visible, views = separate_images(block, prepared)
+            # The protocol has no flag for a failed call.
+            text = ("Error: " if is_failed(block) else "") + result_text(visible)
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
-            # Servers differ in whether a tool's message may hold images; what a person says may.
+            # Not every server accepts images in a tool message, all do in a user message.
             parts += [images_caption(block), *views] if views else []
     parts += user_parts(turn.content, prepared)
     if parts:
@@ -83,7 +83,7 @@ def _messages(turn: Turn, prepared: PreparedRequest) -> Iterator[dict[str, Any]]
 
 
 def _content(parts: list[str | ImageView]) -> Any:
-    """One text, unless there are images: not every server takes parts."""
+    """Return a plain text unless there are images: not every server accepts a list of parts."""
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
@@ -101,7 +101,7 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     calls = [block for block in content if isinstance(block, ToolUse)]
     echo = prepared.provider.echo_reasoning
     if echo == "always" or (echo == "calls" and calls):
-        # Thinking models want their reasoning back beside their calls; beside plain answers some refuse it.
+        # Reasoning models need their reasoning back with their calls; with plain answers some servers refuse it.
         for block in content:
             if prepared.can_echo(block):
                 message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])

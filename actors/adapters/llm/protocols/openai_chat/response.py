@@ -1,4 +1,4 @@
-"""Reading an answer of OpenAI Chat Completions, in the dialects of those who speak it too."""
+"""Read an answer of OpenAI Chat Completions, in the dialects of all servers that implement it."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
 _CACHE_READ = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
 
-#: Dollars that no answer costs.
+#: A cost in dollars that no answer reaches; larger values are ignored.
 MAX_COST = 1_000_000
 
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: The others ("stop", and what servers make up) end the turn.
+#: All other reasons ("stop", and what servers invent) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -87,12 +87,12 @@ _STOPS = {
     "sensitive": _REFUSED,
 }
 
-#: The server gave up although it closed the stream well.
+#: The server failed although it closed the stream properly.
 _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
 
 
 class _Call:
-    """A tool call as it arrives."""
+    """A tool call under construction."""
 
     def __init__(self, size: ContentSize) -> None:
         self.id = ""
@@ -102,6 +102,7 @@ class _Call:
         self._arguments: list[str] = []
 
     def add(self, delta: _CallDelta) -> None:
+        """Append a delta; the first id and name count."""
         self.id = self.id or delta.id or ""
         if delta.function is not None:
             self.name = self.name or delta.function.name or ""
@@ -110,11 +111,12 @@ class _Call:
             self._size.add(arguments)
 
     def content(self) -> ToolUse:
+        """Return the call as content of a message."""
         return ToolUse(self.id, self.name, "".join(self._arguments) or "{}")
 
 
 class OpenAiChatReader:
-    """See answer.AnswerReader."""
+    """Read one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -134,9 +136,11 @@ class OpenAiChatReader:
 
     @property
     def complete(self) -> bool:
+        """Return whether the terminal marker has arrived."""
         return self._finish_reason is not None or self.finished
 
     def event(self, event: SseEvent) -> None:
+        """Process the next event of the stream."""
         if event.data.strip() == _DONE:
             self.finished = True
             return
@@ -146,12 +150,14 @@ class OpenAiChatReader:
                 self._finish_reason = choice.finish_reason or self._finish_reason
 
     def whole(self, body: bytes) -> None:
+        """Process a plain JSON answer."""
         self._start(None)
         for choice in self._decode(body)[:1]:
             self._take(choice.message or choice.delta)
             self._finish_reason = choice.finish_reason
 
     def answer(self) -> ModelAnswer:
+        """Return the answer. Raises ModelFailedError if its end is missing or reports a failure."""
         content = self._content()
         if self._finish_reason is None and not (self.finished and content):
             raise incomplete_answer(self._prepared, self.usage)
@@ -162,7 +168,7 @@ class OpenAiChatReader:
             )
         stop = _STOPS.get(reason, Stop())
         if self._calls and not stop.truncated and not stop.refusal:
-            # Some servers end tool calls with "stop".
+            # Some servers finish tool calls with "stop".
             stop = Stop(end_turn=False)
         if self._refused:
             stop = Stop(refusal=True)
@@ -193,8 +199,11 @@ class OpenAiChatReader:
             self._slot(call).add(call)
 
     def _slot(self, delta: _CallDelta) -> _Call:
-        """The call that a fragment belongs to: by index; a new id begins a new call even under the same index, and
-        without an index the fragment continues the last one."""
+        """Return the call that a fragment belongs to.
+
+        By index; but a new id begins a new call even under the same index, and a fragment without index continues the
+        last call.
+        """
         last = self._calls[-1] if self._calls else None
         known = last if delta.index is None else self._slots.get(delta.index)
         if known is not None and not (delta.id and known.id and delta.id != known.id):
@@ -215,7 +224,7 @@ class OpenAiChatReader:
         return (*blocks, *(call.content() for call in self._calls))
 
     def _counted(self, usage: object) -> Usage | None:
-        """`prompt_tokens` holds what the cache read and wrote; ours does not. Some keep that count elsewhere."""
+        """Convert the usage: `prompt_tokens` includes cache reads and writes, which Usage counts apart."""
         if not isinstance(usage, dict):
             return self.usage
         prompt = token_count(usage, "prompt_tokens") or 0
@@ -230,7 +239,7 @@ class OpenAiChatReader:
 
 
 def _micros(dollars: object, otherwise: int) -> int:
-    """Micro-dollars of a cost that the server tells; `otherwise` if it tells none."""
+    """Return the micro-dollars of a cost that the server reports; `otherwise` if it reports none."""
     if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < MAX_COST:
         return otherwise
     return round(dollars * 1_000_000)

@@ -1,0 +1,1 @@
+"""OpenAI Responses, and the dialects of other servers."""

@@ -1,8 +1,7 @@
-"""OpenAI Responses, without any state at the provider: how a conversation is put into its words.
+"""Encode a conversation as a stateless request of OpenAI Responses. `response` reads the answer.
 
-Every request holds the whole history as items. Messages, calls and results are built anew from what they say; what
-only the provider can read, encrypted reasoning, is given back byte for byte. The answer is read by
-`openai_responses_answer`.
+Every request contains the whole history as items. Messages, calls and results are rebuilt from their content; encrypted
+reasoning, which only the provider can read, is sent back byte for byte.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ PATH = "/responses"
 
 
 class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `raw` of a Reasoning that stands before a text: which part of an answer the model said it is.
+    """The `raw` of a Reasoning in front of a text: which phase of the answer the model said the text is.
 
-    Models that say so want to read it again; there is nothing else in a history that could hold it.
+    Models that report phases need them back, and the history has no other field for them.
     """
 
     phase: str
@@ -49,13 +48,13 @@ _PHASE = msgspec.json.Decoder(Phase)
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
-    """The request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
+    """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
     if prepared.info.known:
-        # A server whose limits are unknown knows best what it can write.
+        # Without known limits the server's own default is the best choice.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id
@@ -78,14 +77,17 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """A turn's items; b"" if nothing of it can be sent."""
+    """Encode a turn's items; b"" if nothing of it can be sent."""
     if turn.role == "assistant":
         return json_elements(_answered(turn.content, prepared)) if has_visible_content(turn.content) else b""
     return json_elements(_told(turn.content, prepared))
 
 
 def _answered(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[Any]:
-    """An answer's items. Reasoning is refused without what came of it, so what trails is left out."""
+    """Yield an answer's items.
+
+    Reasoning is refused without the output that it led to, so trailing reasoning is omitted.
+    """
     last = max(index for index, block in enumerate(content) if has_visible_content((block,)))
     phase: dict[str, str] = {}
     for block in content[: last + 1]:
@@ -121,11 +123,11 @@ def _told(content: tuple[Content, ...], prepared: PreparedRequest) -> Iterator[A
     parts: list[str | ImageView] = []
     for block in content:
         if is_tool_result(block):
-            told, views = separate_images(block, prepared)
-            # There is no flag for a failure, so the text says it.
-            text = ("Error: " if is_failed(block) else "") + result_text(told)
+            visible, views = separate_images(block, prepared)
+            # The protocol has no flag for a failed call.
+            text = ("Error: " if is_failed(block) else "") + result_text(visible)
             yield {"type": "function_call_output", "call_id": block.tool_use_id, "output": text}
-            # Servers differ in whether an output may hold images; what a person says may.
+            # Not every server accepts images in a call's output, all do in a user message.
             parts += [images_caption(block), *views] if views else []
     parts += user_parts(content, prepared)
     if parts:

@@ -1,7 +1,7 @@
-"""Reading an answer of OpenAI Responses, in the dialects of those who speak it too.
+"""Read an answer of OpenAI Responses, in the dialects of all servers that implement it.
 
-An answer is a row of items. Each is put together from its deltas, so that it can be followed, and counts as its last
-form says, where there is one: only that holds an item as it has to be given back.
+An answer is a sequence of items. Each is assembled from its deltas, for live text; its final form, where one arrives,
+replaces the assembled one, since only that can be sent back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Part(Struct):
-    """A piece of a message's content or of reasoning."""
+    """A part of a message's content or of reasoning."""
 
     type: str = ""
     text: str | None = None
@@ -41,7 +41,7 @@ class _Part(Struct):
 
 
 class _Item(Struct):
-    """What is read of an item."""
+    """The fields of an item that are read."""
 
     type: str = ""
     id: str | None = None
@@ -88,7 +88,7 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: Why an answer is incomplete; for other reasons it goes on in the next request.
+#: Why an answer is incomplete; for other reasons the next request continues it.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -96,7 +96,7 @@ _CUTS = {
 
 
 class _Growing:
-    """An item as it arrives."""
+    """An item under construction."""
 
     def __init__(self, raw: Raw, index: int | None, sink: ModelSink | None, size: ContentSize) -> None:
         self.head = _ITEM.decode(raw)
@@ -111,29 +111,32 @@ class _Growing:
 
     @property
     def finished(self) -> bool:
+        """Return whether the final form has arrived."""
         return bool(self._raw)
 
     def text(self, delta: object) -> None:
+        """Append a delta of text or reasoning."""
         self._text.add(delta if isinstance(delta, str) else None)
 
     def next_part(self) -> None:
-        """Another part of a reasoning's summary begins."""
+        """Begin another part of a reasoning's summary."""
         if self._text.text:
             self._text.add("\n\n")
 
     def arguments(self, delta: object) -> None:
+        """Append a delta of a call's arguments."""
         if isinstance(delta, str):
             self._arguments.append(delta)
             self._size.add(delta)
 
     def done(self, raw: Raw) -> None:
-        """The item as it is in the end; what was not streamed of it is passed on now."""
+        """Take the final form of the item, and pass its text on if none was streamed."""
         self.head, self._raw = _ITEM.decode(raw), bytes(raw)
         if not self._text.text:
             self._text.add(_text_of(self.head))
 
     def contents(self, prepared: PreparedRequest) -> list[Content]:
-        """The item in the machine's terms; [] for what it has no use for."""
+        """Return the item as content of a message; [] for unknown types."""
         head = self.head
         text = (_text_of(head) if self._raw else "") or self._text.text
         match head.type:
@@ -144,7 +147,7 @@ class _Growing:
                 return [*marked, Text(text)] if text else []
             case "reasoning":
                 echoed = bool(head.encrypted_content or any(part.text for part in _parts(head.content)))
-                raw = self._raw.decode() if echoed else ""  # without either, its id means nothing to the provider
+                raw = self._raw.decode() if echoed else ""  # with neither, the provider cannot resolve its id
                 return [prepared.reasoning(text, raw)] if text or raw else []
             case "function_call":
                 given = (head.arguments if self._raw else None) or "".join(self._arguments) or head.arguments
@@ -166,7 +169,7 @@ def _text_of(item: _Item) -> str:
 
 
 class OpenAiResponsesReader:
-    """See answer.AnswerReader."""
+    """Read one answer; see answer_builder.AnswerReader."""
 
     def __init__(self, prepared: PreparedRequest, sink: ModelSink) -> None:
         self._prepared = prepared
@@ -178,13 +181,16 @@ class OpenAiResponsesReader:
 
     @property
     def complete(self) -> bool:
+        """Return whether the terminal event has arrived."""
         return self._stop is not None
 
     @property
     def finished(self) -> bool:
+        """Return whether the terminal event has arrived: nothing follows it."""
         return self.complete
 
     def event(self, event: SseEvent) -> None:
+        """Process the next event of the stream."""
         if event.data.strip() == _DONE:
             return
         try:
@@ -194,6 +200,7 @@ class OpenAiResponsesReader:
             raise malformed_answer(self._prepared, self.usage) from None
 
     def whole(self, body: bytes) -> None:
+        """Process a plain JSON answer."""
         self._sink = None
         try:
             response = _RESPONSE.decode(body)
@@ -202,6 +209,7 @@ class OpenAiResponsesReader:
             raise malformed_answer(self._prepared) from None
 
     def answer(self) -> ModelAnswer:
+        """Return the answer. Raises ModelFailedError if its end is missing."""
         if self._stop is None:
             raise incomplete_answer(self._prepared, self.usage)
         content = tuple(block for item in self._items for block in item.contents(self._prepared))
@@ -235,7 +243,7 @@ class OpenAiResponsesReader:
             case _ if kind in _END:
                 self._ended(_END[kind], event.response or _Response())
             case _:
-                pass  # ends of parts, and whatever a later version adds
+                pass  # ends of parts, and events of future versions
 
     def _begin(self, event: _Event) -> _Growing:
         item = _Growing(event.item, event.output_index, self._sink, self.size)
@@ -243,12 +251,15 @@ class OpenAiResponsesReader:
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
-        """The item that a delta belongs to. Some servers send deltas of an item that they never announce."""
+        """Return the item that a delta belongs to; some servers never announce an item, so one is begun."""
         item = self._item(event, kind)
         return item or self._begin(_Event(item=Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
-        """The item that an event is about: by its place, by its id, or else the last unfinished one of its kind."""
+        """Return the item that an event is about.
+
+        By its index, by its id, or else the last unfinished item of its kind.
+        """
         head = _ITEM.decode(event.item) if is_present(event.item) else _Item(kind, event.item_id)
         candidates = [item for item in reversed(self._items) if item.head.type == head.type]
         if event.output_index is not None and all(item.index is not None for item in candidates):
@@ -277,7 +288,7 @@ class OpenAiResponsesReader:
             self._stop = _CUTS.get(reason or "", Stop(end_turn=False))
 
     def _counted(self, usage: object) -> Usage | None:
-        """`input_tokens` holds what the cache read and wrote; ours does not."""
+        """Convert the usage: `input_tokens` includes cache reads and writes, which Usage counts apart."""
         if not isinstance(usage, dict):
             return None
         total = token_count(usage, "input_tokens") or 0
