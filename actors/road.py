@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from actors.conversation.pipeline import Draft, Machine, taken_over
 from actors.core.events import Event, Restart, SetMode, UserCancel
 from actors.core.states import QUIET, TERMINAL
-from actors.messages.commands import NotFound
+from actors.messages.errors import UnknownConversationError
 
 if TYPE_CHECKING:
     from actors.ports import CommandRecord, Commit, ConversationRecord
     from actors.runners.effect_executor import EffectExecutor
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 
 class Road:
     """One conversation's machine and the executor of its effects. Actor's thread, but for reading `machine`."""
 
-    def __init__(self, runtime: Runtime, executor: EffectExecutor, conversation_id: str) -> None:
+    def __init__(self, runtime: Services, executor: EffectExecutor, conversation_id: str) -> None:
         self.runtime = runtime
         self.executor = executor
         self.conversation_id = conversation_id
@@ -36,12 +36,12 @@ class Road:
     def load(self) -> Machine:
         """The machine, restored from the store if need be (C35: what was under way is brought to rest).
 
-        Raises NotFound or StoreError.
+        Raises UnknownConversationError or StoreError.
         """
         if self.machine is None:
             record = self.runtime.store.load(self.conversation_id)
             if record is None:
-                raise NotFound("there is no such conversation")
+                raise UnknownConversationError("there is no such conversation")
             machine = Machine(self.runtime, taken_over(record, self.runtime.node))
             if needs_rest(record):
                 draft = machine.draft()

@@ -43,7 +43,7 @@ from actors.ports import (
     StoreError,
     StoreUnusableError,
 )
-from actors.runtime.services import Runtime
+from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
 from server import malloc_trim as freed_memory
@@ -73,7 +73,7 @@ class CannotStartError(Exception):
 class Wiring:
     """What a running server consists of, but for its network side."""
 
-    runtime: Runtime
+    runtime: Services
     hub: EventHub
     """The event bus of `runtime`, as watchers see it."""
     supervisor: Supervisor
@@ -112,7 +112,7 @@ def wire(config: Config) -> Iterator[Wiring]:
         timers = Timers(clock)
         opened.callback(timers.close)
         hub = EventHub()
-        runtime = Runtime(
+        runtime = Services(
             store=store,
             bus=hub,
             models=models,

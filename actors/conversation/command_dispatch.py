@@ -24,32 +24,30 @@ from actors.core.events import (
 from actors.core.notifications import QueueChanged
 from actors.core.states import AwaitingContinuation, AwaitingToolApproval, ContextExhausted
 from actors.messages.commands import (
-    Archive,
-    Cancel,
-    Cancelled,
-    ChangeMode,
-    Continue,
-    Create,
-    Delete,
-    Entitle,
-    EtagMismatch,
-    Invalid,
-    ModeSet,
-    NotFound,
-    Request,
-    Resolve,
-    Send,
-    Sent,
-    Spawn,
-    Spawned,
-    Trigger,
-    Update,
-    Withdraw,
+    ArchiveConversationCommand,
+    CancelConversationCommand,
+    CancelConversationResult,
+    ContinueConversationCommand,
+    ConversationCommand,
+    CreateConversationCommand,
+    DeleteConversationCommand,
+    ResolveApprovalCommand,
+    SendMessageCommand,
+    SendMessageResult,
+    SetGeneratedTitleCommand,
+    SetModeCommand,
+    SetModeResult,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsResult,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+    WithdrawMessageCommand,
     etag_of,
 )
+from actors.messages.errors import EtagMismatchError, InvalidFieldError, UnknownConversationError
+from actors.messages.outcomes import CreateSubAgent
 from actors.ports import CommandExistsError, CommandRecord, ConversationRecord, SlugTakenError, StoreUnavailableError
 from actors.runners.effect_executor import live_run
-from actors.runners.sub_agents import Birth
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
 
@@ -71,44 +69,44 @@ class Commands:
         self._titles = titles
         self._runtime = road.runtime
 
-    def carry_out(self, request: Create | Birth | Request) -> object:
+    def carry_out(self, request: CreateConversationCommand | CreateSubAgent | ConversationCommand) -> object:
         """Do it, and return its answer; to a Delete that is None: it is finished with `delete`."""
         match request:
-            case Create():
+            case CreateConversationCommand():
                 return self._create(request)
-            case Birth():
+            case CreateSubAgent():
                 return spawning.bear(self._road, request)
             case _:
                 return self._obey(self._road.load(), request)
 
-    def _obey(self, machine: Machine, request: Request) -> object:
+    def _obey(self, machine: Machine, request: ConversationCommand) -> object:
         match request:
-            case Send():
+            case SendMessageCommand():
                 return self._send(machine, request)
-            case Cancel():
+            case CancelConversationCommand():
                 return self.cancel(request, cancel_event(request, self._road.now()))
-            case Resolve():
+            case ResolveApprovalCommand():
                 return self._resolve(machine, request)
-            case ChangeMode():
+            case SetModeCommand():
                 return self._change_mode(machine, request)
-            case Trigger():
+            case TriggerContinuationCommand():
                 _refuse_archived(machine)
                 self._road.executor.read_history(machine.record)
                 self._road.advance(TriggerContinuation(self._road.now()))
                 return machine.record
-            case Update():
+            case UpdateConversationCommand():
                 return self._update(machine, request)
-            case Entitle():
+            case SetGeneratedTitleCommand():
                 return self._entitle(machine, request)
-            case Archive(archived=archived):
+            case ArchiveConversationCommand(archived=archived):
                 return self._archive(machine, archived)
-            case Continue():
+            case ContinueConversationCommand():
                 return self._continue(machine, request)
-            case Withdraw(message_id=message_id):
+            case WithdrawMessageCommand(message_id=message_id):
                 return self._withdraw(message_id)
-            case Spawn():
+            case SpawnSubAgentsCommand():
                 return self._spawn(machine, request)
-            case Delete(force=force, archived_before=before):
+            case DeleteConversationCommand(force=force, archived_before=before):
                 _check_archived(machine, before)
                 self._stop(force)
                 return None
@@ -127,7 +125,7 @@ class Commands:
             runtime.bus.deleted(gone, last)
             runtime.toolbox.forget(gone)
 
-    def _create(self, request: Create) -> ConversationRecord:
+    def _create(self, request: CreateConversationCommand) -> ConversationRecord:
         for _ in range(SLUG_TRIES):
             known = self._known_create(request)
             if known is not None:
@@ -146,7 +144,7 @@ class Commands:
             return record
         raise SlugTakenError
 
-    def _known_create(self, request: Create) -> ConversationRecord | None:
+    def _known_create(self, request: CreateConversationCommand) -> ConversationRecord | None:
         if not request.request_id:
             return None
         known = self._runtime.store.create_command(request.principal, request.request_id)
@@ -155,10 +153,10 @@ class Commands:
         _same_body(known, request.body_hash)
         return self._created(known)
 
-    def _send(self, machine: Machine, request: Send) -> Sent:
+    def _send(self, machine: Machine, request: SendMessageCommand) -> SendMessageResult:
         known = self._known(request)
         if known is not None:
-            return msgspec.structs.replace(msgspec.json.decode(known.answer, type=Sent), duplicate=True)
+            return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
         _refuse_archived(machine)
         event = UserMessage(
             at=self._road.now(),
@@ -180,10 +178,10 @@ class Commands:
             self._titles.improve(machine.record, request.text)
         return answer
 
-    def _spawn(self, machine: Machine, request: Spawn) -> Spawned:
+    def _spawn(self, machine: Machine, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
         known = self._known(request)
         if known is not None:
-            return msgspec.json.decode(known.answer, type=Spawned)
+            return msgspec.json.decode(known.answer, type=SpawnSubAgentsResult)
         _refuse_archived(machine)
         self._road.executor.read_history(machine.record)
         at = self._road.now()
@@ -191,7 +189,7 @@ class Commands:
         self._road.perform(machine, draft, command=_remembered(request, msgspec.json.encode(answer), at))
         return answer
 
-    def cancel(self, request: Cancel, event: UserCancel) -> Cancelled:
+    def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
         """Stop what is under way; `event` is the request as the machine takes it.
 
         The background jobs first: to kill them takes nothing of the store. If the store cannot take the cancel, all
@@ -218,7 +216,7 @@ class Commands:
         (withdrawn,) = draft.find(QueueChanged)
         return withdrawn
 
-    def _change_mode(self, machine: Machine, request: ChangeMode) -> ModeSet:
+    def _change_mode(self, machine: Machine, request: SetModeCommand) -> SetModeResult:
         """Nothing starts in the wider mode any more before it is asked what runs in it."""
         rights, mode = self._road.executor.rights, request.mode
         rights.narrow(mode)
@@ -236,9 +234,9 @@ class Commands:
         calls = rights.wider_than(mode)
         ended = self._road.executor.end_jobs(machine.record.id, mode) if request.stop_running else ()
         jobs = tuple(job for job in self._runtime.toolbox.jobs(machine.record.id, mode) if job not in ended)
-        return ModeSet(machine.record, jobs, calls, ended, stopped)
+        return SetModeResult(machine.record, jobs, calls, ended, stopped)
 
-    def _resolve(self, machine: Machine, request: Resolve) -> ConversationRecord:
+    def _resolve(self, machine: Machine, request: ResolveApprovalCommand) -> ConversationRecord:
         draft = machine.draft()
         event = ApprovalResponse(self._road.now(), request.tool_use_id, request.approve, request.note)
         if request.always and request.approve and isinstance(machine.state, AwaitingToolApproval):
@@ -247,15 +245,15 @@ class Commands:
         self._road.perform(machine, draft)
         return machine.record
 
-    def _update(self, machine: Machine, request: Update) -> ConversationRecord:
+    def _update(self, machine: Machine, request: UpdateConversationCommand) -> ConversationRecord:
         if request.etag and request.etag != etag_of(machine.record):
-            raise EtagMismatch("the conversation was changed since it was read: read it again")
+            raise EtagMismatchError("the conversation was changed since it was read: read it again")
         draft = machine.draft()
         settings.update(self._runtime, draft, request, self._road.now())
         self._road.perform(machine, draft)
         return machine.record
 
-    def _entitle(self, machine: Machine, request: Entitle) -> ConversationRecord:
+    def _entitle(self, machine: Machine, request: SetGeneratedTitleCommand) -> ConversationRecord:
         draft, at = machine.draft(), self._road.now()
         if request.usage is not None:
             draft.run(UsageReported(at, request.usage, aside=True))
@@ -275,7 +273,7 @@ class Commands:
             self._road.executor.end_jobs(machine.record.id)
         return machine.record
 
-    def _continue(self, machine: Machine, request: Continue) -> ConversationRecord:
+    def _continue(self, machine: Machine, request: ContinueConversationCommand) -> ConversationRecord:
         known = self._known(request)
         if known is not None:
             return self._created(known)
@@ -287,7 +285,7 @@ class Commands:
             raise Rejected(_why_not_continued(machine))
         return self._succeed(machine, request, machine.state.summary)
 
-    def _succeed(self, machine: Machine, request: Continue, summary: str) -> ConversationRecord:
+    def _succeed(self, machine: Machine, request: ContinueConversationCommand, summary: str) -> ConversationRecord:
         for _ in range(SLUG_TRIES):
             draft, at = machine.draft(), self._road.now()
             successor, commit = settings.succession(self._runtime, draft, request, summary, at)
@@ -314,7 +312,9 @@ class Commands:
     def _jobs(self) -> tuple[str, ...]:
         return self._runtime.toolbox.jobs(self._road.conversation_id)
 
-    def _known(self, request: Send | Continue | Spawn) -> CommandRecord | None:
+    def _known(
+        self, request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand
+    ) -> CommandRecord | None:
         """The same command, if it was accepted before."""
         if not request.request_id:
             return None
@@ -326,7 +326,7 @@ class Commands:
     def _created(self, known: CommandRecord) -> ConversationRecord:
         record = self._runtime.store.load(known.answer.decode())
         if record is None:
-            raise NotFound("the conversation that this request_id created has been deleted")
+            raise UnknownConversationError("the conversation that this request_id created has been deleted")
         return record
 
 
@@ -337,7 +337,7 @@ def _why_not_continued(machine: Machine) -> Reason:
     return Reason.CONTINUATION_IN_PROGRESS if summarising else Reason.NOT_EXHAUSTED
 
 
-def cancel_event(request: Cancel, at: int) -> UserCancel:
+def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
     """A request to stop as the machine takes it."""
     return UserCancel(
         at,
@@ -352,7 +352,7 @@ def _delivery(name: str) -> Delivery:
     try:
         return Delivery(name)
     except ValueError:
-        raise Invalid("delivery", f"there is no delivery {name!r}") from None
+        raise InvalidFieldError("delivery", f"there is no delivery {name!r}") from None
 
 
 def _refuse_archived(machine: Machine) -> None:
@@ -364,7 +364,7 @@ def _check_archived(machine: Machine, before: int | None) -> None:
     """Raise EtagMismatch unless it has been archived since before this time, if there is one."""
     at = machine.record.archived_at
     if before is not None and (at is None or at >= before):
-        raise EtagMismatch
+        raise EtagMismatchError
 
 
 def _same_body(known: CommandRecord, body_hash: str) -> None:
@@ -372,6 +372,8 @@ def _same_body(known: CommandRecord, body_hash: str) -> None:
         raise Rejected(Reason.REQUEST_ID_REUSED)
 
 
-def _remembered(request: Send | Continue | Spawn, answer: bytes, at: int) -> CommandRecord | None:
+def _remembered(
+    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand, answer: bytes, at: int
+) -> CommandRecord | None:
     """What is kept of an accepted command that has a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None

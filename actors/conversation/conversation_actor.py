@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.conversation.command_dispatch import Commands, cancel_event
 from actors.conversation.deletion import DELETE_WAIT_MS, Deletion
-from actors.conversation.retry_queue import Backlog
+from actors.conversation.retry_queue import RetryQueue
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     Event,
@@ -30,8 +30,17 @@ from actors.core.events import (
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
 from actors.core.tool_run import KillReceipt
-from actors.messages.commands import Cancel, Delete, EtagMismatch, Expired, Invalid, NotFound
+from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
+from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.messages.log_entries import TreeReaped
+from actors.messages.outcomes import (
+    CreateSubAgent,
+    EffectOutcome,
+    JobExited,
+    SubAgentStopped,
+    TextDeltaReady,
+    ToolRunnerStopped,
+)
 from actors.ports import (
     ConversationDirectory,
     FencedError,
@@ -41,16 +50,14 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.road import Road, needs_rest
-from actors.runners.effect_executor import EffectExecutor, JobGone, Work
-from actors.runners.llm_runner import Outcome, TextWaiting
-from actors.runners.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+from actors.runners.effect_executor import EffectExecutor, InFlightWork
+from actors.runners.sub_agents import SubAgents, outcome_of
 from actors.runners.titles import Titles
-from actors.runners.tool_runner import RunnerLeft
-from actors.runtime.actor import Actor, Asked, tell
+from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +73,12 @@ class Retry:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class VerifyUncertainCommit:
     """A command was told that its commit failed; it is not certain that the store has nothing of it."""
 
 
 @dataclass(frozen=True)
-class StartOver:
+class ReloadFromStore:
     """What was in memory is not what the store has; `epoch` is that of its owner here."""
 
     epoch: int
@@ -90,7 +97,7 @@ class Shutdown:
     urgent: bool = True
 
 
-Entry = Outcome | TextWaiting | KillReceipt | Doubt | StartOver
+Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
 """What is committed without anybody waiting for a verdict."""
 
 
@@ -107,7 +114,7 @@ class ConversationActor(Actor):
     """Owns one conversation while it is awake."""
 
     def __init__(
-        self, runtime: Runtime, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
+        self, runtime: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
     ) -> None:
         super().__init__()
         self.conversation_id = conversation_id
@@ -117,12 +124,14 @@ class ConversationActor(Actor):
         self._executor = EffectExecutor(runtime, shared.admission, self.actor_ref, shared.sub_agents)
         self._road = Road(runtime, self._executor, conversation_id)
         self._commands = Commands(self._road, shared.titles)
-        self._backlog: Backlog[Entry] = Backlog(conversation_id, self._settle, functools.partial(self._remind, Retry()))
+        self._backlog: RetryQueue[Uncommitted] = RetryQueue(
+            conversation_id, self._settle, functools.partial(self._remind, Retry())
+        )
         self._touched = runtime.clock.monotonic()
         self._idle_check_due = False
         self._deletion: Deletion | None = None
         self._ending: Future[None] | None = None
-        self._birth: Birth | None = None
+        self._birth: CreateSubAgent | None = None
         """Of a sub-agent that this actor has brought into being."""
         self._jobs_told = False
 
@@ -141,12 +150,12 @@ class ConversationActor(Actor):
         machine = self._road.machine
         return machine.state.ledger if machine is not None else None
 
-    def under_way(self, run: str) -> Work | None:
+    def under_way(self, run: str) -> InFlightWork | None:
         """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
         work = self._executor.work
         return work if work is not None and run in ("", work.run) else None
 
-    def pull(self, work: Work) -> None:
+    def pull(self, work: InFlightWork) -> None:
         """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
         self._executor.pull(work)
 
@@ -164,20 +173,20 @@ class ConversationActor(Actor):
         if not isinstance(message, IdleCheck):
             self._touched = self._runtime.clock.monotonic()
         match message:
-            case Asked():
+            case AskEnvelope():
                 self._answer(message)
-            case Outcome() | TextWaiting():
+            case EffectOutcome() | TextDeltaReady():
                 self._backlog.add(message)
                 self._backlog.settle()
             case KillReceipt():
                 self._reaped(message)
-            case JobGone(receipt=receipt):
+            case JobExited(receipt=receipt):
                 self._job_gone(receipt)
             case Retry():
                 self._backlog.retry()
-            case RunnerLeft(runner=runner):
+            case ToolRunnerStopped(runner=runner):
                 self._executor.runner_left(runner)
-            case AgentLeft(agent_id=agent_id):
+            case SubAgentStopped(agent_id=agent_id):
                 self._executor.agent_left(agent_id)
             case IdleCheck():
                 self._idle_check_due = False
@@ -190,35 +199,37 @@ class ConversationActor(Actor):
         self._delete_what_is_dead()
         self._rest()
 
-    def _answer(self, asked: Asked[Any]) -> None:
+    def _answer(self, asked: AskEnvelope[Any]) -> None:
         """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
-        if not asked.claim() and not isinstance(asked.request, Cancel):
+        if not asked.claim() and not isinstance(asked.request, CancelConversationCommand):
             return
         if self._ending is not None:
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
             return
         if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
-            asked.fail(Expired())
+            asked.fail(DeadlineExceededError())
             return
         if self._deletion is not None and not self._deletion.admits(asked):
-            asked.fail(NotFound("the conversation is being deleted"))
+            asked.fail(UnknownConversationError("the conversation is being deleted"))
             return
         try:
             answer = self._carry_out(asked.request)
-            if isinstance(asked.request, Birth):
+            if isinstance(asked.request, CreateSubAgent):
                 self._birth = asked.request
-            if isinstance(asked.request, Delete):
+            if isinstance(asked.request, DeleteConversationCommand):
                 self._delete_once_dead(asked)
             else:
                 asked.succeed(answer)
-        except (Rejected, NotFound, Invalid, EtagMismatch) as refusal:
+        except (Rejected, UnknownConversationError, InvalidFieldError, EtagMismatchError) as refusal:
             asked.fail(refusal)
         except SlugTakenError:
             asked.fail(Rejected(Reason.SLUG_TAKEN))
         except StoreUnavailableError:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             # What is there of a sub-agent that failed to start must not stay there half-born.
-            self._backlog.put_off(StartOver(1) if isinstance(asked.request, Birth) else Doubt())
+            self._backlog.put_off(
+                ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
+            )
 
     def _carry_out(self, request: Any) -> object:
         """What is not stored yet comes first, but not before a cancel.
@@ -226,19 +237,19 @@ class ConversationActor(Actor):
         The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
         before everything else, lest the aborted work be taken for a failure that is worth another attempt.
         """
-        if not isinstance(request, Cancel):
+        if not isinstance(request, CancelConversationCommand):
             if not self._backlog.settle():
                 raise Rejected(Reason.STORE_UNAVAILABLE)
             return self._commands.carry_out(request)
         event = cancel_event(request, self._road.now())
         receipt = self._commands.cancel(request, event)
         if not receipt.recorded and not any(_covers(entry, event) for entry in self._backlog):
-            self._backlog.put_off(Outcome(event), first=True)
+            self._backlog.put_off(EffectOutcome(event), first=True)
         return receipt
 
     # --- deletion ---------------------------------------------------------------------------------------------
 
-    def _delete_once_dead(self, asked: Asked[Any]) -> None:
+    def _delete_once_dead(self, asked: AskEnvelope[Any]) -> None:
         """All was told to stop. It is answered when that is dead; until then nothing new gets in."""
         if self._deletion is None:
             self._deletion = Deletion()
@@ -262,7 +273,7 @@ class ConversationActor(Actor):
             self._commands.delete()
         except StoreError:
             deletion.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            self._backlog.put_off(Doubt())
+            self._backlog.put_off(VerifyUncertainCommit())
         except BaseException as error:
             deletion.fail(error)
             raise
@@ -272,25 +283,25 @@ class ConversationActor(Actor):
 
     # --- outcomes ---------------------------------------------------------------------------------------------
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: Uncommitted) -> None:
         """Apply what came from outside; it concerns only what is in memory. Raises StoreError."""
-        if isinstance(entry, StartOver):
+        if isinstance(entry, ReloadFromStore):
             self._road.start_over(entry.epoch)
         elif self._road.machine is None:
             log.info("conversation %s is over; nobody asks for this %s", self.conversation_id, type(entry).__name__)
         else:
             self._apply(entry)
 
-    def _apply(self, entry: Outcome | TextWaiting | KillReceipt | Doubt) -> None:
+    def _apply(self, entry: EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit) -> None:
         match entry:
-            case Outcome(event=event):
+            case EffectOutcome(event=event):
                 self._take(event)
-            case TextWaiting(source=source):
+            case TextDeltaReady(source=source):
                 for chunk in source.take():
                     self._road.advance(chunk)
             case KillReceipt():
                 self._record(entry)
-            case Doubt():
+            case VerifyUncertainCommit():
                 self._look_again()
 
     def _take(self, event: Event) -> None:
@@ -330,7 +341,7 @@ class ConversationActor(Actor):
         """A bug, or a store that fails: nothing of the message happened, or all of it did."""
         if isinstance(error, StoreDamagedError):
             log.error("conversation %s is damaged in the store", self.conversation_id)
-        elif isinstance(message, Asked) and isinstance(error, StoreError):
+        elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)
         if isinstance(error, FencedError):
@@ -348,7 +359,7 @@ class ConversationActor(Actor):
         try:
             self._road.advance(fault)
         except StoreUnavailableError:
-            self._backlog.put_off(Outcome(fault), first=True)
+            self._backlog.put_off(EffectOutcome(fault), first=True)
         except BaseException:
             log.exception("conversation %s could not record its fault", self.conversation_id)
             self._start_over()
@@ -357,7 +368,7 @@ class ConversationActor(Actor):
         """Trust the store only. Should it fail now, it is tried again."""
         epoch = self._road.machine.record.epoch if self._road.machine else 0
         self._backlog.clear()
-        self._backlog.add(StartOver(epoch))
+        self._backlog.add(ReloadFromStore(epoch))
         self._backlog.settle()
 
     # --- rest and end -----------------------------------------------------------------------------------------
@@ -436,7 +447,7 @@ class ConversationActor(Actor):
 def _covers(entry: object, cancel: UserCancel) -> bool:
     """Whether `entry` is a cancel that already does all that `cancel` would."""
     return (
-        isinstance(entry, Outcome)
+        isinstance(entry, EffectOutcome)
         and isinstance(entry.event, UserCancel)
         and entry.event.discard_queued >= cancel.discard_queued
         and entry.event.kill_jobs >= cancel.kill_jobs

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.core.tool_run import QUIESCE_MS
-from actors.messages.commands import Cancel, Delete
+from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
 
 if TYPE_CHECKING:
-    from actors.runtime.actor import Asked
+    from actors.runtime.actor import AskEnvelope
 
 DELETE_WAIT_MS = QUIESCE_MS
 """How long a deletion waits for processes to die, milliseconds."""
@@ -27,15 +27,15 @@ class Deletion:
     """Who waits for it, and what is known of the dying. Actor's thread only."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked[Any]] = []
+        self.asked: list[AskEnvelope[Any]] = []
         self.overdue = False
         """They have had their time."""
         self.leaked = False
         """Some of them were given up."""
 
-    def admits(self, asked: Asked[Any]) -> bool:
+    def admits(self, asked: AskEnvelope[Any]) -> bool:
         """Whether this may be carried out meanwhile: it starts nothing."""
-        return isinstance(asked.request, (Cancel, Delete))
+        return isinstance(asked.request, (CancelConversationCommand, DeleteConversationCommand))
 
     def succeed(self) -> None:
         """It is deleted: tell everybody who asked, with a warning if something may still run."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actors.core.context import ConvContext
     from actors.core.events import Event
     from actors.core.states import State
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class Draft:
 class Machine:
     """A conversation's truth while its actor lives. Actor's thread only."""
 
-    def __init__(self, runtime: Runtime, record: ConversationRecord) -> None:
+    def __init__(self, runtime: Services, record: ConversationRecord) -> None:
         self._runtime = runtime
         self.record = record
         self.context = runtime.context_of(record)

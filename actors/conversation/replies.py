@@ -8,39 +8,41 @@ from actors.core.content import MessageType, ToolCancelled
 from actors.core.effects import SpawnSubAgent
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.summary import run_id, summarize
-from actors.messages.commands import Cancelled, Sent, Spawned
+from actors.messages.commands import CancelConversationResult, SendMessageResult, SpawnSubAgentsResult
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import Draft
 
 
-def sent(draft: Draft, message_id: str) -> Sent:
+def sent(draft: Draft, message_id: str) -> SendMessageResult:
     """How a message was taken: stored as the root of a run, or queued."""
     after, before = draft.record, draft.before
     run = run_id(after.id, after.state.ledger.run)
     for added in draft.find(MessageAdded):
         if added.message.id == message_id:
-            return Sent(message_id, "direct", run, before.last_seq, message=added.message)
+            return SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
     queued = next(q for q in draft.find(QueueChanged) if q.input.message_id == message_id)
     steer = queued.delivery == "steer"
     disposition = "steer_queued" if steer else "follow_up_queued"
-    return Sent(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+    return SendMessageResult(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
 
 
-def spawned(draft: Draft, message_id: str) -> Spawned:
+def spawned(draft: Draft, message_id: str) -> SpawnSubAgentsResult:
     """Which sub-agents a command has started."""
     after = draft.record
     root = next(added.message for added in draft.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in draft.effects if isinstance(effect, SpawnSubAgent))
-    return Spawned(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
+    return SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
 
 
-def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True) -> Cancelled:
+def cancelled(
+    draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
+) -> CancelConversationResult:
     """The receipt of a cancel: what it stopped, which background jobs it ended and left, and whether it is stored."""
     now = draft.record if recorded else draft.before
     summary = summarize(now.state, draft.context)
     if draft.empty:
-        return Cancelled(
+        return CancelConversationResult(
             no_op=not ended,
             state=summary,
             revision=draft.record.last_seq,
@@ -49,7 +51,7 @@ def cancelled(draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...
         )
     before = summarize(draft.before.state, draft.context)
     fates = draft.find(QueueChanged) if recorded else ()
-    return Cancelled(
+    return CancelConversationResult(
         no_op=False,
         state=summary,
         recorded=recorded,

@@ -23,7 +23,7 @@ PAUSES_MS = (50, 100, 200, 500, 1_000)
 Entry = TypeVar("Entry")
 
 
-class Backlog(Generic[Entry]):
+class RetryQueue(Generic[Entry]):
     """Actor's thread only.
 
     Args:

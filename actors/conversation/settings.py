@@ -13,14 +13,19 @@ from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, MessageAdded
 from actors.core.states import QUIET, TERMINAL, AgentTask, AwaitingSubAgents, AwaitingToolApproval, Idle, Ledger
-from actors.messages.commands import Continue, Create, Invalid, Update
+from actors.messages.errors import InvalidFieldError
 from actors.messages.log_entries import Created, SettingsChanged
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
 from actors.runtime import validation
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import Draft
-    from actors.runtime.services import Runtime
+    from actors.messages.commands import (
+        ContinueConversationCommand,
+        CreateConversationCommand,
+        UpdateConversationCommand,
+    )
+    from actors.runtime.services import Services
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
 """Fields of the record that Update may change."""
@@ -28,7 +33,9 @@ MAX_TITLE = 80
 """Characters of a task that become the title of its sub-agent."""
 
 
-def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -> tuple[ConversationRecord, Commit]:
+def creation(
+    runtime: Services, conversation_id: str, request: CreateConversationCommand, at: int
+) -> tuple[ConversationRecord, Commit]:
     """The record of a new conversation and the commit that makes it.
 
     Raises Rejected (working directory, model, mode).
@@ -65,7 +72,7 @@ def creation(runtime: Runtime, conversation_id: str, request: Create, at: int) -
 
 
 def succession(
-    runtime: Runtime, draft: Draft, request: Continue, summary: str, at: int
+    runtime: Services, draft: Draft, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
     """The successor of the draft's conversation; the draft gets the link to it. Both go into one commit."""
     parent = draft.record
@@ -106,7 +113,7 @@ _LEFT_OVER = (
 )
 
 
-def _unanswered(runtime: Runtime, exhausted: ConversationRecord) -> str:
+def _unanswered(runtime: Services, exhausted: ConversationRecord) -> str:
     """The follow-ups that were discarded when the context was used up: what stands behind the summary."""
     last = exhausted.state.ledger.seq
     most = runtime.limits.max_queue + 1
@@ -119,7 +126,7 @@ def _unanswered(runtime: Runtime, exhausted: ConversationRecord) -> str:
 
 
 def sub_agent(
-    runtime: Runtime, parent: ConversationRecord, task: AgentTask, at: int
+    runtime: Services, parent: ConversationRecord, task: AgentTask, at: int
 ) -> tuple[ConversationRecord, Commit]:
     """The record of a sub-agent that its parent has just asked for, and the commit that makes it.
 
@@ -163,8 +170,8 @@ def _share(parent: ConversationRecord) -> Budget:
     return budget.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
 
 
-def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
-    """Put the wanted settings into the draft; nothing if they are there already. Raises Rejected or Invalid."""
+def update(runtime: Services, draft: Draft, request: UpdateConversationCommand, at: int) -> None:
+    """Put the wanted settings that differ into the draft. Raises Rejected or InvalidFieldError."""
     record = draft.record
     wanted: dict[str, Any] = {
         name: value
@@ -180,13 +187,15 @@ def update(runtime: Runtime, draft: Draft, request: Update, at: int) -> None:
             )
         validation.offered_model(runtime, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
-        raise Invalid("always_approved_tools", "tools can only be left out; approving one is the answer to a question")
+        raise InvalidFieldError(
+            "always_approved_tools", "tools can only be left out; approving one is the answer to a question"
+        )
     if wanted:
         change(draft, at, **wanted)
         draft.recontext(runtime.context_of(draft.record))
 
 
-def approve_always(runtime: Runtime, draft: Draft, tool_use_id: str, at: int) -> None:
+def approve_always(runtime: Services, draft: Draft, tool_use_id: str, at: int) -> None:
     """Let the tool of this question run unasked from now on."""
     state = draft.record.state
     if not isinstance(state, AwaitingToolApproval):

@@ -14,12 +14,14 @@ from actors.ports import ConversationRecord, SubAgentsRefusedError
 from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
 
 if TYPE_CHECKING:
-    from actors.messages.commands import Spawn, Spawned
+    from actors.messages.commands import SpawnSubAgentsCommand, SpawnSubAgentsResult
+    from actors.messages.outcomes import CreateSubAgent
     from actors.road import Road
-    from actors.runners.sub_agents import Birth
 
 
-def by_hand(road: Road, machine: Machine, request: Spawn, at: int) -> tuple[Draft, Spawned]:
+def by_hand(
+    road: Road, machine: Machine, request: SpawnSubAgentsCommand, at: int
+) -> tuple[Draft, SpawnSubAgentsResult]:
     """A run that begins with sub-agents, whose files were read before the conversation was asked, and the answer.
 
     Raises Rejected, Invalid or TaskRefused.
@@ -36,7 +38,7 @@ def by_hand(road: Road, machine: Machine, request: Spawn, at: int) -> tuple[Draf
     return draft, answers.spawned(draft, message_id)
 
 
-def bear(road: Road, birth: Birth) -> ConversationRecord:
+def bear(road: Road, birth: CreateSubAgent) -> ConversationRecord:
     """Make a sub-agent, and give it its task. Raises Rejected or StoreError."""
     runtime, task, at = road.runtime, birth.task, road.now()
     runtime.faults.hit("birth.before")

@@ -12,19 +12,26 @@ from actors.conversation.conversation_actor import ConversationActor, SharedRunn
 from actors.conversation.pipeline import Machine, taken_over
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
-from actors.messages.commands import Cancel, ChangeMode, Create, Expired, Invalid, NotFound, Request, Spawn
+from actors.messages.commands import (
+    CancelConversationCommand,
+    ConversationCommand,
+    CreateConversationCommand,
+    SetModeCommand,
+    SpawnSubAgentsCommand,
+)
+from actors.messages.errors import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
 from actors.runners import model_choice
 from actors.runners.side_queries import Asides
 from actors.runners.sub_agent_tasks import prepared
 from actors.runners.sub_agents import SubAgents
 from actors.runners.titles import Titles
-from actors.runtime.actor import Asked, tell
+from actors.runtime.actor import AskEnvelope, tell
 from actors.runtime.admission import Admission
 from actors.runtime.spare_thread import SpareThread
 
 if TYPE_CHECKING:
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +44,7 @@ RESTORE_BATCH = 200
 class Supervisor:
     """The directory of living conversation actors. Any thread; nothing here blocks but start() and stop()."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Services) -> None:
         self._runtime = runtime
         admission = Admission(runtime.max_llm_requests, runtime.files)
         self._shared = SharedRunners(
@@ -65,24 +72,26 @@ class Supervisor:
             self._restore(ids[first : first + RESTORE_BATCH])
         return ids
 
-    def create(self, request: Create, *, deadline: float | None = None) -> Future[ConversationRecord]:
+    def create(
+        self, request: CreateConversationCommand, *, deadline: float | None = None
+    ) -> Future[ConversationRecord]:
         """A new conversation."""
-        return self._accept(self._runtime.ids.conversation(), Asked(request, deadline=deadline))
+        return self._accept(self._runtime.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
-    def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]:
+    def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
         """Ask a conversation; the future fails with what actors.messages.commands and core.errors name.
 
         A change of mode goes into the urgent lane, so that no tool that waits its turn starts in the old one. So does
         a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
         the cancel.
         """
-        if not isinstance(request, Cancel):
-            urgent = isinstance(request, ChangeMode)
-            return self._accept(conversation_id, Asked(request, deadline=deadline, urgent=urgent))
+        if not isinstance(request, CancelConversationCommand):
+            urgent = isinstance(request, SetModeCommand)
+            return self._accept(conversation_id, AskEnvelope(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
         work = actor.under_way(request.run_id) if actor else None
-        answer = self._put(conversation_id, Asked(request, urgent=True))
+        answer = self._put(conversation_id, AskEnvelope(request, urgent=True))
         if actor is not None and work is not None:
             actor.pull(work)
         return answer
@@ -156,8 +165,8 @@ class Supervisor:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _put(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
-        urgent = isinstance(asked.request, Cancel)
+    def _put(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
+        urgent = isinstance(asked.request, CancelConversationCommand)
         try:
             if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
@@ -165,15 +174,15 @@ class Supervisor:
             asked.fail(error)
         return asked.answer
 
-    def _accept(self, conversation_id: str, asked: Asked[Any]) -> Future[Any]:
+    def _accept(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
         """Put a request, which is first prepared if that takes waiting for files or for providers."""
         request = asked.request
-        with_files = isinstance(request, Spawn) and any(task.read_first for task in request.tasks)
+        with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
         if with_files or model_choice.undecided(self._runtime, request):
             return self._prepare(conversation_id, asked, with_files=with_files)
         return self._put(conversation_id, asked)
 
-    def _prepare(self, conversation_id: str, asked: Asked[Any], *, with_files: bool) -> Future[Any]:
+    def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
         """Ask providers for the models that a request names, and read the files that sub-agents are given, on a thread
         of its own, before the conversation is asked."""
         cancel = CancelToken()
@@ -186,8 +195,8 @@ class Supervisor:
                 model_choice.learn_for(self._runtime, asked.request, cancel)
                 if with_files:
                     asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
-            except (Rejected, Invalid, NotFound) as refusal:
-                asked.fail(Expired() if cancel.cancelled else refusal)
+            except (Rejected, InvalidFieldError, UnknownConversationError) as refusal:
+                asked.fail(DeadlineExceededError() if cancel.cancelled else refusal)
             except StoreError:
                 asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from actors.core.errors import Rejected
-from actors.messages.commands import Delete, EtagMismatch, NotFound, Request
+from actors.messages.commands import ConversationCommand, DeleteConversationCommand
+from actors.messages.errors import EtagMismatchError, UnknownConversationError
 from actors.ports import Clock, Store, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class Retention(Struct, frozen=True, kw_only=True):
 class Conversations(Protocol):
     """Whom to ask for a deletion; actors.conversation.supervisor.Supervisor is one."""
 
-    def ask(self, conversation_id: str, request: Request, *, deadline: float | None = None) -> Future[Any]: ...
+    def ask(
+        self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None
+    ) -> Future[Any]: ...
 
 
 class Housekeeper:
@@ -136,8 +139,8 @@ class Housekeeper:
     def _delete(self, before: int) -> Iterator[None]:
         for id_ in _all(lambda after: self._store.archived(before=before, after=after, limit=PAGE)):
             try:
-                self._conversations.ask(id_, Delete(archived_before=before)).result(DELETE_SECONDS)
-            except (NotFound, EtagMismatch):
+                self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
+            except (UnknownConversationError, EtagMismatchError):
                 continue  # gone, or no longer archived
             except (Rejected, TimeoutError) as refusal:
                 log.info("conversation %s, archived long ago, is not deleted yet: %s", id_, refusal)

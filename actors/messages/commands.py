@@ -1,7 +1,7 @@
-"""What the edges (gRPC handlers, tests) ask of a conversation, and what they get back.
+"""The commands of a conversation, as the gRPC service and tests send them, and their results.
 
-A request carries a deadline: an expired one is dropped unapplied. Refusals are raised as core.errors.Rejected or as
-one of the exceptions below; nothing else crosses the edge.
+A command is named after its RPC. It is sent in an AskEnvelope with a deadline, past which it is dropped unapplied. It
+is refused with core.errors.Rejected or with one of actors.messages.errors; no other exception crosses the edge.
 """
 
 from __future__ import annotations
@@ -13,34 +13,13 @@ from msgspec import Struct
 
 from actors.core.content import Image, Message, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
-from actors.core.errors import Reason, Rejected
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
 
 
-class NotFound(Exception):
-    """There is no such conversation."""
-
-
-class Invalid(Exception):
-    """A field of the request is wrong."""
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(text)
-        self.field = field
-
-
-class Expired(Exception):
-    """The request's deadline passed before it was applied; nothing was changed."""
-
-
-class EtagMismatch(Exception):
-    """The conversation's settings changed since they were read."""
-
-
-class Create(Struct, frozen=True):
-    """Start a conversation."""
+class CreateConversationCommand(Struct, frozen=True):
+    """Create a conversation. The result is its record."""
 
     principal: str
     working_directory: str
@@ -56,8 +35,8 @@ class Create(Struct, frozen=True):
     body_hash: str = ""
 
 
-class Send(Struct, frozen=True):
-    """Say something."""
+class SendMessageCommand(Struct, frozen=True):
+    """Send a user message."""
 
     text: str
     delivery: str = "reject"
@@ -67,8 +46,8 @@ class Send(Struct, frozen=True):
     body_hash: str = ""
 
 
-class Sent(Struct, frozen=True):
-    """How it was taken."""
+class SendMessageResult(Struct, frozen=True):
+    """How a message was accepted. Stored as JSON, to answer the same request again."""
 
     message_id: str
     disposition: str
@@ -76,14 +55,14 @@ class Sent(Struct, frozen=True):
     run: str
     """Empty while a follow-up waits."""
     revision: int
-    """Subscribe after it to see all that the message causes."""
+    """A subscription after this revision sees all events that the message causes."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
 
 
-class Cancel(Struct, frozen=True):
-    """Stop what is under way; control lane."""
+class CancelConversationCommand(Struct, frozen=True):
+    """Stop the current run. Goes into the urgent lane."""
 
     run_id: str = ""
     discard_queued: bool = False
@@ -91,14 +70,14 @@ class Cancel(Struct, frozen=True):
     reason: str = ""
 
 
-class Cancelled(Struct, frozen=True):
-    """What the cancel did."""
+class CancelConversationResult(Struct, frozen=True):
+    """What a cancel stopped."""
 
     no_op: bool
     state: StateSummary
     recorded: bool = True
-    """False: all of this was stopped, but the store cannot take it yet. It will be tried again; `state` is still that
-    of before, and what becomes of the queue is not decided."""
+    """False: all of this was stopped, but the store cannot take it yet. The commit is retried; `state` is the one
+    before the cancel, and the fate of the queue is not decided."""
     run: str = ""
     revision: int = 0
     """The newest revision after the cancel."""
@@ -109,13 +88,13 @@ class Cancelled(Struct, frozen=True):
     returned: tuple[QueuedInput, ...] = ()
     discarded: tuple[QueuedInput, ...] = ()
     ended_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that were killed; that they are gone is told by an event for each."""
+    """Handles of the background jobs that were killed. An event reports the exit of each."""
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of those that go on running."""
+    """Handles of the background jobs that go on running."""
 
 
-class Resolve(Struct, frozen=True):
-    """Answer a question; answered with the record."""
+class ResolveApprovalCommand(Struct, frozen=True):
+    """Approve or deny a tool call. The result is the record."""
 
     tool_use_id: str
     approve: bool
@@ -123,34 +102,34 @@ class Resolve(Struct, frozen=True):
     note: str = ""
 
 
-class ChangeMode(Struct, frozen=True):
-    """Set what tools that start from now on may do; control lane."""
+class SetModeCommand(Struct, frozen=True):
+    """Set what tools that start from now on may do. Goes into the urgent lane."""
 
     mode: Mode
     stop_running: bool = False
-    """End the call and the background jobs that run with more rights than the mode gives."""
+    """Whether to stop the call and the background jobs that run with more rights than the mode gives."""
 
 
-class ModeSet(Struct, frozen=True):
-    """The mode holds."""
+class SetModeResult(Struct, frozen=True):
+    """The record in its new mode, and what still has, or had, more rights than the mode gives."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that go on running with more rights than the mode gives."""
+    """Handles of the background jobs that go on running."""
     surviving_calls: tuple[str, ...] = ()
-    """Tool calls that go on running with more rights than the mode gives."""
+    """Ids of the tool calls that go on running."""
     ended_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that were killed; that they are gone is told by an event for each."""
+    """Handles of the background jobs that were killed. An event reports the exit of each."""
     stopped_calls: tuple[str, ...] = ()
-    """The tool calls that were stopped."""
+    """Ids of the tool calls that were stopped."""
 
 
-class Trigger(Struct, frozen=True):
-    """Write the continuation summary now; answered with the record."""
+class TriggerContinuationCommand(Struct, frozen=True):
+    """Write the continuation summary now. The result is the record."""
 
 
-class Update(Struct, frozen=True):
-    """Change settings; None leaves a field as it is; answered with the record."""
+class UpdateConversationCommand(Struct, frozen=True):
+    """Change settings; None leaves a field as it is. The result is the record."""
 
     etag: str = ""
     slug: str | None = None
@@ -159,102 +138,107 @@ class Update(Struct, frozen=True):
     labels: dict[str, str] | None = None
     approval_policy: ApprovalPolicy | None = None
     always_approved: tuple[str, ...] | None = None
-    """May only leave tools out: approving is the answer to a question."""
+    """May only remove tools: they are added by the answer to an approval request."""
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
 
 
-class Entitle(Struct, frozen=True):
-    """Give a title that nobody asked for, unless somebody has given another one; answered with the record."""
+class SetGeneratedTitleCommand(Struct, frozen=True):
+    """Set a title that a model wrote, unless the title was changed meanwhile. The result is the record."""
 
     title: str
-    """Empty: there is none, only its cost."""
+    """Empty: there is no title, only its cost."""
     instead_of: str
     """The title that it may replace."""
     usage: Usage | None = None
-    """What the title has cost."""
+    """What writing the title has cost."""
 
 
-class Archive(Struct, frozen=True):
-    """Set or clear the archive flag; setting it ends the background jobs. Answered with the record."""
+class ArchiveConversationCommand(Struct, frozen=True):
+    """Set or clear the archive flag; setting it kills the background jobs. The result is the record."""
 
     archived: bool
 
 
-class Continue(Struct, frozen=True):
-    """Start, or find, the successor of an exhausted conversation; answered with the successor's record."""
+class ContinueConversationCommand(Struct, frozen=True):
+    """Create, or find, the successor of an exhausted conversation. The result is the successor's record."""
 
     include_summary: bool = False
     request_id: str = ""
     body_hash: str = ""
 
 
-class Delete(Struct, frozen=True):
-    """Remove it, once all that it has running is dead; `force` cancels first. Answered with a tuple of warnings."""
+class DeleteConversationCommand(Struct, frozen=True):
+    """Delete the conversation once all of its processes have exited. The result is a tuple of warnings."""
 
     force: bool = False
+    """Whether to cancel a run first; without it, a busy conversation is not deleted."""
     archived_before: int | None = None
-    """Only if it has been archived since before this time; else EtagMismatch."""
+    """Delete only if it has been archived since before this time (Unix milliseconds); else EtagMismatchError."""
 
 
-class SpawnTask(Struct, frozen=True):
-    """The task of one sub-agent, as it is asked for."""
+class SpawnSubAgentsTask(Struct, frozen=True):
+    """The task of one sub-agent, as a client asks for it."""
 
     task: str
     model: str = ""
-    """That of the conversation if empty."""
+    """Default: the model of the conversation."""
     max_turns: int = 0
-    """The server's default if 0."""
+    """0: the server's default."""
     timeout_ms: int = 0
-    """The server's default if 0."""
+    """0: the server's default."""
     read_first: tuple[str, ...] = ()
     working_directory: str = ""
-    """That of the conversation if empty."""
+    """Default: that of the conversation."""
     given: str = ""
-    """What is in the files of `read_first`. The supervisor fills it in, before the conversation is asked."""
+    """The contents of the files of `read_first`, which the supervisor fills in before it delivers the command."""
 
 
-class TaskRefused(Rejected):
-    """One of the tasks is why none is started."""
+class SpawnSubAgentsCommand(Struct, frozen=True):
+    """Start a run that consists of sub-agents."""
 
-    def __init__(self, index: int, reason: Reason, text: str) -> None:
-        super().__init__(reason, text)
-        self.index = index
-
-
-class Spawn(Struct, frozen=True):
-    """Start sub-agents by hand, as a run of its own."""
-
-    tasks: tuple[SpawnTask, ...]
+    tasks: tuple[SpawnSubAgentsTask, ...]
     request_id: str = ""
     body_hash: str = ""
 
 
-class Spawned(Struct, frozen=True):
-    """They were started."""
+class SpawnSubAgentsResult(Struct, frozen=True):
+    """The run and its sub-agents. Stored as JSON, to answer the same request again."""
 
     message: Message
-    """The root of the run."""
+    """The root message of the run."""
     run: str
     sub_agents: tuple[str, ...]
-    """Their conversations, in the order of the tasks."""
+    """The ids of their conversations, in the order of the tasks."""
     revision: int
-    """The newest one from before the call."""
+    """The newest revision before the command."""
 
 
-class Withdraw(Struct, frozen=True):
-    """Take back a steer or follow-up that waits; answered with the QueueChanged that tells it."""
+class WithdrawMessageCommand(Struct, frozen=True):
+    """Withdraw a queued steer or follow-up. The result is the QueueChanged event that records it."""
 
     message_id: str
 
 
-Request: TypeAlias = (
-    Send | Cancel | Resolve | ChangeMode | Trigger | Update | Entitle | Archive | Continue | Delete | Spawn | Withdraw
+ConversationCommand: TypeAlias = (
+    SendMessageCommand
+    | CancelConversationCommand
+    | ResolveApprovalCommand
+    | SetModeCommand
+    | TriggerContinuationCommand
+    | UpdateConversationCommand
+    | SetGeneratedTitleCommand
+    | ArchiveConversationCommand
+    | ContinueConversationCommand
+    | DeleteConversationCommand
+    | SpawnSubAgentsCommand
+    | WithdrawMessageCommand
 )
+"""A command to a conversation that exists."""
 
 
 def etag_of(record: ConversationRecord) -> str:
-    """Changes with the settings that Update can change."""
+    """Return a hash that changes with the settings that UpdateConversation can change."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,

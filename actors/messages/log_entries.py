@@ -1,4 +1,4 @@
-"""What is written to the log beside the machine's own events (SEMANTICS §2.12): settings, receipts, births."""
+"""Entries of the log beside the machine's own events. Their tags are stored: they never change."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from msgspec import Struct
 
 
 class Created(Struct, frozen=True, tag="created"):
-    """The conversation came to be."""
+    """The conversation was created."""
 
     at: int
     principal: str
 
 
 class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
-    """Somebody changed these fields of the record."""
+    """A command changed these fields of the record."""
 
     at: int
     fields: tuple[str, ...]
 
 
 class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
-    """A cancelled call's processes are gone."""
+    """The processes of a cancelled tool call have exited."""
 
     at: int
     tool_use_id: str

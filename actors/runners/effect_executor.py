@@ -37,13 +37,13 @@ from actors.core.events import (
 from actors.core.history import provider_view, summary_view
 from actors.core.states import AgentOutcome, Cancelling, Error
 from actors.core.summary import run_id
-from actors.core.tool_run import KillReceipt
+from actors.messages.outcomes import EffectOutcome, JobExited
 from actors.ports import CancelToken, ConversationRecord, Model, ModelRequest, ToolSpec
 from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.history_cache import StoredHistory
 from actors.runners.image_budget import within_limits
-from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome
+from actors.runners.llm_runner import LlmRequest, LlmRunner
 from actors.runners.side_queries import Asides
 from actors.runners.tool_rights import Rights
 from actors.runners.tool_runner import Retire, Run, ToolRunner
@@ -56,13 +56,14 @@ if TYPE_CHECKING:
 
     from actors.core.context import ConvContext, Mode
     from actors.core.errors import LlmFailure
+    from actors.core.tool_run import KillReceipt
     from actors.runners.sub_agents import SubAgents
     from actors.runtime.admission import Admission
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 
 @dataclass(frozen=True)
-class Work:
+class InFlightWork:
     """What is under way, for a cancel that does not wait for the mailbox."""
 
     run: str
@@ -70,19 +71,12 @@ class Work:
     token: CancelToken
 
 
-@dataclass(frozen=True)
-class JobGone:
-    """To the conversation: a background job that was told to end has ended, or was given up."""
-
-    receipt: KillReceipt
-
-
 class EffectExecutor:
     """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `rights`."""
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Services,
         admission: Admission,
         owner: ActorRef[Any],
         sub_agents: SubAgents,
@@ -107,7 +101,7 @@ class EffectExecutor:
         """What tools that start now may do, set when a mode is committed; any thread."""
         self.parent_told = False
         """Whether a sub-agent's end was reported."""
-        self.work: Work | None = None
+        self.work: InFlightWork | None = None
         """What was started last; any thread."""
 
     @property
@@ -115,7 +109,7 @@ class EffectExecutor:
         """No tool and no sub-agent runs, and nothing of a killed one or of a job is left that anybody waits for."""
         return self._tools is None and not self._jobs_dying and not self._agents
 
-    def pull(self, work: Work) -> None:
+    def pull(self, work: InFlightWork) -> None:
         """Stop `work`, and whatever its run would still begin before its cancel is carried out (any thread)."""
         self._pulled_run = work.run or self._pulled_run
         work.token.cancel()
@@ -181,7 +175,7 @@ class EffectExecutor:
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs of a conversation, or those with more rights than a mode gives; returns their
-        handles. JobGone follows for each."""
+        handles. JobExited follows for each."""
         handles = self._runtime.toolbox.jobs(conversation_id, wider_than)
         self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
         return handles
@@ -212,7 +206,7 @@ class EffectExecutor:
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """A token for new work; pulled already if the run is being cancelled."""
-        self.work = Work(live_run(record), CancelToken())
+        self.work = InFlightWork(live_run(record), CancelToken())
         if self.work.run and self.work.run == self._pulled_run:
             self.work.token.cancel()
         return self.work.token
@@ -278,7 +272,7 @@ class EffectExecutor:
 
         def overdue() -> None:
             if (ref := owner()) is not None:
-                tell(ref, Outcome(SubAgentTimeout(clock.now_ms(), agent_id, sub_agents.last_text(agent_id))))
+                tell(ref, EffectOutcome(SubAgentTimeout(clock.now_ms(), agent_id, sub_agents.last_text(agent_id))))
 
         self._runtime.timers.after(max(0, effect.deadline - self._now()), overdue)
         sub_agents.start(record, effect.task)
@@ -291,7 +285,7 @@ class EffectExecutor:
 
     def _job_ended(self, receipt: KillReceipt) -> None:
         """A thread of the job."""
-        tell(self._owner, JobGone(receipt))
+        tell(self._owner, JobExited(receipt))
 
     def _schedule(self, effect: ScheduleRetry) -> None:
         attempt = effect.attempt
@@ -305,7 +299,7 @@ class EffectExecutor:
         self._runtime.timers.after(delay_ms, lambda: self._tell(event(), urgent=urgent))
 
     def _tell(self, event: Event, *, urgent: bool = False) -> None:
-        tell(self._owner, Outcome(event, urgent))
+        tell(self._owner, EffectOutcome(event, urgent))
 
     def _now(self) -> int:
         return self._runtime.clock.now_ms()
@@ -318,7 +312,7 @@ def live_run(record: ConversationRecord) -> str:
 
 
 def _model_request(
-    runtime: Runtime,
+    runtime: Services,
     history: StoredHistory,
     record: ConversationRecord,
     effect: RequestLlm | RequestContinuation,

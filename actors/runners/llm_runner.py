@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, LlmStreamChunk, LlmStreamStarted
+from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import (
     CancelToken,
     Clock,
@@ -29,21 +30,6 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """To a conversation: what an effect led to."""
-
-    event: Any
-    urgent: bool = False
-
-
-@dataclass(frozen=True)
-class TextWaiting:
-    """To a conversation: take the text that has gathered (conflated while it waited)."""
-
-    source: StreamedText
 
 
 @dataclass(frozen=True)
@@ -122,14 +108,14 @@ class LlmRunner(Actor):
             return
         self.started()
         if self._text.put(text, reasoning=reasoning):
-            tell(self._reply_to, TextWaiting(self._text))
+            tell(self._reply_to, TextDeltaReady(self._text))
 
     def _report(self, event: LlmOutcome) -> None:
         if not self._request.cancel.cancelled:
-            tell(self._reply_to, Outcome(event))
+            tell(self._reply_to, EffectOutcome(event))
         elif not isinstance(event, LlmStreamStarted):
             usage = event.usage if isinstance(event, (LlmResponse, LlmError, LlmAborted)) else None
-            tell(self._reply_to, Outcome(self._aborted(usage)))
+            tell(self._reply_to, EffectOutcome(self._aborted(usage)))
 
     def _outcome(self) -> LlmOutcome:
         request = self._request

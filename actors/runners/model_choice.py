@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.messages.commands import Create, Request, Spawn, Update
+from actors.messages.commands import (
+    ConversationCommand,
+    CreateConversationCommand,
+    SpawnSubAgentsCommand,
+    UpdateConversationCommand,
+)
 from actors.ports import CancelToken, Model, ModelFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 
-def undecided(runtime: Runtime, request: Create | Request) -> bool:
+def undecided(runtime: Services, request: CreateConversationCommand | ConversationCommand) -> bool:
     """Whether providers have to be asked before this request can be judged. Never waits."""
     return any(name and runtime.models.undecided(name) for name in _named(runtime, request))
 
 
-def learn_for(runtime: Runtime, request: Create | Request, cancel: CancelToken) -> None:
+def learn_for(runtime: Services, request: CreateConversationCommand | ConversationCommand, cancel: CancelToken) -> None:
     """Ask the providers that may serve the models that a request names. Waits for them."""
     learn(runtime, _named(runtime, request), cancel)
 
 
-def learn(runtime: Runtime, names: Iterable[str], cancel: CancelToken) -> None:
+def learn(runtime: Services, names: Iterable[str], cancel: CancelToken) -> None:
     """Ask the providers that may serve these models; nothing for "" and for what is known. Waits for them."""
     for name in names:
         if name and runtime.models.undecided(name):
             runtime.models.learn(name, cancel)
 
 
-def find(runtime: Runtime, name: str, cancel: CancelToken) -> Model:
+def find(runtime: Services, name: str, cancel: CancelToken) -> Model:
     """The model of a conversation, asking providers if need be (runner's thread). Raises ModelFailedError."""
     model = runtime.models.get(name)
     if model is None:
@@ -41,13 +46,13 @@ def find(runtime: Runtime, name: str, cancel: CancelToken) -> Model:
     return model
 
 
-def _named(runtime: Runtime, request: Create | Request) -> tuple[str, ...]:
+def _named(runtime: Services, request: CreateConversationCommand | ConversationCommand) -> tuple[str, ...]:
     match request:
-        case Create(model=model):
+        case CreateConversationCommand(model=model):
             return (model or runtime.models.default,)
-        case Update(model=str() as model):
+        case UpdateConversationCommand(model=str() as model):
             return (model,)
-        case Spawn(tasks=tasks):
+        case SpawnSubAgentsCommand(tasks=tasks):
             return tuple(task.model for task in tasks)
         case _:
             return ()

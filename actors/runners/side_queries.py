@@ -12,6 +12,7 @@ from actors.core.content import Text, Usage, text_of
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
 from actors.core.history import Turn
+from actors.messages.outcomes import EffectOutcome
 from actors.ports import (
     CancelToken,
     Model,
@@ -23,7 +24,6 @@ from actors.ports import (
     SideQueryError,
     ToolTransientError,
 )
-from actors.runners.llm_runner import Outcome
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from actors.core.context import ConvContext
     from actors.core.effects import ExecuteTool
     from actors.runtime.admission import Admission
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Unanswered(SideQueryError):
 class Asides:
     """Asks them, one attempt each. Any thread; keeps nothing."""
 
-    def __init__(self, runtime: Runtime, admission: Admission) -> None:
+    def __init__(self, runtime: Services, admission: Admission) -> None:
         self._runtime = runtime
         self._admission = admission
 
@@ -126,7 +126,7 @@ def for_tool(
 
     def spent(usage: Usage | None) -> None:
         if usage is not None:
-            tell(owner, Outcome(UsageReported(asides.now(), usage, aside=True)))
+            tell(owner, EffectOutcome(UsageReported(asides.now(), usage, aside=True)))
 
     def ask(aside: SideQuery) -> str:
         try:

@@ -9,41 +9,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
 from actors.core.summary import run_id
-from actors.messages.commands import Cancel
-from actors.ports import Clock, ConversationDirectory, ConversationRecord
-from actors.runners.llm_runner import Outcome
-from actors.runtime.actor import Asked
+from actors.messages.commands import CancelConversationCommand
+from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
+from actors.runtime.actor import AskEnvelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from actors.ports import Clock, ConversationDirectory, ConversationRecord
+
 log = logging.getLogger(__name__)
-
-
-class Birth(Struct, frozen=True):
-    """To a conversation that does not exist yet: come into being, and do this."""
-
-    parent: ConversationRecord
-    """As it stands, waiting for what it has just asked for."""
-    task: AgentTask
-
-
-@dataclass(frozen=True)
-class AgentLeft:
-    """To the parent: this sub-agent's actor has ended, and all of its tools before it."""
-
-    agent_id: str
 
 
 class SubAgents:
@@ -67,7 +50,7 @@ class SubAgents:
 
     def start(self, parent: ConversationRecord, task: AgentTask) -> None:
         """Create a sub-agent and give it its task. If that fails, now or later, its parent hears of it as its end."""
-        asked = Asked(Birth(parent, task), urgent=True)  # as its cancel is, so that it comes first
+        asked = AskEnvelope(CreateSubAgent(parent, task), urgent=True)  # as its cancel is, so that it comes first
         asked.answer.add_done_callback(lambda answer: self._born(parent.id, task.agent_id, answer))
         if not self._enter(parent, task.agent_id):
             text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
@@ -105,8 +88,8 @@ class SubAgents:
             run = self._runs.get(agent_id, "")
         try:
             if usage != Usage():
-                self._directory.deliver(parent_id, Outcome(UsageReported(at, usage, aside=False, run=run)))
-            self._directory.deliver(parent_id, Outcome(SubAgentResult(at, agent_id, outcome)))
+                self._directory.deliver(parent_id, EffectOutcome(UsageReported(at, usage, aside=False, run=run)))
+            self._directory.deliver(parent_id, EffectOutcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
             log.warning("the parent of sub-agent %s has no actor, and there is no thread left for one", agent_id)
 
@@ -151,7 +134,7 @@ class SubAgents:
     def _tell_left(self, parent_id: str, agent_id: str) -> None:
         parent = self._directory.live(parent_id)
         if parent is not None:
-            parent.deliver(AgentLeft(agent_id))
+            parent.deliver(SubAgentStopped(agent_id))
 
 
 def outcome_of(state: State) -> AgentOutcome:
@@ -165,5 +148,5 @@ def outcome_of(state: State) -> AgentOutcome:
             return AgentFailed(ErrorKind.UNKNOWN, "the server itself failed; its log tells more")
 
 
-def _cancel(reason: str) -> Asked[Cancel]:
-    return Asked(Cancel(reason=reason), urgent=True)
+def _cancel(reason: str) -> AskEnvelope[CancelConversationCommand]:
+    return AskEnvelope(CancelConversationCommand(reason=reason), urgent=True)

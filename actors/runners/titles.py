@@ -11,7 +11,7 @@ import threading
 import unicodedata
 from typing import TYPE_CHECKING
 
-from actors.messages.commands import Entitle
+from actors.messages.commands import SetGeneratedTitleCommand
 from actors.ports import CancelToken, ConversationRecord, Purpose, SideQuery
 from actors.runners.side_queries import Asides, Unanswered
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.content import Usage
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,9 @@ class Titles:
         deliver: Hands the title to its conversation, which need not be awake; never blocks.
     """
 
-    def __init__(self, runtime: Runtime, asides: Asides, deliver: Callable[[str, Entitle], object]) -> None:
+    def __init__(
+        self, runtime: Services, asides: Asides, deliver: Callable[[str, SetGeneratedTitleCommand], object]
+    ) -> None:
         self._runtime = runtime
         self._asides = asides
         self._deliver = deliver
@@ -122,7 +124,7 @@ class Titles:
         try:
             title, usage = self._asked(record, text, cancel)
             if title or usage is not None:
-                self._deliver(record.id, Entitle(title, instead_of=record.title, usage=usage))
+                self._deliver(record.id, SetGeneratedTitleCommand(title, instead_of=record.title, usage=usage))
         except Exception:
             log.exception("the title of conversation %s", record.id)
         finally:

@@ -12,8 +12,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pykka import ActorRef
-
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
 from actors.core.effects import AbortTool, ExecuteTool
@@ -34,6 +32,7 @@ from actors.core.tool_run import (
     ToolRun,
     advance,
 )
+from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,
@@ -44,7 +43,6 @@ from actors.ports import (
     no_sub_agents,
 )
 from actors.ports.resources import exhausted_resource
-from actors.runners.llm_runner import Outcome
 from actors.runners.side_queries import Asides, for_tool
 from actors.runners.sub_agent_tasks import planned
 from actors.runners.tool_rights import Rights
@@ -54,8 +52,10 @@ from actors.runtime.admission import FILES_PER_TOOL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pykka import ActorRef
+
     from actors.core.states import AgentTask
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,6 @@ class Run:
 @dataclass(frozen=True)
 class Retire:
     """To a runner: stop what runs, and end once nothing dies any more, unless another tool comes first."""
-
-
-@dataclass(frozen=True)
-class RunnerLeft:
-    """To the conversation: this runner has ended, and all of its tools before it."""
-
-    runner: ActorRef[Any]
 
 
 Identity = tuple[str, int]
@@ -108,7 +101,7 @@ class Execution:
 class ToolRunner(Actor):
     """Serial tools of one conversation (REQ-BED-004), and the barrier between a killed one and the next."""
 
-    def __init__(self, runtime: Runtime, owner: ActorRef[Any], asides: Asides) -> None:
+    def __init__(self, runtime: Services, owner: ActorRef[Any], asides: Asides) -> None:
         super().__init__()
         self._runtime = runtime
         self._owner = owner
@@ -141,13 +134,13 @@ class ToolRunner(Actor):
         for execution in self._executions.values():
             execution.run.cancel.cancel()
             failed = ToolError(execution.identity[0], _INTERNAL)
-            tell(self._owner, Outcome(ToolComplete(self._runtime.clock.now_ms(), *execution.identity, failed)))
+            tell(self._owner, EffectOutcome(ToolComplete(self._runtime.clock.now_ms(), *execution.identity, failed)))
         self._executions.clear()
         self._run = Ready()
 
     def leave(self, refusal: Exception | None = None) -> None:
         super().leave(refusal)
-        tell(self._owner, RunnerLeft(self.actor_ref))
+        tell(self._owner, ToolRunnerStopped(self.actor_ref))
 
     def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
         step = advance(self._run, event)
@@ -165,7 +158,7 @@ class ToolRunner(Actor):
                 execution.run.cancel.cancel()
                 self._runtime.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
             case ReportOutcome(outcome=outcome):
-                tell(self._owner, Outcome(outcome))
+                tell(self._owner, EffectOutcome(outcome))
             case ReportReceipt(receipt=receipt):
                 if receipt.leaked:
                     log.error("the processes of tool call %s outlived their kill", receipt.tool_use_id)

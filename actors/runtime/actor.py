@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Request = TypeVar("Request")
 
 
-class Asked(Generic[Request]):
+class AskEnvelope(Generic[Request]):
     """A request and the future for its answer. The future carries done-callbacks; pykka's own does not."""
 
     def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
@@ -68,7 +68,7 @@ class Actor(pykka.ThreadingActor):
     def on_fault(self, message: Any, error: BaseException) -> None:
         """`receive` raised on `message` (actor's thread): a bug. Default: log it."""
         log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
-        if isinstance(message, Asked):
+        if isinstance(message, AskEnvelope):
             message.fail(error)
 
     def on_receive(self, message: Any) -> None:
@@ -99,7 +99,7 @@ class Actor(pykka.ThreadingActor):
         """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
         self.actor_stopped.set()
         for envelope in self.mailbox.close():
-            if isinstance(envelope.message, Asked):
+            if isinstance(envelope.message, AskEnvelope):
                 envelope.message.fail(refusal or ActorDeadError("the actor has stopped"))
             elif envelope.reply_to is not None:
                 envelope.reply_to.set(None)

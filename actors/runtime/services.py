@@ -48,7 +48,7 @@ class AgentLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class Services:
     """Adapters and settings. Wired in one place; closed by whoever wired it."""
 
     store: Store

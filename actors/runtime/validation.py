@@ -9,10 +9,10 @@ from actors.core.errors import Reason, Rejected
 
 if TYPE_CHECKING:
     from actors.ports import Model
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 
-def working_directory(runtime: Runtime, path: str) -> str:
+def working_directory(runtime: Services, path: str) -> str:
     """Return the real path of a directory. Raises Rejected."""
     try:
         return runtime.workspace.check(path)
@@ -20,7 +20,7 @@ def working_directory(runtime: Runtime, path: str) -> str:
         raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
 
 
-def offered_model(runtime: Runtime, name: str) -> Model:
+def offered_model(runtime: Services, name: str) -> Model:
     """Return a model that a caller chooses. Raises Rejected unless it is known that a provider serves it.
 
     Providers that have to be asked were asked before (`actors.runners.model_choice`).
@@ -30,7 +30,7 @@ def offered_model(runtime: Runtime, name: str) -> Model:
     return served_model(runtime, name)
 
 
-def served_model(runtime: Runtime, name: str) -> Model:
+def served_model(runtime: Services, name: str) -> Model:
     """Return a model that was chosen before. Raises Rejected if no provider serves it any more."""
     model = runtime.models.get(name)
     if model is None:
@@ -38,7 +38,7 @@ def served_model(runtime: Runtime, name: str) -> Model:
     return model
 
 
-def initial_mode(runtime: Runtime, wanted: Mode | None) -> Mode:
+def initial_mode(runtime: Services, wanted: Mode | None) -> Mode:
     """Return the mode of a new conversation: `wanted`, or the narrowest that this machine enforces. Raises Rejected."""
     report = runtime.sandbox.report
     if wanted is None:
@@ -48,7 +48,7 @@ def initial_mode(runtime: Runtime, wanted: Mode | None) -> Mode:
     return wanted
 
 
-def mode_unavailable(runtime: Runtime) -> Rejected:
+def mode_unavailable(runtime: Services) -> Rejected:
     """Return the refusal of restricted mode: this machine cannot enforce it, or is configured not to offer it."""
     report = runtime.sandbox.report
     text = "restricted mode is not offered here" if report.by_setting else "restricted mode cannot be kept here"

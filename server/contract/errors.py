@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
+from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.ports import (
     ImagesUnavailableError,
     RevisionTooOldError,
@@ -102,7 +102,7 @@ class ConversationNotFoundError(Exception):
 class NestedFieldError(Exception):
     """A refusal of something inside a field of the request."""
 
-    def __init__(self, field: str, refusal: Rejected | Invalid) -> None:
+    def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
         self.field = field
         self.refusal = refusal
@@ -154,15 +154,15 @@ def status_of(error: BaseException) -> Status:
             return _refusal(reason, str(error))
         case NestedFieldError(field=field, refusal=Rejected(reason=reason)):
             return _refusal(reason, str(error), f"{field}.")
-        case NestedFieldError(field=field, refusal=Invalid(field=inner)):
+        case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
             return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
         case MalformedRequestError(violations=violations, reason=reason):
             return _malformed(violations, str(error), reason)
-        case Invalid(field=field):
+        case InvalidFieldError(field=field):
             return _malformed(((field, str(error)),), f"{field}: {error}")
         case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
-        case NotFound():
+        case UnknownConversationError():
             return _missing("", str(error) or "there is no such conversation")
         case RevisionTooOldError(oldest=oldest):
             metadata = {"oldest_revision": str(oldest)}
@@ -188,8 +188,8 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     UnauthenticatedError: _Code.UNAUTHENTICATED,
     SlowReaderError: _Code.ABORTED,
     ConnectionLostError: _Code.UNAVAILABLE,
-    EtagMismatch: _Code.ABORTED,
-    Expired: _Code.DEADLINE_EXCEEDED,
+    EtagMismatchError: _Code.ABORTED,
+    DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
     AnswerTimeoutError: _Code.DEADLINE_EXCEEDED,
     ImagesUnavailableError: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,
@@ -197,8 +197,8 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
 }
 
 _TEXTS: dict[type[BaseException], str] = {
-    EtagMismatch: "the conversation has changed since it was read: read it again",
-    Expired: "the deadline passed before the call was carried out; nothing was changed",
+    EtagMismatchError: "the conversation has changed since it was read: read it again",
+    DeadlineExceededError: "the deadline passed before the call was carried out; nothing was changed",
     CancelledError: "cancelled",
 }
 

@@ -13,6 +13,7 @@ from bedrock import v1
 
 from actors.core.errors import Rejected
 from actors.messages import commands as requests
+from actors.messages.errors import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from server.contract import limits
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
@@ -45,10 +46,14 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Conversations(Protocol):
     """Where conversations live; actors.conversation.supervisor.Supervisor is one. Never blocks."""
 
-    def create(self, request: requests.Create, *, deadline: float | None = None) -> Future[ConversationRecord]:
+    def create(
+        self, request: requests.CreateConversationCommand, *, deadline: float | None = None
+    ) -> Future[ConversationRecord]:
         """Create a conversation, or return the one that this request id has created."""
 
-    def ask(self, conversation_id: str, request: requests.Request, *, deadline: float | None = None) -> Future[Any]:
+    def ask(
+        self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
+    ) -> Future[Any]:
         """Hand a command to a conversation; the future gets its result, or the refusal."""
 
 
@@ -100,27 +105,27 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.UpdateConversationResponse:
         try:
             record = await self._ask(context, request.conversation.name, commands.update(request))
-        except (Rejected, requests.Invalid) as refusal:
+        except (Rejected, InvalidFieldError) as refusal:
             raise NestedFieldError("conversation", refusal) from None
         return v1.UpdateConversationResponse(conversation=conversation(self._conversion, record))
 
     async def ArchiveConversation(
         self, request: v1.ArchiveConversationRequest, context: Context
     ) -> v1.ArchiveConversationResponse:
-        record = await self._ask(context, request.name, requests.Archive(archived=True))
+        record = await self._ask(context, request.name, requests.ArchiveConversationCommand(archived=True))
         return v1.ArchiveConversationResponse(conversation=conversation(self._conversion, record))
 
     async def UnarchiveConversation(
         self, request: v1.UnarchiveConversationRequest, context: Context
     ) -> v1.UnarchiveConversationResponse:
-        record = await self._ask(context, request.name, requests.Archive(archived=False))
+        record = await self._ask(context, request.name, requests.ArchiveConversationCommand(archived=False))
         return v1.UnarchiveConversationResponse(conversation=conversation(self._conversion, record))
 
     async def DeleteConversation(
         self, request: v1.DeleteConversationRequest, context: Context
     ) -> v1.DeleteConversationResponse:
         try:
-            warnings = await self._ask(context, request.name, requests.Delete(force=request.force))
+            warnings = await self._ask(context, request.name, requests.DeleteConversationCommand(force=request.force))
         except ConversationNotFoundError:
             if not request.allow_missing:
                 raise
@@ -154,11 +159,11 @@ class ConversationService(v1.ConversationServiceServicer):
             raise ConversationNotFoundError(request.name)
         name = f"conversations/{parsed[0]}"
         conversation_id = await self._resolver.identify(name)
-        answer = await self._ask_id(context, name, conversation_id, requests.Withdraw(parsed[1]))
+        answer = await self._ask_id(context, name, conversation_id, requests.WithdrawMessageCommand(parsed[1]))
         return queue.withdrawn(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
-        answer: requests.ModeSet = await self._ask(context, request.name, commands.set_mode(request))
+        answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
             conversation=conversation(self._conversion, answer.record),
             surviving_jobs=answer.surviving_jobs,
@@ -170,7 +175,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def TriggerContinuation(
         self, request: v1.TriggerContinuationRequest, context: Context
     ) -> v1.TriggerContinuationResponse:
-        record = await self._ask(context, request.name, requests.Trigger())
+        record = await self._ask(context, request.name, requests.TriggerContinuationCommand())
         return v1.TriggerContinuationResponse(conversation=conversation(self._conversion, record))
 
     async def ContinueConversation(
@@ -183,20 +188,24 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id = await self._resolver.identify(request.name)
         try:
             answer = await self._ask_id(context, request.name, conversation_id, commands.spawn(request))
-        except requests.TaskRefused as refusal:
+        except TaskRefusedError as refusal:
             raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
         return commands.spawned(self._conversion, conversation_id, answer)
 
-    async def _ask(self, context: Context, name: str, request: requests.Request) -> Any:
+    async def _ask(self, context: Context, name: str, request: requests.ConversationCommand) -> Any:
         return await self._ask_id(context, name, await self._resolver.identify(name), request)
 
-    async def _ask_id(self, context: Context, name: str, conversation_id: str, request: requests.Request) -> Any:
+    async def _ask_id(
+        self, context: Context, name: str, conversation_id: str, request: requests.ConversationCommand
+    ) -> Any:
         """Ask the actor. A cancel has no deadline there: it is carried out even if nobody waits for the answer."""
         seconds = _seconds(context)
-        deadline = None if isinstance(request, requests.Cancel) else self._clock.monotonic() + seconds
+        deadline = (
+            None if isinstance(request, requests.CancelConversationCommand) else self._clock.monotonic() + seconds
+        )
         try:
             return await _answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
-        except requests.NotFound:
+        except UnknownConversationError:
             raise ConversationNotFoundError(name) from None
 
     # --- reads --------------------------------------------------------------------------------------------------------

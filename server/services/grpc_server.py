@@ -37,7 +37,7 @@ from server.wire.context import ConversionContext
 if TYPE_CHECKING:
     from actors.core.context import ToolGroup
     from actors.events.hub import EventHub
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
     from server.contract.auth import TokenAuth
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
@@ -69,7 +69,7 @@ class GrpcServer:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Services,
         hub: EventHub,
         conversations: Conversations,
         auth: TokenAuth,
@@ -163,7 +163,7 @@ class GrpcServer:
 
 
 def _sources(
-    runtime: Runtime, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
+    runtime: Services, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
 ) -> Sources:
     return Sources(
         hub=hub,
@@ -176,7 +176,7 @@ def _sources(
     )
 
 
-def conversion_context(runtime: Runtime) -> ConversionContext:
+def conversion_context(runtime: Services) -> ConversionContext:
     """Return what conversions must know of the tools, models and jobs."""
     specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}

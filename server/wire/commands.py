@@ -40,9 +40,9 @@ def body_hash(request: Message, *apart: str) -> str:
     return hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()
 
 
-def create(request: v1.CreateConversationRequest, principal: str) -> requests.Create:
+def create(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
     """Return the command of a CreateConversation request."""
-    return requests.Create(
+    return requests.CreateConversationCommand(
         principal=principal,
         working_directory=request.working_directory,
         model=names.parse_model(request.model) or "",
@@ -58,11 +58,11 @@ def create(request: v1.CreateConversationRequest, principal: str) -> requests.Cr
     )
 
 
-def update(request: v1.UpdateConversationRequest) -> requests.Update:
+def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
     """Return the command of an UpdateConversation request."""
     wanted, mask = request.conversation, set(request.update_mask.paths)
     tools = tuple(name for each in wanted.always_approved_tools if (name := names.parse_tool(each)))
-    return requests.Update(
+    return requests.UpdateConversationCommand(
         etag=wanted.etag,
         slug=wanted.slug if "slug" in mask else None,
         title=wanted.title if "title" in mask else None,
@@ -81,9 +81,9 @@ def update(request: v1.UpdateConversationRequest) -> requests.Update:
     )
 
 
-def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.Send:
+def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
     """`images` are those of the request, taken in: it names them, and no longer holds their bytes."""
-    return requests.Send(
+    return requests.SendMessageCommand(
         text=request.text,
         images=images,
         delivery=_DELIVERY[request.delivery].value,
@@ -93,9 +93,9 @@ def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requ
     )
 
 
-def cancel(request: v1.CancelConversationRequest) -> requests.Cancel:
+def cancel(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
     """Return the command of a CancelConversation request."""
-    return requests.Cancel(
+    return requests.CancelConversationCommand(
         run_id=run_in(request.run),
         discard_queued=request.discard_queued,
         kill_jobs=request.kill_jobs,
@@ -103,9 +103,9 @@ def cancel(request: v1.CancelConversationRequest) -> requests.Cancel:
     )
 
 
-def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Resolve:
+def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.ResolveApprovalCommand:
     """Return the command of a ResolveApproval request."""
-    return requests.Resolve(
+    return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
         always=request.decision == v1.APPROVAL_DECISION_APPROVE_ALWAYS,
@@ -113,14 +113,14 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Re
     )
 
 
-def set_mode(request: v1.SetModeRequest) -> requests.ChangeMode:
+def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
     """Return the command of a SetMode request."""
-    return requests.ChangeMode(_MODE[request.mode], request.stop_running)
+    return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
 
 
-def continue_(request: v1.ContinueConversationRequest) -> requests.Continue:
+def continue_(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
     """Return the command of a ContinueConversation request."""
-    return requests.Continue(
+    return requests.ContinueConversationCommand(
         include_summary=request.include_summary,
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
@@ -137,7 +137,9 @@ def _budget(value: v1.Budget) -> Budget:
     return Budget(value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
 
 
-def sent(conversion: ConversionContext, conversation_id: str, answer: requests.Sent) -> v1.SendMessageResponse:
+def sent(
+    conversion: ConversionContext, conversation_id: str, answer: requests.SendMessageResult
+) -> v1.SendMessageResponse:
     """Return the response to a SendMessage request."""
     delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
     if answer.message is not None:
@@ -155,7 +157,7 @@ def sent(conversion: ConversionContext, conversation_id: str, answer: requests.S
 
 
 def cancelled(
-    conversion: ConversionContext, conversation_id: str, answer: requests.Cancelled, at: int
+    conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
 ) -> v1.CancelConversationResponse:
     """`at`: when the state was entered, as far as anybody knows."""
     return v1.CancelConversationResponse(
@@ -174,17 +176,17 @@ def cancelled(
     )
 
 
-def spawn(request: v1.SpawnSubAgentsRequest) -> requests.Spawn:
+def spawn(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
     """Return the command of a SpawnSubAgents request."""
-    return requests.Spawn(
+    return requests.SpawnSubAgentsCommand(
         tasks=tuple(map(_task, request.tasks)),
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
     )
 
 
-def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnTask:
-    return requests.SpawnTask(
+def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnSubAgentsTask:
+    return requests.SpawnSubAgentsTask(
         task=task.task,
         model=names.parse_model(task.model) or "",
         max_turns=task.max_turns,
@@ -194,7 +196,9 @@ def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnTask:
     )
 
 
-def spawned(conversion: ConversionContext, conversation_id: str, answer: requests.Spawned) -> v1.SpawnSubAgentsResponse:
+def spawned(
+    conversion: ConversionContext, conversation_id: str, answer: requests.SpawnSubAgentsResult
+) -> v1.SpawnSubAgentsResponse:
     """Return the response to a SpawnSubAgents request."""
     return v1.SpawnSubAgentsResponse(
         message=messages.message(conversion, conversation_id, answer.message),

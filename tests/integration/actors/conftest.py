@@ -19,7 +19,13 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
-from actors.messages.commands import Cancel, Cancelled, Create, Send, Sent
+from actors.messages.commands import (
+    CancelConversationCommand,
+    CancelConversationResult,
+    CreateConversationCommand,
+    SendMessageCommand,
+    SendMessageResult,
+)
 from actors.ports import (
     CancelToken,
     Commit,
@@ -39,7 +45,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.services import Runtime
+from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
 from tests.catalogs import OneModelCatalog
@@ -266,7 +272,7 @@ class World:
         self.faults = Trap()
         self.clock = SystemClock()
         self.timers = Timers(self.clock)
-        self.runtime = Runtime(
+        self.runtime = Services(
             store=store,
             bus=self.hub,
             models=OneModelCatalog(self.model, self.small),
@@ -288,7 +294,7 @@ class World:
 
     def create(self, **fields: Any) -> Talk:
         fields.setdefault("approval_policy", ApprovalPolicy.AUTO)
-        record = self.supervisor.create(Create("tester", "/tmp", **fields)).result(PATIENCE)
+        record = self.supervisor.create(CreateConversationCommand("tester", "/tmp", **fields)).result(PATIENCE)
         return Talk(self, record.id)
 
 
@@ -308,14 +314,14 @@ class Talk:
     def ask(self, request: Any) -> Any:
         return self.world.supervisor.ask(self.id, request).result(PATIENCE)
 
-    def send(self, text: str, **fields: Any) -> Sent:
-        answer = self.ask(Send(text, **fields))
-        assert isinstance(answer, Sent)
+    def send(self, text: str, **fields: Any) -> SendMessageResult:
+        answer = self.ask(SendMessageCommand(text, **fields))
+        assert isinstance(answer, SendMessageResult)
         return answer
 
-    def cancel(self, **fields: Any) -> Cancelled:
-        answer = self.ask(Cancel(**fields))
-        assert isinstance(answer, Cancelled)
+    def cancel(self, **fields: Any) -> CancelConversationResult:
+        answer = self.ask(CancelConversationCommand(**fields))
+        assert isinstance(answer, CancelConversationResult)
         return answer
 
     def exchange(self) -> Exchange:

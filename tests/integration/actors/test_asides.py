@@ -11,7 +11,7 @@ from actors.core.context import Budget, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop, UsageChanged
 from actors.core.states import Error, Idle
-from actors.messages.commands import Trigger
+from actors.messages.commands import TriggerContinuationCommand
 from actors.ports import (
     CancelToken,
     ModelAnswer,
@@ -279,7 +279,7 @@ def test_an_abort_that_nobody_asked_for_is_paid_for_by_its_run(world: World) -> 
 
 def test_a_summary_that_was_cancelled_is_paid_for(world: World) -> None:
     talk = world.create()
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     exchange = talk.exchange()
     exchange.counted = Usage(70)
     talk.cancel()

@@ -10,7 +10,7 @@ from actors.core.content import ToolUse, Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import ContextWarning, Fate, QueueChanged, RunStop
 from actors.core.states import ContextExhausted
-from actors.messages.commands import Continue
+from actors.messages.commands import ContinueConversationCommand
 
 World = Any
 
@@ -61,7 +61,7 @@ def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor
     assert fates == [("then the tests", Fate.DISCARDED), ("then the docs", Fate.DISCARDED)]
     assert [stop.detail for stop in talk.found(RunStop)] == ["context_exhausted", "not_run", "not_run"]
 
-    successor = talk.ask(Continue(include_summary=True))
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert successor.state.ledger.follows == ()
@@ -76,7 +76,7 @@ def test_the_successor_of_a_conversation_in_which_nothing_waited_begins_with_the
     talk.exchange().say("the summary")
     talk.rest(ContextExhausted)
 
-    successor = talk.ask(Continue(include_summary=True))
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
 
     (seed,) = world.truth.messages(successor.id, after=0, limit=10)
     assert seed.content[0].text.endswith("which was summarised:\n\nthe summary")

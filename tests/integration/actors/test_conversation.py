@@ -28,22 +28,19 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
 from actors.messages.commands import (
-    Archive,
-    Continue,
-    Create,
-    Delete,
-    EtagMismatch,
-    Expired,
-    Invalid,
-    NotFound,
-    Resolve,
-    Send,
-    Spawn,
-    SpawnTask,
-    Trigger,
-    Update,
+    ArchiveConversationCommand,
+    ContinueConversationCommand,
+    CreateConversationCommand,
+    DeleteConversationCommand,
+    ResolveApprovalCommand,
+    SendMessageCommand,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
     etag_of,
 )
+from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.ports import ToolOutput, ToolTransientError
 
 World = Any
@@ -139,8 +136,8 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     assert [asked.call for asked in talk.found(ApprovalRequested)] == [BASH]
     with refused(Reason.UNKNOWN_OR_DECIDED):
-        talk.ask(Resolve("nope", True))
-    talk.ask(Resolve("t1", approve, note="because"))
+        talk.ask(ResolveApprovalCommand("nope", True))
+    talk.ask(ResolveApprovalCommand("t1", approve, note="because"))
     if approve:
         talk.tool().finish.put(ToolOutput("ok"))
     talk.exchange().say("fine")
@@ -157,17 +154,17 @@ def test_approve_always_is_kept_and_asks_no_more(world: World) -> None:
     talk.send("go")
     talk.exchange().call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
-    assert talk.ask(Resolve("t1", True, always=True)).always_approved == ("bash",)
+    assert talk.ask(ResolveApprovalCommand("t1", True, always=True)).always_approved == ("bash",)
     talk.tool().finish.put(ToolOutput("ok"))
     talk.exchange().call(ToolUse("t9", "bash", "{}"))
     talk.tool().finish.put(ToolOutput("again"))
     talk.exchange().say("done")
     talk.rest(Idle)
     assert len(talk.found(ApprovalRequested)) == 1
-    record = talk.ask(Update(always_approved=()))
+    record = talk.ask(UpdateConversationCommand(always_approved=()))
     assert record.always_approved == ()
-    with pytest.raises(Invalid):
-        talk.ask(Update(always_approved=("bash",)))
+    with pytest.raises(InvalidFieldError):
+        talk.ask(UpdateConversationCommand(always_approved=("bash",)))
 
 
 def test_of_two_racing_answers_exactly_one_counts(world: World) -> None:
@@ -175,7 +172,7 @@ def test_of_two_racing_answers_exactly_one_counts(world: World) -> None:
     talk.send("go")
     talk.exchange().call(LOOK)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
-    answers = [world.supervisor.ask(talk.id, Resolve("t2", approve)) for approve in (True, False)]
+    answers = [world.supervisor.ask(talk.id, ResolveApprovalCommand("t2", approve)) for approve in (True, False)]
     failures = [answer.exception(10) for answer in answers]
     assert sum(failure is None for failure in failures) == 1
     if failures[0] is None:
@@ -343,7 +340,7 @@ def test_cancel_overtakes_a_backlog(world: World) -> None:
     talk = world.create()
     talk.send("go")
     exchange = talk.exchange()
-    asked = [world.supervisor.ask(talk.id, Send(str(n))) for n in range(2_000)]
+    asked = [world.supervisor.ask(talk.id, SendMessageCommand(str(n))) for n in range(2_000)]
     talk.cancel()
     assert exchange.cancel.cancelled
     outcomes = [answer.exception(30) for answer in asked]
@@ -353,7 +350,7 @@ def test_cancel_overtakes_a_backlog(world: World) -> None:
 def test_of_two_concurrent_sends_exactly_one_is_accepted(world: World) -> None:
     talk = world.create()
     for _ in range(30):
-        answers = [world.supervisor.ask(talk.id, Send(text)) for text in ("a", "b")]
+        answers = [world.supervisor.ask(talk.id, SendMessageCommand(text)) for text in ("a", "b")]
         failures = [answer.exception(10) for answer in answers]
         assert sum(failure is None for failure in failures) == 1
         talk.exchange().say("done")
@@ -362,7 +359,7 @@ def test_of_two_concurrent_sends_exactly_one_is_accepted(world: World) -> None:
 
 def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> None:
     talk = world.create()
-    request = Send("once", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
+    request = SendMessageCommand("once", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: talk.ask(request), range(50)))
     assert len({answer.message_id for answer in answers}) == 1
@@ -371,35 +368,35 @@ def test_one_request_id_fifty_times_in_parallel_is_one_message(world: World) -> 
     talk.rest(Idle)
     assert talk.texts().count("once") == 1
     with refused(Reason.REQUEST_ID_REUSED):
-        talk.ask(Send("other", request_id=request.request_id, body_hash="x"))
+        talk.ask(SendMessageCommand("other", request_id=request.request_id, body_hash="x"))
 
 
 def test_a_request_id_counts_within_its_conversation_and_for_creations_within_their_caller(world: World) -> None:
     """Whatever the command is: one id is one command of a conversation."""
     request_id = "44444444-4444-4444-8444-444444444444"
-    create = Create("tester", "/tmp", request_id=request_id, body_hash="c")
+    create = CreateConversationCommand("tester", "/tmp", request_id=request_id, body_hash="c")
     mine = world.supervisor.create(create).result(10)
     yours = world.supervisor.create(msgspec.structs.replace(create, principal="another")).result(10)
     assert mine.id != yours.id
     assert world.supervisor.create(create).result(10).id == mine.id
     talks = [type(world.create())(world, record.id) for record in (mine, yours)]
     for talk in talks:
-        answer = talk.ask(Send("go", request_id=request_id, body_hash="s"))
+        answer = talk.ask(SendMessageCommand("go", request_id=request_id, body_hash="s"))
         assert not answer.duplicate, "the same id elsewhere is another command"
         talk.exchange().say("done")
         talk.rest(Idle)
-        assert talk.ask(Send("go", request_id=request_id, body_hash="s")).duplicate
+        assert talk.ask(SendMessageCommand("go", request_id=request_id, body_hash="s")).duplicate
         with refused(Reason.REQUEST_ID_REUSED):
-            talk.ask(Spawn((SpawnTask("look"),), request_id=request_id, body_hash="p"))
+            talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),), request_id=request_id, body_hash="p"))
         with refused(Reason.REQUEST_ID_REUSED):
-            talk.ask(Continue(request_id=request_id, body_hash="n"))
+            talk.ask(ContinueConversationCommand(request_id=request_id, body_hash="n"))
 
 
 def test_a_refused_command_may_be_sent_again_under_its_id(world: World) -> None:
     talk = world.create()
     talk.send("busy")
     exchange = talk.exchange()
-    request = Send("later", request_id="22222222-2222-4222-8222-222222222222", body_hash="h")
+    request = SendMessageCommand("later", request_id="22222222-2222-4222-8222-222222222222", body_hash="h")
     with refused(Reason.AGENT_BUSY):
         talk.ask(request)
     exchange.say("done")
@@ -410,7 +407,9 @@ def test_a_refused_command_may_be_sent_again_under_its_id(world: World) -> None:
 
 
 def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -> None:
-    request = Create("tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h")
+    request = CreateConversationCommand(
+        "tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h"
+    )
     made = [world.supervisor.create(request) for _ in range(20)]
     assert len({answer.result(10).id for answer in made}) == 1
 
@@ -425,7 +424,7 @@ def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -
     ],
 )
 def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict[str, str], reason: Reason) -> None:
-    request = msgspec.structs.replace(Create("tester", "/tmp"), **fields)
+    request = msgspec.structs.replace(CreateConversationCommand("tester", "/tmp"), **fields)
     with refused(reason):
         world.supervisor.create(request).result(10)
 
@@ -433,28 +432,28 @@ def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict
 def test_settings_change_under_their_etag_and_slugs_are_unique(world: World) -> None:
     talk, other = world.create(slug="mine"), world.create(slug="yours")
     etag = etag_of(talk.record)
-    assert talk.ask(Update(etag=etag, title="A title", labels={"a": "b"})).title == "A title"
-    with pytest.raises(EtagMismatch):
-        talk.ask(Update(etag=etag, title="Another"))
+    assert talk.ask(UpdateConversationCommand(etag=etag, title="A title", labels={"a": "b"})).title == "A title"
+    with pytest.raises(EtagMismatchError):
+        talk.ask(UpdateConversationCommand(etag=etag, title="Another"))
     with refused(Reason.SLUG_TAKEN):
-        talk.ask(Update(slug="yours"))
+        talk.ask(UpdateConversationCommand(slug="yours"))
     assert talk.record.slug == "mine"
     assert other.record.slug == "yours"
     with refused(Reason.MODEL_UNAVAILABLE):
-        talk.ask(Update(model="nope"))
+        talk.ask(UpdateConversationCommand(model="nope"))
 
 
 def test_an_archived_conversation_starts_nothing(world: World) -> None:
     talk = world.create()
-    talk.ask(Archive(True))
+    talk.ask(ArchiveConversationCommand(True))
     with refused(Reason.ARCHIVED):
         talk.send("hello")
     with refused(Reason.ARCHIVED):
-        talk.ask(Trigger())
-    talk.ask(Archive(False))
+        talk.ask(TriggerContinuationCommand())
+    talk.ask(ArchiveConversationCommand(False))
     talk.send("hello")
     with refused(Reason.AGENT_BUSY) as refusal:
-        talk.ask(Archive(True))
+        talk.ask(ArchiveConversationCommand(True))
     assert str(refusal.value) == "agent is busy: cancel it first, then archive the conversation"
     talk.exchange().say("hi")
     talk.rest(Idle)
@@ -465,39 +464,39 @@ def test_delete_refuses_a_busy_conversation_unless_forced(world: World) -> None:
     talk.send("hello")
     exchange = talk.exchange()
     with refused(Reason.AGENT_BUSY):
-        talk.ask(Delete())
-    assert talk.ask(Delete(force=True)) == ()
+        talk.ask(DeleteConversationCommand())
+    assert talk.ask(DeleteConversationCommand(force=True)) == ()
     assert exchange.cancel.cancelled
-    with pytest.raises(NotFound):
+    with pytest.raises(UnknownConversationError):
         talk.send("anybody?")
     assert world.store.load(talk.id) is None
 
 
 def test_an_expired_request_is_dropped_unapplied(world: World) -> None:
     talk = world.create()
-    late = world.supervisor.ask(talk.id, Send("too late"), deadline=world.clock.monotonic() - 1)
-    assert isinstance(late.exception(10), Expired)
+    late = world.supervisor.ask(talk.id, SendMessageCommand("too late"), deadline=world.clock.monotonic() - 1)
+    assert isinstance(late.exception(10), DeadlineExceededError)
     assert talk.record.state.ledger.seq == 0
 
 
 def test_the_context_is_summarised_by_hand_and_continued_once(world: World) -> None:
     talk = world.create()
     with refused(Reason.NOT_EXHAUSTED):
-        talk.ask(Continue())
+        talk.ask(ContinueConversationCommand())
     talk.send("remember the milk")
     talk.exchange().say("I will")
     talk.rest(Idle)
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     summary = talk.exchange()
     assert summary.request.tools == ()
     with refused(Reason.CONTINUATION_IN_PROGRESS):
-        talk.ask(Continue())
+        talk.ask(ContinueConversationCommand())
     summary.say("The person wants milk.")
     talk.until(lambda: talk.record.state.__class__.__name__ == "ContextExhausted")
     with refused(Reason.CONTEXT_EXHAUSTED):
         talk.send("more")
-    first = talk.ask(Continue(include_summary=True))
-    assert talk.ask(Continue(include_summary=True)).id == first.id
+    first = talk.ask(ContinueConversationCommand(include_summary=True))
+    assert talk.ask(ContinueConversationCommand(include_summary=True)).id == first.id
     assert first.continued_from == talk.id
     assert talk.record.continued_by == first.id
     messages = world.store.history(first.id, 10)

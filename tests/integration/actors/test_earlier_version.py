@@ -18,7 +18,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import Text
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
-from actors.messages.commands import Continue
+from actors.messages.commands import ContinueConversationCommand
 from tests.integration.actors.conftest import Talk
 from tests.replaying import differences
 
@@ -87,5 +87,5 @@ def test_a_command_that_an_earlier_version_has_accepted_is_still_known(earlier: 
     talk = earlier("cancelled")
     assert talk.send("third", request_id="r-1", body_hash="h").duplicate
     full = earlier("full")
-    successor = full.ask(Continue(include_summary=True, request_id="next", body_hash="n"))
+    successor = full.ask(ContinueConversationCommand(include_summary=True, request_id="next", body_hash="n"))
     assert successor.id == full.record.continued_by

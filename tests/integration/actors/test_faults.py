@@ -22,7 +22,13 @@ from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
 from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmRequesting, Phase
-from actors.messages.commands import Cancel, Create, NotFound, Send, Trigger
+from actors.messages.commands import (
+    CancelConversationCommand,
+    CreateConversationCommand,
+    SendMessageCommand,
+    TriggerContinuationCommand,
+)
+from actors.messages.errors import UnknownConversationError
 from actors.ports import (
     CancelToken,
     ModelAbortedError,
@@ -139,27 +145,27 @@ class Life:
 
     def try_to(self, request: Any) -> None:
         """Ask; a refusal or a fault is an answer, silence is not."""
-        with contextlib.suppress(Rejected, NotFound, Crash):
+        with contextlib.suppress(Rejected, UnknownConversationError, Crash):
             self.world.supervisor.ask(self.id, request).result(PATIENCE)
 
     def live(self) -> None:
         """From the beginning to the end: passes every fault point."""
         try:
-            self.id = self.world.supervisor.create(Create("tester", "/tmp")).result(PATIENCE).id
+            self.id = self.world.supervisor.create(CreateConversationCommand("tester", "/tmp")).result(PATIENCE).id
         except (Crash, Rejected):
             return
         self.say("use tools")
         self.say("stumble")
         self.say("hang", self.world.model.hangs)
         self.say("use a slow tool", self.world.box.slow)
-        self.try_to(Trigger())
+        self.try_to(TriggerContinuationCommand())
         self.rest()
 
     def say(self, text: str, then_cancel: threading.Event | None = None) -> None:
-        self.try_to(Send(text))
+        self.try_to(SendMessageCommand(text))
         if then_cancel is not None:
             self.wait(lambda: then_cancel.is_set() or self.resting)
-            self.try_to(Cancel())
+            self.try_to(CancelConversationCommand())
         self.rest()
 
     @property
@@ -197,7 +203,7 @@ class Life:
     def still_works(self) -> None:
         if isinstance(self.record.state, ContextExhausted):
             return
-        self.world.supervisor.ask(self.id, Send("hello")).result(PATIENCE)
+        self.world.supervisor.ask(self.id, SendMessageCommand("hello")).result(PATIENCE)
         self.wait(lambda: self.resting and self.texts()[-1] == "fine")
         self.check()
 
@@ -391,5 +397,5 @@ def test_a_conversation_deleted_behind_its_back_lets_go(world: World) -> None:
     exchange.say("to nobody")
     with world.supervisor._changed:
         assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
-    with pytest.raises(NotFound):
+    with pytest.raises(UnknownConversationError):
         talk.send("hello?")

@@ -15,7 +15,8 @@ from actors.core.errors import Reason, Rejected
 from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
-from actors.messages.commands import Archive, Delete, EtagMismatch
+from actors.messages.commands import ArchiveConversationCommand, DeleteConversationCommand
+from actors.messages.errors import EtagMismatchError
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.runtime.system_clock import SystemClock
 
@@ -132,7 +133,7 @@ def test_what_was_archived_long_ago_goes_with_all_that_belongs_to_it(home: World
     turn(home, old)
     picture = Attachment("a1", "image/png", b"data", 1, 1)
     home.store.put_attachment(old.id, picture)
-    old.ask(Archive(archived=True))
+    old.ask(ArchiveConversationCommand(archived=True))
     keeper(home, 29, archived_days=30).sweep()
     assert home.truth.load(old.id) is not None
     keeper(home, 31, archived_days=30).sweep()
@@ -145,21 +146,21 @@ def test_what_was_archived_long_ago_goes_with_all_that_belongs_to_it(home: World
 def test_by_default_everything_is_kept(home: World) -> None:
     talk = home.create()
     turn(home, talk)
-    talk.ask(Archive(archived=True))
+    talk.ask(ArchiveConversationCommand(archived=True))
     keeper(home, 9_999).sweep()
     assert (begins_at(home, talk), home.truth.load(talk.id) is None) == (1, False)
 
 
 def test_what_was_taken_out_of_the_archive_meanwhile_stays(world: World) -> None:
     talk = world.create()
-    talk.ask(Archive(archived=True))
+    talk.ask(ArchiveConversationCommand(archived=True))
     found = talk.record.archived_at
     assert found is not None
-    talk.ask(Archive(archived=False))
+    talk.ask(ArchiveConversationCommand(archived=False))
     for archived in (False, True):
-        talk.ask(Archive(archived=archived))
-        with pytest.raises(EtagMismatch):
-            talk.ask(Delete(archived_before=found))
+        talk.ask(ArchiveConversationCommand(archived=archived))
+        with pytest.raises(EtagMismatchError):
+            talk.ask(DeleteConversationCommand(archived_before=found))
     assert world.truth.load(talk.id) is not None
 
 
@@ -167,7 +168,7 @@ def test_one_that_cannot_be_deleted_keeps_nobody_else(make_world: Callable[..., 
     world = make_world()
     talks = sorted((world.create() for _ in range(3)), key=lambda talk: str(talk.id))
     for talk in talks:
-        talk.ask(Archive(archived=True))
+        talk.ask(ArchiveConversationCommand(archived=True))
 
     class Refusing:
         def ask(self, conversation_id: str, request: Any, *, deadline: float | None = None) -> Future[Any]:

@@ -17,7 +17,15 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting, ToolPhase
 from actors.core.tool_run import KillReceipt
-from actors.messages.commands import Archive, Cancel, ChangeMode, Delete, NotFound, Send, Update
+from actors.messages.commands import (
+    ArchiveConversationCommand,
+    CancelConversationCommand,
+    DeleteConversationCommand,
+    SendMessageCommand,
+    SetModeCommand,
+    UpdateConversationCommand,
+)
+from actors.messages.errors import UnknownConversationError
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
 
@@ -252,11 +260,11 @@ def test_a_tool_that_is_held_back_is_cancelled_at_once_and_never_begins(yard: Wo
 
 def test_archiving_ends_the_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
-    talk.ask(Archive(archived=True))
+    talk.ask(ArchiveConversationCommand(archived=True))
     yard.box.let_die()
     assert len(reaped(talk, 1)) == 1
     yard.box.running[talk.id] = ["b-2"]
-    talk.ask(Archive(archived=False))
+    talk.ask(ArchiveConversationCommand(archived=False))
     assert yard.box.jobs(talk.id) == ("b-2",)
 
 
@@ -265,10 +273,10 @@ def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked
 ) -> None:
     yard = yard_over(make_world, MemoryStore(), idle_seconds=0.0, sandbox=Cell())
     talk = started(yard, "b-1", "r-2", "b-4")
-    assert talk.ask(ChangeMode(Mode.UNRESTRICTED)).surviving_jobs == (), "none of them may do more than that"
-    assert talk.ask(ChangeMode(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
+    assert talk.ask(SetModeCommand(Mode.UNRESTRICTED)).surviving_jobs == (), "none of them may do more than that"
+    assert talk.ask(SetModeCommand(Mode.RESTRICTED)).surviving_jobs == ("b-1", "b-4")
     assert yard.box.jobs(talk.id) == ("b-1", "r-2", "b-4")
-    answer = talk.ask(ChangeMode(Mode.RESTRICTED, stop_running=True))
+    answer = talk.ask(SetModeCommand(Mode.RESTRICTED, stop_running=True))
     assert (answer.ended_jobs, answer.surviving_jobs) == (("b-1", "b-4"), ())
     yard.box.let_die()
     assert [one.tool_use_id for one in reaped(talk, 2)] == ["call-of-b-1", "call-of-b-4"]
@@ -280,7 +288,7 @@ def test_a_change_of_mode_names_the_jobs_that_may_do_more_and_ends_them_if_asked
 
 def deleting(world: World, talk: Any) -> Future[Any]:
     """A deletion that has told everything to stop, and waits."""
-    delete: Future[Any] = world.supervisor.ask(talk.id, Delete(force=True))
+    delete: Future[Any] = world.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
     assert world.box.told.acquire(timeout=PATIENCE)
     return delete
 
@@ -292,8 +300,13 @@ def test_a_deletion_waits_for_tool_and_jobs_and_lets_nobody_in(yard: World) -> N
     run = talk.tool()
     delete = deleting(yard, talk)
     assert run.context.cancel.wait(PATIENCE)
-    for request in (Send("anybody?"), Update(title="t"), ChangeMode(Mode.RESTRICTED), Archive(archived=True)):
-        with pytest.raises(NotFound):
+    for request in (
+        SendMessageCommand("anybody?"),
+        UpdateConversationCommand(title="t"),
+        SetModeCommand(Mode.RESTRICTED),
+        ArchiveConversationCommand(archived=True),
+    ):
+        with pytest.raises(UnknownConversationError):
             talk.ask(request)
     assert talk.cancel().no_op
     run.reap.set()
@@ -309,7 +322,7 @@ def test_a_deletion_waits_for_tool_and_jobs_and_lets_nobody_in(yard: World) -> N
 
 def test_a_conversation_at_rest_is_deleted_with_its_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
-    delete: Future[Any] = yard.supervisor.ask(talk.id, Delete())
+    delete: Future[Any] = yard.supervisor.ask(talk.id, DeleteConversationCommand())
     assert yard.box.told.acquire(timeout=PATIENCE)
     assert not delete.done()
     yard.box.let_die()
@@ -321,7 +334,7 @@ def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk.send("go")
     exchange = talk.exchange()
     with pytest.raises(Rejected, match=r"cancel it first, or delete .* with force") as refusal:
-        talk.ask(Delete())
+        talk.ask(DeleteConversationCommand())
     assert refusal.value.reason is Reason.AGENT_BUSY
     assert yard.box.jobs(talk.id) == ("b-1",)
     assert not exchange.cancel.cancelled
@@ -342,7 +355,7 @@ def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, mo
     assert deleting(yard, talk).result(PATIENCE) == (LEFT_BEHIND,)
     assert yard.store.load(talk.id) is None
     yard.box.let_die()  # nobody listens any more, and nothing comes back
-    with pytest.raises(NotFound):
+    with pytest.raises(UnknownConversationError):
         talk.send("anybody?")
     assert yard.store.load(talk.id) is None
 
@@ -377,7 +390,7 @@ def test_a_deletion_that_the_store_does_not_take_leaves_a_whole_conversation_at_
     talk.exchange().say("yes")
     talk.rest(Idle)
     world.box.store = inner
-    assert talk.ask(Delete()) == ()
+    assert talk.ask(DeleteConversationCommand()) == ()
 
 
 def test_a_stop_of_the_server_finishes_a_deletion_or_says_that_it_did_not(yard: World) -> None:
@@ -405,11 +418,18 @@ def test_a_message_that_races_a_deletion_raises_nothing_from_the_dead(yard: Worl
     delete = deleting(yard, talk)
     yard.box.let_die()
     hold.wait()
-    late = [yard.supervisor.ask(talk.id, each) for each in (Send("anybody?"), Cancel(kill_jobs=True), Delete())]
+    late = [
+        yard.supervisor.ask(talk.id, each)
+        for each in (
+            SendMessageCommand("anybody?"),
+            CancelConversationCommand(kill_jobs=True),
+            DeleteConversationCommand(),
+        )
+    ]
     hold.release()
     assert delete.result(PATIENCE) == ()
     for answer in late:
-        assert isinstance(answer.exception(PATIENCE), NotFound)
+        assert isinstance(answer.exception(PATIENCE), UnknownConversationError)
     assert yard.store.load(talk.id) is None
     assert yard.store.events(talk.id, after=0, limit=10) == ()
 
@@ -439,7 +459,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         world, talk = prepared()
         held = Hold()
         world.faults.arm_pass(len(world.faults.passed) + number, held)
-        world.supervisor.ask(talk.id, Delete(force=True))
+        world.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
         for _ in range(2):
             world.box.told.acquire(timeout=0.2)
             world.box.let_die()
@@ -450,7 +470,7 @@ def test_the_end_of_the_process_at_any_point_of_a_deletion_leaves_all_or_nothing
         outcomes.add(record is None)
         again = type(talk)(after, talk.id)
         if record is None:
-            with pytest.raises(NotFound):
+            with pytest.raises(UnknownConversationError):
                 again.send("anybody?")
         else:
             assert isinstance(record.state, Idle)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from actors.core.states import ContextExhausted, Idle
-from actors.messages.commands import Continue, Trigger
+from actors.messages.commands import ContinueConversationCommand, TriggerContinuationCommand
 from tests.integration.actors.conftest import Box, ScriptedModel
 
 
@@ -38,8 +38,8 @@ def test_the_successor_of_a_lean_conversation_is_lean(make_world: Any) -> None:
     talk.send("hello")
     talk.exchange().say("Hello.")
     talk.rest(Idle)
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange().say("They said hello.")
     talk.rest(ContextExhausted)
-    successor = talk.ask(Continue(include_summary=True))
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
     assert len(successor.system_prompt) < 600

@@ -14,9 +14,19 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmRequesting, Phase
-from actors.messages.commands import Cancel, Continue, Create, Delete, Invalid, NotFound, Resolve, Send, Trigger, Update
+from actors.messages.commands import (
+    CancelConversationCommand,
+    ContinueConversationCommand,
+    CreateConversationCommand,
+    DeleteConversationCommand,
+    ResolveApprovalCommand,
+    SendMessageCommand,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+)
+from actors.messages.errors import InvalidFieldError, UnknownConversationError
+from actors.messages.outcomes import EffectOutcome
 from actors.ports import ModelAnswer, ToolOutput
-from actors.runners.llm_runner import Outcome
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
@@ -61,7 +71,7 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
             talk.send(f"{text} {number}")
             answer(hasty)
             talk.rest(Idle)
-        talk.ask(Delete() if number % 2 else Cancel())
+        talk.ask(DeleteConversationCommand() if number % 2 else CancelConversationCommand())
         talk._watch.close()
 
     with ThreadPoolExecutor(8) as pool:
@@ -86,7 +96,7 @@ def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(ha
     answer(awake)
     talk.rest(Idle)
     assert awake.runtime.models.forgotten == []
-    talk.ask(Delete())
+    talk.ask(DeleteConversationCommand())
     all_gone(awake)
     assert set(awake.runtime.models.forgotten) == {talk.id}
 
@@ -107,7 +117,7 @@ def test_a_request_that_outlives_its_conversation_leaves_nothing_behind(
     talk = hasty.create()
     talk.send("hello")
     assert begun.wait(PATIENCE)
-    talk.ask(Cancel())
+    talk.ask(CancelConversationCommand())
     talk.rest(Idle)
     all_gone(hasty)
     hasty.runtime.models.forgotten.clear()
@@ -127,11 +137,13 @@ def answer(world: World) -> None:
 def test_a_creation_that_came_to_nothing_keeps_no_thread(world: World) -> None:
     with pytest.raises(Rejected):
         world.create(model="unheard-of")
-    request = Create("tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h")
+    request = CreateConversationCommand(
+        "tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h"
+    )
     made = [world.supervisor.create(request) for _ in range(10)]
     assert len({each.result(PATIENCE).id for each in made}) == 1
-    with pytest.raises(NotFound):
-        world.supervisor.ask("nobody", Send("hello")).result(PATIENCE)
+    with pytest.raises(UnknownConversationError):
+        world.supervisor.ask("nobody", SendMessageCommand("hello")).result(PATIENCE)
     with world.supervisor._changed:
         assert world.supervisor._changed.wait_for(lambda: len(world.supervisor._live) == 1, PATIENCE)
 
@@ -191,10 +203,10 @@ def test_a_deleted_conversation_kills_its_tool_and_then_leaves(hasty: World) -> 
     talk.send("go")
     talk.exchange().call(BASH)
     slow = talk.tool()
-    delete = hasty.supervisor.ask(talk.id, Delete(force=True))
+    delete = hasty.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
     assert slow.context.cancel.wait(PATIENCE)
     for _ in range(3):
-        with pytest.raises(NotFound):
+        with pytest.raises(UnknownConversationError):
             talk.send("anybody?")
     assert not delete.done()
     slow.reap.set()
@@ -207,22 +219,24 @@ def test_of_messages_that_race_a_delete_each_is_answered(world: World) -> None:
     for _ in range(20):
         talk = world.create()
         with ThreadPoolExecutor(4) as pool:
-            sends = [pool.submit(world.supervisor.ask, talk.id, Send(str(n))) for n in range(8)]
-            delete = pool.submit(world.supervisor.ask, talk.id, Delete(force=True))
+            sends = [pool.submit(world.supervisor.ask, talk.id, SendMessageCommand(str(n))) for n in range(8)]
+            delete = pool.submit(world.supervisor.ask, talk.id, DeleteConversationCommand(force=True))
         assert delete.result(PATIENCE).result(PATIENCE) == ()
         for send in sends:
             failure = send.result(PATIENCE).exception(PATIENCE)
-            assert failure is None or isinstance(failure, NotFound | Rejected)
+            assert failure is None or isinstance(failure, UnknownConversationError | Rejected)
         assert world.store.load(talk.id) is None
 
 
 def test_a_message_always_finds_its_conversation_however_it_comes_and_goes(hasty: World) -> None:
     talk = hasty.create()
     for n in range(100):
-        talk.ask(Update(title=str(n)))
+        talk.ask(UpdateConversationCommand(title=str(n)))
     assert talk.record.title == "99"
     with ThreadPoolExecutor(4) as pool:
-        titles = list(pool.map(lambda n: talk.ask(Update(labels={"n": str(n)})).labels["n"], range(100)))
+        titles = list(
+            pool.map(lambda n: talk.ask(UpdateConversationCommand(labels={"n": str(n)})).labels["n"], range(100))
+        )
     assert sorted(map(int, titles)) == list(range(100))
     talk.check()
     all_gone(hasty)
@@ -235,10 +249,10 @@ def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
     actor = world.supervisor._live[talk.id]
     event = LlmResponse(1, exchange.request.request_id, 1, (Text("hi"),), True)
     for _ in range(3):
-        assert tell(actor.actor_ref, Outcome(event))
+        assert tell(actor.actor_ref, EffectOutcome(event))
     talk.rest(Idle)
     exchange.say("hi")
-    talk.ask(Update(title="all of them are through"))
+    talk.ask(UpdateConversationCommand(title="all of them are through"))
     assert talk.texts() == ["hello", "hi"]
     assert len(talk.found(RunStop)) == 1
 
@@ -248,16 +262,16 @@ def test_a_request_whose_asker_has_gone_is_dropped_unapplied_but_a_cancel_is_not
     talk.send("hello")
     exchange = talk.exchange()
     world.faults.arm("commit.before", hold)
-    world.supervisor.ask(talk.id, Update(title="holds everything up"))
+    world.supervisor.ask(talk.id, UpdateConversationCommand(title="holds everything up"))
     hold.wait()
-    steer = world.supervisor.ask(talk.id, Send("steer", delivery="steer"))
-    cancel = world.supervisor.ask(talk.id, Cancel())
+    steer = world.supervisor.ask(talk.id, SendMessageCommand("steer", delivery="steer"))
+    cancel = world.supervisor.ask(talk.id, CancelConversationCommand())
     assert steer.cancel()
     assert cancel.cancel()
     hold.release()
     talk.rest(Idle)
     assert exchange.cancel.cancelled
-    assert talk.ask(Update(title="all of them are through")).title
+    assert talk.ask(UpdateConversationCommand(title="all of them are through")).title
     assert isinstance(talk.state, Idle)
     assert talk.texts() == ["hello"]
 
@@ -292,7 +306,7 @@ def test_a_tool_that_is_about_to_start_when_the_cancel_comes_never_starts(world:
     world.faults.arm("commit.after", hold)
     exchange.call(BASH)
     hold.wait()
-    cancel = world.supervisor.ask(talk.id, Cancel())
+    cancel = world.supervisor.ask(talk.id, CancelConversationCommand())
     hold.release()
     assert cancel.result(PATIENCE).tool_use_ids == ("t1",)
     talk.rest(Idle)
@@ -317,7 +331,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
     def stream() -> tuple[Any, Any]:
         talk = hasty.create()
         talk._watch.close()
-        hasty.supervisor.ask(talk.id, Send("hello")).result(PATIENCE)
+        hasty.supervisor.ask(talk.id, SendMessageCommand("hello")).result(PATIENCE)
         exchange = talk.exchange()
         exchange.sink.text("partial")
         while not (isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING):
@@ -327,7 +341,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
     stream()[1].say("hi")
     stream()[1].fail(ErrorKind.AUTH)
     stream()[0].cancel()
-    stream()[0].ask(Delete(force=True))
+    stream()[0].ask(DeleteConversationCommand(force=True))
     stream()[1].crash()
     all_gone(hasty)
     assert hasty.hub._channels == {}
@@ -337,7 +351,7 @@ def test_a_message_of_an_unknown_delivery_is_refused_and_hurts_nobody(world: Wor
     talk = world.create()
     talk.send("hello")
     exchange = talk.exchange()
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(InvalidFieldError) as refusal:
         talk.send("?", delivery="by pigeon")
     assert refusal.value.field == "delivery"
     exchange.say("hi")
@@ -346,19 +360,21 @@ def test_a_message_of_an_unknown_delivery_is_refused_and_hurts_nobody(world: Wor
 
 def test_one_request_id_continues_a_conversation_once(world: World) -> None:
     talk = world.create()
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange().say("It was short.")
     talk.until(lambda: isinstance(talk.state, ContextExhausted))
-    request = Continue(include_summary=True, request_id="44444444-4444-4444-8444-444444444444", body_hash="h")
+    request = ContinueConversationCommand(
+        include_summary=True, request_id="44444444-4444-4444-8444-444444444444", body_hash="h"
+    )
     first = talk.ask(request)
     assert talk.ask(request) == world.store.load(first.id)
     with pytest.raises(Rejected) as refusal:
-        talk.ask(Continue(request_id=request.request_id, body_hash="other"))
+        talk.ask(ContinueConversationCommand(request_id=request.request_id, body_hash="other"))
     assert refusal.value.reason is Reason.REQUEST_ID_REUSED
-    world.supervisor.ask(first.id, Delete()).result(PATIENCE)
-    with pytest.raises(NotFound):
+    world.supervisor.ask(first.id, DeleteConversationCommand()).result(PATIENCE)
+    with pytest.raises(UnknownConversationError):
         talk.ask(request)
-    assert talk.ask(Continue()).id != first.id
+    assert talk.ask(ContinueConversationCommand()).id != first.id
 
 
 def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(world: World) -> None:
@@ -367,7 +383,7 @@ def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(wo
     talk.exchange().call(BASH)
     talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
     world.supervisor._refusing = True
-    answered = world.supervisor.ask(talk.id, Resolve("t1", True)).exception(PATIENCE)
+    answered = world.supervisor.ask(talk.id, ResolveApprovalCommand("t1", True)).exception(PATIENCE)
     assert isinstance(answered, Rejected)
     assert answered.reason is Reason.SHUTTING_DOWN
     assert not talk.cancel().no_op

@@ -15,7 +15,14 @@ from actors.core.context import ApprovalPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, MessageAdded, ModeChanged
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle, Ledger, ToolExecuting
-from actors.messages.commands import Cancel, ChangeMode, ModeSet, Resolve, Trigger, Update
+from actors.messages.commands import (
+    CancelConversationCommand,
+    ResolveApprovalCommand,
+    SetModeCommand,
+    SetModeResult,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+)
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
 from tests.integration.actors.conftest import Box, NoSandbox
 
@@ -89,8 +96,8 @@ def test_new_conversations_are_restricted_where_that_can_be_kept(cell: World, wo
 
 def test_a_change_at_rest_holds_at_once_and_is_told(cell: World) -> None:
     talk = cell.create()
-    answer = talk.ask(ChangeMode(UNRESTRICTED))
-    assert isinstance(answer, ModeSet)
+    answer = talk.ask(SetModeCommand(UNRESTRICTED))
+    assert isinstance(answer, SetModeResult)
     assert (answer.record.mode, answer.surviving_jobs) == (UNRESTRICTED, ())
     assert talk.record.mode is UNRESTRICTED
     assert [changed.mode for changed in talk.found(ModeChanged)] == [UNRESTRICTED]
@@ -109,7 +116,7 @@ def test_a_change_at_rest_holds_at_once_and_is_told(cell: World) -> None:
 def test_the_mode_that_is_set_already_changes_nothing(cell: World) -> None:
     talk = cell.create()
     before = talk.record
-    assert talk.ask(ChangeMode(RESTRICTED)).record.mode is RESTRICTED
+    assert talk.ask(SetModeCommand(RESTRICTED)).record.mode is RESTRICTED
     assert talk.record == before
 
 
@@ -117,7 +124,7 @@ def test_a_change_while_a_request_is_in_flight_never_splits_a_tool_round(cell: W
     talk = cell.create()
     talk.send("go")
     first = talk.exchange()
-    talk.ask(ChangeMode(UNRESTRICTED))
+    talk.ask(SetModeCommand(UNRESTRICTED))
     assert notices(talk) == ["unrestricted"], "it is stored at once"
     first.call(BASH)
     run = talk.tool()
@@ -134,7 +141,7 @@ def test_a_change_within_a_tool_round_is_told_behind_it_and_holds_for_its_next_t
     talk.send("go")
     talk.exchange().call(BASH, LOOK)
     first = talk.tool()
-    talk.ask(ChangeMode(RESTRICTED))
+    talk.ask(SetModeCommand(RESTRICTED))
     assert isinstance(talk.state, ToolExecuting)
     assert talk.record.mode is RESTRICTED
     assert [changed.mode for changed in talk.found(ModeChanged)] == [RESTRICTED]
@@ -154,15 +161,15 @@ def test_a_narrower_mode_names_the_call_that_may_do_more_and_ends_it_if_asked(ce
     talk.send("go")
     talk.exchange().call(BASH, LOOK)
     first = talk.tool()
-    answer = talk.ask(ChangeMode(RESTRICTED))
+    answer = talk.ask(SetModeCommand(RESTRICTED))
     assert (answer.surviving_calls, answer.stopped_calls) == (("t1",), ())
-    answer = talk.ask(ChangeMode(RESTRICTED, stop_running=True))
+    answer = talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
     assert (answer.surviving_calls, answer.stopped_calls) == ((), ("t1",))
     assert first.context.cancel.cancelled, "it is dead or dying when the answer comes"
     first.reap.set()
     second = talk.tool("look")
     assert second.context.mode is RESTRICTED
-    assert talk.ask(ChangeMode(RESTRICTED, stop_running=True)).stopped_calls == (), "it may do no more than that"
+    assert talk.ask(SetModeCommand(RESTRICTED, stop_running=True)).stopped_calls == (), "it may do no more than that"
     second.finish.put(ToolOutput("ok"))
     exchange = talk.exchange()
     assert seen_by_model(exchange) == [["go"], ["use", "use"], ["result", "result", "notice"]]
@@ -175,8 +182,8 @@ def test_a_call_is_named_by_what_it_was_started_with(cell: World) -> None:
     talk.send("go")
     talk.exchange().call(BASH)
     run = talk.tool()
-    assert talk.ask(ChangeMode(UNRESTRICTED)).surviving_calls == ()
-    assert talk.ask(ChangeMode(RESTRICTED, stop_running=True)).stopped_calls == ()
+    assert talk.ask(SetModeCommand(UNRESTRICTED)).surviving_calls == ()
+    assert talk.ask(SetModeCommand(RESTRICTED, stop_running=True)).stopped_calls == ()
     run.finish.put(ToolOutput("ok"))
     talk.exchange().say("done")
     talk.rest(Idle)
@@ -188,9 +195,9 @@ def test_a_mode_that_cannot_be_kept_stops_nothing(world: World) -> None:
     talk.exchange().call(BASH)
     run = talk.tool()
     with refused(Reason.MODE_UNAVAILABLE):
-        talk.ask(ChangeMode(RESTRICTED, stop_running=True))
+        talk.ask(SetModeCommand(RESTRICTED, stop_running=True))
     assert not run.context.cancel.cancelled
-    assert talk.ask(ChangeMode(UNRESTRICTED, stop_running=True)).stopped_calls == ()
+    assert talk.ask(SetModeCommand(UNRESTRICTED, stop_running=True)).stopped_calls == ()
     run.finish.put(ToolOutput("ok"))
     talk.exchange().call(LOOK)
     following = talk.tool("look")
@@ -206,7 +213,7 @@ def test_of_changes_within_a_round_the_agent_hears_the_last(cell: World) -> None
     talk.exchange().call(BASH)
     run = talk.tool()
     for mode in (UNRESTRICTED, RESTRICTED, UNRESTRICTED):
-        talk.ask(ChangeMode(mode))
+        talk.ask(SetModeCommand(mode))
     run.finish.put(ToolOutput("ok"))
     exchange = talk.exchange()
     assert seen_by_model(exchange)[-1] == ["result", "notice"]
@@ -220,7 +227,7 @@ def test_a_notice_survives_a_cancel(cell: World) -> None:
     talk.send("go")
     talk.exchange().call(BASH)
     run = talk.tool()
-    talk.ask(ChangeMode(UNRESTRICTED))
+    talk.ask(SetModeCommand(UNRESTRICTED))
     run.reap.set()
     talk.cancel()
     assert notices(talk) == []
@@ -238,9 +245,11 @@ def test_a_change_goes_before_everything_that_waits(cell: World, hold: Any) -> N
     talk.exchange().call(BASH)
     asked(talk)
     cell.faults.arm("commit.before", hold)
-    waiting: list[Future[Any]] = [cell.supervisor.ask(talk.id, Update(title="busy"))]
+    waiting: list[Future[Any]] = [cell.supervisor.ask(talk.id, UpdateConversationCommand(title="busy"))]
     hold.wait()
-    waiting += [cell.supervisor.ask(talk.id, each) for each in (Resolve("t1", True), ChangeMode(RESTRICTED))]
+    waiting += [
+        cell.supervisor.ask(talk.id, each) for each in (ResolveApprovalCommand("t1", True), SetModeCommand(RESTRICTED))
+    ]
     hold.release()
     for answer in waiting:
         answer.result(PATIENCE)
@@ -262,7 +271,7 @@ def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World)
     talk.send("again")
     talk.exchange().call(LOOK)
     talk.until(lambda: isinstance(talk.state, ToolExecuting))
-    talk.ask(ChangeMode(RESTRICTED))
+    talk.ask(SetModeCommand(RESTRICTED))
     assert cell.box.tools["look"].runs.empty()
     dying.reap.set()
     run = talk.tool("look")
@@ -275,13 +284,13 @@ def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World)
 def test_a_change_that_nobody_waits_for_any_more_is_dropped(cell: World, hold: Any) -> None:
     talk = cell.create()
     cell.faults.arm("commit.before", hold)
-    busy = cell.supervisor.ask(talk.id, Update(title="busy"))
+    busy = cell.supervisor.ask(talk.id, UpdateConversationCommand(title="busy"))
     hold.wait()
-    given_up = cell.supervisor.ask(talk.id, ChangeMode(UNRESTRICTED))
+    given_up = cell.supervisor.ask(talk.id, SetModeCommand(UNRESTRICTED))
     assert given_up.cancel()
     hold.release()
     busy.result(PATIENCE)
-    talk.ask(Update(title="later"))
+    talk.ask(UpdateConversationCommand(title="later"))
     assert talk.record.mode is RESTRICTED
 
 
@@ -291,18 +300,18 @@ def test_a_change_that_nobody_waits_for_any_more_is_dropped(cell: World, hold: A
 def test_a_mode_that_cannot_be_kept_is_refused_with_the_reason(world: World) -> None:
     talk = world.create()
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
-        talk.ask(ChangeMode(RESTRICTED))
+        talk.ask(SetModeCommand(RESTRICTED))
     assert str(refusal.value) == "restricted mode cannot be kept here: tests run no processes"
     assert talk.record.mode is UNRESTRICTED
 
 
 def test_a_terminal_conversation_keeps_its_mode(cell: World) -> None:
     talk = cell.create()
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange().say("summary")
     talk.rest(ContextExhausted)
     with refused(Reason.TERMINAL):
-        talk.ask(ChangeMode(UNRESTRICTED))
+        talk.ask(SetModeCommand(UNRESTRICTED))
 
 
 def test_a_sub_agent_keeps_its_mode(make_world: Callable[..., World]) -> None:
@@ -311,7 +320,7 @@ def test_a_sub_agent_keeps_its_mode(make_world: Callable[..., World]) -> None:
     child = _sub_agent_of(parent)
     world = make_world(store, sandbox=Cell())
     with refused(Reason.TERMINAL):  # an interrupted one has failed; none can be met alive yet
-        world.supervisor.ask(child, ChangeMode(UNRESTRICTED)).result(PATIENCE)
+        world.supervisor.ask(child, SetModeCommand(UNRESTRICTED)).result(PATIENCE)
     assert store.load(child).mode is RESTRICTED  # type: ignore[union-attr]
 
 
@@ -337,7 +346,7 @@ def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) ->
     (question,) = talk.found(ApprovalRequested)
     assert question.call == UPGRADE
     assert talk.record.mode is RESTRICTED
-    talk.ask(Resolve("t3", True))
+    talk.ask(ResolveApprovalCommand("t3", True))
     run = talk.tool()
     assert run.context.mode is UNRESTRICTED, "the next tool of the same response"
     run.finish.put(ToolOutput("written"))
@@ -356,7 +365,7 @@ def test_a_denied_request_is_told_and_changes_nothing(cell: World) -> None:
     talk.send("go")
     talk.exchange().call(UPGRADE, BASH)
     asked(talk)
-    talk.ask(Resolve("t3", False, note="not on this machine"))
+    talk.ask(ResolveApprovalCommand("t3", False, note="not on this machine"))
     exchange = talk.exchange()
     denied, other = exchange.request.turns[-1].content
     assert (denied.outcome, denied.output) == (ToolOutcome.DENIED, "Denied by user: not on this machine")
@@ -376,10 +385,10 @@ def test_it_asks_under_every_policy_and_after_an_always_too(cell: World, policy:
         call = ToolUse(f"u{number}", UPGRADE.name, UPGRADE.input)
         talk.exchange().call(call)
         asked(talk)
-        talk.ask(Resolve(call.id, True, always=True))
+        talk.ask(ResolveApprovalCommand(call.id, True, always=True))
         if not number:
             talk.until(lambda: talk.record.mode is UNRESTRICTED)
-            talk.ask(ChangeMode(RESTRICTED))
+            talk.ask(SetModeCommand(RESTRICTED))
     talk.exchange().say("done")
     talk.rest(Idle)
     assert len(talk.found(ApprovalRequested)) == 2
@@ -394,7 +403,7 @@ def test_a_request_for_what_it_has_is_answered_in_plain_words(
     talk.send("go")
     talk.exchange().call(UPGRADE)
     asked(talk)
-    talk.ask(Resolve("t3", True))
+    talk.ask(ResolveApprovalCommand("t3", True))
     exchange = talk.exchange()
     (answer,) = exchange.request.turns[-1].content
     assert answer.output == NOT_NEEDED
@@ -408,9 +417,9 @@ def test_a_mode_set_by_a_person_while_the_question_is_open_makes_the_answer_moot
     talk.send("go")
     talk.exchange().call(UPGRADE)
     asked(talk)
-    talk.ask(ChangeMode(UNRESTRICTED))
+    talk.ask(SetModeCommand(UNRESTRICTED))
     assert isinstance(talk.state, AwaitingToolApproval), "the question stays open"
-    talk.ask(Resolve("t3", True))
+    talk.ask(ResolveApprovalCommand("t3", True))
     exchange = talk.exchange()
     answer, notice = exchange.request.turns[-1].content
     assert answer.output == NOT_NEEDED
@@ -426,7 +435,7 @@ def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World,
     talk.exchange().call(UPGRADE)
     asked(talk)
     cell.faults.arm("tool.before", hold)
-    talk.ask(Resolve("t3", True))
+    talk.ask(ResolveApprovalCommand("t3", True))
     hold.wait()
     talk.cancel()
     hold.release()
@@ -442,7 +451,7 @@ def test_a_cancel_withdraws_an_approval_that_is_not_carried_out_yet(cell: World,
 def test_the_mode_survives_a_restart(make_world: Callable[..., World], mode: Mode) -> None:
     store = MemoryStore()
     talk = make_world(store, sandbox=Cell()).create()
-    talk.ask(ChangeMode(mode))
+    talk.ask(SetModeCommand(mode))
     world = make_world(store, box=UpgradeBox(), sandbox=Cell())
     world.supervisor.start()
     again = type(talk)(world, talk.id)
@@ -466,21 +475,21 @@ def test_an_open_request_for_more_is_withdrawn_by_a_restart(make_world: Callable
     again = type(talk)(world, talk.id)
     again.rest(Idle)
     with refused(Reason.NOT_AWAITING_APPROVAL):
-        again.ask(Resolve("t3", True))
+        again.ask(ResolveApprovalCommand("t3", True))
     assert again.record.mode is RESTRICTED
 
 
 def _one_life(talk: Any) -> None:
     """Widened and narrowed by a person, widened by an approval, narrowed again."""
-    talk.ask(ChangeMode(UNRESTRICTED))
-    talk.ask(ChangeMode(RESTRICTED))
+    talk.ask(SetModeCommand(UNRESTRICTED))
+    talk.ask(SetModeCommand(RESTRICTED))
     talk.send("go")
     talk.exchange().call(UPGRADE)
     asked(talk)
-    talk.ask(Resolve("t3", True))
+    talk.ask(ResolveApprovalCommand("t3", True))
     talk.until(lambda: talk.record.mode is UNRESTRICTED)
-    talk.ask(ChangeMode(RESTRICTED))
-    talk.ask(Cancel())
+    talk.ask(SetModeCommand(RESTRICTED))
+    talk.ask(CancelConversationCommand())
 
 
 def test_whatever_the_moment_of_the_end_the_mode_is_one_that_people_had_set(make_world: Callable[..., World]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
-from actors.messages.commands import Cancel, Create, Send
+from actors.messages.commands import CancelConversationCommand, CreateConversationCommand, SendMessageCommand
 from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _parked(world: World) -> None:
 def test_a_new_conversation_is_refused_as_what_it_is(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world()
     _fill(monkeypatch)
-    asked = world.supervisor.create(Create(principal="p", working_directory="/"))
+    asked = world.supervisor.create(CreateConversationCommand(principal="p", working_directory="/"))
     assert exhausted_resource(asked.exception(PATIENCE)).startswith("this server can start no more threads")
 
 
@@ -68,9 +68,9 @@ def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.Monk
     talk.rest(Idle)
     _parked(world)
     _fill(monkeypatch)
-    refused = world.supervisor.ask(talk.id, Send(text="more"))
+    refused = world.supervisor.ask(talk.id, SendMessageCommand(text="more"))
     assert exhausted_resource(refused.exception(PATIENCE))
-    assert talk.ask(Cancel(kill_jobs=True)).no_op
+    assert talk.ask(CancelConversationCommand(kill_jobs=True)).no_op
     _parked(world)
     monkeypatch.undo()
     world.create()
@@ -84,6 +84,6 @@ def test_what_runs_is_cancelled_without_a_thread(make_world: Any, monkeypatch: p
     exchange = world.model.exchanges.get(timeout=PATIENCE)
     world.supervisor._spare.release()
     _fill(monkeypatch)
-    assert not talk.ask(Cancel()).no_op
+    assert not talk.ask(CancelConversationCommand()).no_op
     talk.rest(Idle)
     assert exchange.cancel.cancelled

@@ -18,7 +18,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
-from actors.messages.commands import Send, Update
+from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
 
 World = Any
 
@@ -123,7 +123,7 @@ def test_an_orderly_stop_brings_everything_to_rest_and_refuses_new_work(world: W
     talk.rest(Idle)
     assert run.context.cancel.cancelled
     assert world.supervisor.live_count() == 0
-    refusal = world.supervisor.ask(talk.id, Send("too late")).exception(10)
+    refusal = world.supervisor.ask(talk.id, SendMessageCommand("too late")).exception(10)
     assert isinstance(refusal, Rejected)
     assert refusal.reason is Reason.SHUTTING_DOWN
 
@@ -162,9 +162,9 @@ def test_who_still_waits_when_the_server_stops_is_told_so(world: World, hold: An
     talk.exchange()
     actor = world.supervisor._live[talk.id]
     world.faults.arm("commit.before", hold)
-    first = world.supervisor.ask(talk.id, Send("steer", delivery="steer"))
+    first = world.supervisor.ask(talk.id, SendMessageCommand("steer", delivery="steer"))
     hold.wait()
-    waiting = [world.supervisor.ask(talk.id, Send(str(n), delivery="steer")) for n in range(3)]
+    waiting = [world.supervisor.ask(talk.id, SendMessageCommand(str(n), delivery="steer")) for n in range(3)]
     stopping = threading.Thread(target=world.supervisor.stop, args=(0,))
     stopping.start()
     until_told_to_stop(actor)
@@ -185,7 +185,7 @@ def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
     gone = threading.Event()
     while world.supervisor.live_count():
         gone.wait(0.005)
-    talk.ask(Update(title="still an error"))
+    talk.ask(UpdateConversationCommand(title="still an error"))
     assert isinstance(talk.state, Error)
     successor = reborn(world)
     try:
@@ -202,9 +202,9 @@ def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any
     run = talk.tool()
     actor = world.supervisor._live[talk.id]
     world.faults.arm("commit.before", hold)
-    world.supervisor.ask(talk.id, Update(title="holds everything up"))
+    world.supervisor.ask(talk.id, UpdateConversationCommand(title="holds everything up"))
     hold.wait()
-    queued = world.supervisor.ask(talk.id, Send("too late"))
+    queued = world.supervisor.ask(talk.id, SendMessageCommand("too late"))
     stopping = threading.Thread(target=world.supervisor.stop, args=(0,))
     stopping.start()
     until_told_to_stop(actor)

@@ -36,7 +36,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.messages.commands import Trigger
+from actors.messages.commands import TriggerContinuationCommand
 from actors.ports import ToolOutput
 from tests.machine.columns import SUB_AGENT
 from tests.machine.talk import OPEN
@@ -112,13 +112,13 @@ def _failed_run(talk: Talk) -> None:
 
 
 def _summarising(talk: Talk) -> None:
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange()
     talk.until(lambda: isinstance(talk.state, AwaitingContinuation))
 
 
 def _exhausted(talk: Talk) -> None:
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange().say("This is what was done.")
     talk.until(lambda: isinstance(talk.state, ContextExhausted))
 

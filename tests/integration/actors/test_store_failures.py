@@ -11,7 +11,15 @@ from actors.core.content import ToolUse
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, ToolTreeReaped
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import Archive, Cancel, Send, Spawn, SpawnTask, Trigger, Update
+from actors.messages.commands import (
+    ArchiveConversationCommand,
+    CancelConversationCommand,
+    SendMessageCommand,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+)
 from actors.ports import StoreDamagedError, ToolOutput
 
 World = Any
@@ -39,7 +47,11 @@ def test_a_command_that_cannot_be_stored_is_refused_and_changes_nothing(shaky: W
     talk = shaky.create()
     before = talk.record
     shaky.store.down = True
-    for request in (Send("hello"), Update(title="x"), Archive(True)):
+    for request in (
+        SendMessageCommand("hello"),
+        UpdateConversationCommand(title="x"),
+        ArchiveConversationCommand(True),
+    ):
         with refused(Reason.STORE_UNAVAILABLE):
             talk.ask(request)
     shaky.store.down = False
@@ -188,7 +200,7 @@ def test_an_outcome_that_was_stored_after_all_goes_on_as_if_nothing_had_happened
 
 def test_a_message_that_was_stored_though_it_was_refused_leaves_nobody_waiting(shaky: World) -> None:
     talk = shaky.create()
-    request = Send("hello", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
+    request = SendMessageCommand("hello", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
     shaky.store.lies = 1
     with refused(Reason.STORE_UNAVAILABLE):
         talk.ask(request)
@@ -212,7 +224,7 @@ def test_a_cancel_that_was_stored_though_it_was_refused_is_known_again(
     shaky.store.lies = 1
     assert not talk.cancel().recorded
     talk.rest(Idle)
-    talk.ask(Update(title="afterwards"))
+    talk.ask(UpdateConversationCommand(title="afterwards"))
     assert talk.record.epoch == owner, "it was taken for somebody else's"
     assert len(talk.found(RunStop)) == 1
 
@@ -292,10 +304,10 @@ def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(
         successor.supervisor.start()
         after = type(sound)(successor, sound.id)
         after.rest(Idle)
-        failed = successor.supervisor.ask(broken.id, Send("hello")).exception(PATIENCE)
+        failed = successor.supervisor.ask(broken.id, SendMessageCommand("hello")).exception(PATIENCE)
         assert isinstance(failed, StoreDamagedError)
         assert f"conversation {broken.id} is damaged" in caplog.text
-        assert successor.supervisor.ask(broken.id, Cancel()).exception(PATIENCE) is not None
+        assert successor.supervisor.ask(broken.id, CancelConversationCommand()).exception(PATIENCE) is not None
         all_gone(successor)
         after.send("still there?")
         after.exchange().say("yes")
@@ -318,7 +330,9 @@ class Unreadable:
 
 
 @pytest.mark.parametrize(
-    "request_", [Send("hello"), Trigger(), Spawn((SpawnTask("look"),))], ids=lambda one: type(one).__name__
+    "request_",
+    [SendMessageCommand("hello"), TriggerContinuationCommand(), SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),))],
+    ids=lambda one: type(one).__name__,
 )
 def test_no_run_begins_over_a_history_that_cannot_be_read(world: World, request_: Any) -> None:
     talk = world.create()
@@ -384,7 +398,7 @@ def test_a_conversation_that_could_not_be_brought_to_rest_is_not_taken_for_busy(
     shaky.store.inner = world.truth
     shaky.store.down = True
     for _ in range(2):
-        failed = shaky.supervisor.ask(talk.id, Send("hello")).exception(PATIENCE)
+        failed = shaky.supervisor.ask(talk.id, SendMessageCommand("hello")).exception(PATIENCE)
         assert isinstance(failed, Rejected)
         assert failed.reason is Reason.STORE_UNAVAILABLE
     shaky.store.down = False

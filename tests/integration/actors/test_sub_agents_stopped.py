@@ -16,7 +16,14 @@ from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import RunStop
 from actors.core.states import QUIET, TERMINAL, AwaitingSubAgents, Completed, Error, Failed, Idle
-from actors.messages.commands import Cancel, Create, Delete, NotFound, Send, Trigger
+from actors.messages.commands import (
+    CancelConversationCommand,
+    CreateConversationCommand,
+    DeleteConversationCommand,
+    SendMessageCommand,
+    TriggerContinuationCommand,
+)
+from actors.messages.errors import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
@@ -136,14 +143,20 @@ def test_a_person_may_stop_one_of_them_and_the_others_go_on(family: World) -> No
     ]
 
 
-@pytest.mark.parametrize("request_", [Send("hello"), Trigger(), Delete()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "request_",
+    [SendMessageCommand("hello"), TriggerContinuationCommand(), DeleteConversationCommand()],
+    ids=lambda each: type(each).__name__,
+)
 def test_nobody_but_its_parent_directs_a_sub_agent(family: World, request_: Any) -> None:
     talk = family.create()
     talk.send(tasks("wait a"))
     family.model.until_asked(f"{talk.id}-a1")
     with pytest.raises(Rejected) as refusal:
         child(talk, 1).ask(request_)
-    assert refusal.value.reason is (Reason.AGENT_BUSY if isinstance(request_, Delete) else Reason.SUB_AGENT)
+    assert refusal.value.reason is (
+        Reason.AGENT_BUSY if isinstance(request_, DeleteConversationCommand) else Reason.SUB_AGENT
+    )
     family.model.gates["a"].set()
     talk.rest(Idle)
 
@@ -154,10 +167,10 @@ def test_nobody_but_its_parent_directs_a_sub_agent(family: World, request_: Any)
 def test_a_deletion_stops_all_then_removes_all(family: World) -> None:
     talk = begin(family)
     with pytest.raises(Rejected):
-        talk.ask(Delete())
+        talk.ask(DeleteConversationCommand())
     ids = [talk.id, *family.truth.children(talk.id)]
     assert len(ids) == 7
-    assert talk.ask(Delete(force=True)) == ()
+    assert talk.ask(DeleteConversationCommand(force=True)) == ()
     assert family.box.ended.acquire(blocking=False), "its tools are dead before it is answered"
     assert not family.model.running
     assert [family.truth.load(key) for key in ids] == [None] * 7
@@ -169,7 +182,7 @@ def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
     talk = family.create()
     talk.send(tasks("hang", "submit 42"))
     family.model.until_asked(f"{talk.id}-a1")
-    child(talk, 1).ask(Delete(force=True))
+    child(talk, 1).ask(DeleteConversationCommand(force=True))
     talk.rest(Idle)
     assert aggregate(talk)[0].startswith('Task: "hang"\nFailed: cancelled')
     assert family.truth.children(talk.id) == (f"{talk.id}-a2",)
@@ -281,20 +294,20 @@ def test_a_parent_that_fails_takes_its_sub_agents_with_it(family: World) -> None
 
 def _live(world: World) -> str:
     """A life that passes every point: sub-agents that end, then ones that are cancelled."""
-    talk = world.supervisor.create(Create("tester", "/tmp")).result(PATIENCE)
+    talk = world.supervisor.create(CreateConversationCommand("tester", "/tmp")).result(PATIENCE)
 
     def say(request: Any) -> None:
-        with contextlib.suppress(Rejected, NotFound, Crash):
+        with contextlib.suppress(Rejected, UnknownConversationError, Crash):
             world.supervisor.ask(talk.id, request).result(PATIENCE)
 
     def resting() -> bool:
         return isinstance(world.truth.load(talk.id).state, QUIET)
 
-    say(Send(tasks("submit 1", "use look", max_turns=1)))
+    say(SendMessageCommand(tasks("submit 1", "use look", max_turns=1)))
     until(resting)
-    say(Send(tasks("hang")))
+    say(SendMessageCommand(tasks("hang")))
     until(lambda: resting() or world.model.hanging.is_set())
-    say(Cancel())
+    say(CancelConversationCommand())
     until(resting)
     return str(talk.id)
 

@@ -16,7 +16,13 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ConversationUpdated, RunStop
 from actors.core.states import Idle
-from actors.messages.commands import Continue, Delete, NotFound, Trigger, Update
+from actors.messages.commands import (
+    ContinueConversationCommand,
+    DeleteConversationCommand,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+)
+from actors.messages.errors import UnknownConversationError
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import titles
 from actors.runners.titles import title_of
@@ -94,7 +100,7 @@ def test_what_somebody_has_set_meanwhile_stays(titling: World, theirs: str) -> N
     talk = titling.create()
     talk.send(FIRST)
     exchange = asked(titling)
-    talk.ask(Update(title=theirs))
+    talk.ask(UpdateConversationCommand(title=theirs))
     exchange.say("Yours", usage=Usage(3))
     talk.until(lambda: talk.record.state.ledger.aside_usage == Usage(3))
     assert talk.record.title == theirs
@@ -114,7 +120,7 @@ def test_a_title_that_was_taken_away_is_not_given_again(titling: World) -> None:
     talk.send(FIRST)
     asked(titling).fail(ErrorKind.SERVER_ERROR)
     finish(talk)
-    talk.ask(Update(title=""))
+    talk.ask(UpdateConversationCommand(title=""))
     talk.send("more")
     finish(talk)
     assert (talk.record.title, titling.small.asked) == ("", 1)
@@ -176,12 +182,12 @@ def test_a_deletion_ends_it(titling: World) -> None:
     talk.send(FIRST)
     exchange = asked(titling)
     exchange.counted = Usage(5)
-    talk.ask(Delete(force=True))
+    talk.ask(DeleteConversationCommand(force=True))
     assert exchange.cancel.wait(PATIENCE)
     for thread in title_threads():
         thread.join(PATIENCE)
-    with pytest.raises(NotFound):
-        talk.ask(Update(title="gone"))
+    with pytest.raises(UnknownConversationError):
+        talk.ask(UpdateConversationCommand(title="gone"))
 
 
 class Stuck:
@@ -210,7 +216,7 @@ def test_one_that_hangs_for_ever_holds_up_nobody(
     assert stuck.asked.wait(PATIENCE)
     finish(talk)
     other.send(FIRST)
-    other.ask(Delete(force=True))
+    other.ask(DeleteConversationCommand(force=True))
     world.supervisor.stop(0)
     assert talk.record.title == PROVISIONAL
     assert title_threads(), "they are still stuck: nobody has waited for them"
@@ -266,11 +272,11 @@ def test_a_store_that_fails_costs_a_title_and_nothing_else(
 
 def test_a_successor_keeps_the_title(titling: World) -> None:
     talk = titling.create(title="Mine")
-    talk.ask(Trigger())
+    talk.ask(TriggerContinuationCommand())
     talk.exchange().say("All that happened.")
     talk.until(lambda: not talk.found(RunStop) and talk.record.state.ledger.req == 1)
     talk.until(lambda: type(talk.state).__name__ == "ContextExhausted")
-    assert talk.ask(Continue()).title == "Mine"
+    assert talk.ask(ContinueConversationCommand()).title == "Mine"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import Launch, NoFaultPoints, RunningProcess, SandboxReport, Store, Tool, ToolSpec
-from actors.runtime.services import Runtime
+from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.timers import Timers
 from server.config import Listen
@@ -134,7 +134,7 @@ class House:
         clock = SystemClock()
         self._timers = Timers(clock)
         self.hub = EventHub()
-        self.runtime = Runtime(
+        self.runtime = Services(
             store=store or MemoryStore(),
             bus=self.hub,
             models=Catalog(),

@@ -21,6 +21,7 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests
+from actors.messages.errors import TaskRefusedError, UnknownConversationError
 from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
 from tests.integration.server.house import AUTHORIZED, House, refused
@@ -39,25 +40,25 @@ COMMANDS: dict[str, tuple[Message, type]] = {
         v1.UpdateConversationRequest(
             conversation=v1.Conversation(name=NAME, title="T"), update_mask=FieldMask(paths=["title"])
         ),
-        requests.Update,
+        requests.UpdateConversationCommand,
     ),
-    "ArchiveConversation": (v1.ArchiveConversationRequest(name=NAME), requests.Archive),
-    "UnarchiveConversation": (v1.UnarchiveConversationRequest(name=NAME), requests.Archive),
-    "DeleteConversation": (v1.DeleteConversationRequest(name=NAME), requests.Delete),
-    "SendMessage": (v1.SendMessageRequest(name=NAME, text="x"), requests.Send),
-    "CancelConversation": (v1.CancelConversationRequest(name=NAME), requests.Cancel),
+    "ArchiveConversation": (v1.ArchiveConversationRequest(name=NAME), requests.ArchiveConversationCommand),
+    "UnarchiveConversation": (v1.UnarchiveConversationRequest(name=NAME), requests.ArchiveConversationCommand),
+    "DeleteConversation": (v1.DeleteConversationRequest(name=NAME), requests.DeleteConversationCommand),
+    "SendMessage": (v1.SendMessageRequest(name=NAME, text="x"), requests.SendMessageCommand),
+    "CancelConversation": (v1.CancelConversationRequest(name=NAME), requests.CancelConversationCommand),
     "ResolveApproval": (
         v1.ResolveApprovalRequest(name=f"{NAME}/approvals/call-1", decision=v1.APPROVAL_DECISION_DENY),
-        requests.Resolve,
+        requests.ResolveApprovalCommand,
     ),
-    "SetMode": (v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED), requests.ChangeMode),
-    "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.Trigger),
-    "ContinueConversation": (v1.ContinueConversationRequest(name=NAME), requests.Continue),
+    "SetMode": (v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED), requests.SetModeCommand),
+    "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.TriggerContinuationCommand),
+    "ContinueConversation": (v1.ContinueConversationRequest(name=NAME), requests.ContinueConversationCommand),
     "SpawnSubAgents": (
         v1.SpawnSubAgentsRequest(name=NAME, tasks=[v1.SpawnSubAgentsRequest.Task(task="Look.")]),
-        requests.Spawn,
+        requests.SpawnSubAgentsCommand,
     ),
-    "WithdrawMessage": (v1.WithdrawMessageRequest(name=f"{NAME}/messages/m1"), requests.Withdraw),
+    "WithdrawMessage": (v1.WithdrawMessageRequest(name=f"{NAME}/messages/m1"), requests.WithdrawMessageCommand),
 }
 READS: dict[str, Message] = {
     "GetConversation": v1.GetConversationRequest(name=NAME),
@@ -180,7 +181,7 @@ def test_what_is_wrong_inside_a_conversation_is_named_by_its_path(house: House, 
 
 
 def test_a_conversation_deleted_meanwhile_does_not_exist(house: House, author: Author) -> None:
-    house.conversations.will(requests.NotFound("gone"))
+    house.conversations.will(UnknownConversationError("gone"))
     assert refused(lambda: ask(house, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
 
 
@@ -237,13 +238,13 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
     house: House, author: Author, method: str, name: str
 ) -> None:
     request, kind = COMMANDS[method]
-    sent = requests.Sent("m1", "direct", "c1:1", 3)
+    sent = requests.SendMessageResult("m1", "direct", "c1:1", 3)
     answers: dict[str, Any] = {
         "DeleteConversation": ("left over",),
         "SendMessage": sent,
-        "CancelConversation": requests.Cancelled(no_op=True, state=StateSummary("idle")),
-        "SetMode": requests.ModeSet(author.record, ("b-1",)),
-        "SpawnSubAgents": requests.Spawned(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
+        "CancelConversation": requests.CancelConversationResult(no_op=True, state=StateSummary("idle")),
+        "SetMode": requests.SetModeResult(author.record, ("b-1",)),
+        "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
         "WithdrawMessage": QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN),
     }
     house.conversations.will(answers.get(method, author.record))
@@ -267,14 +268,17 @@ def test_a_mode_has_to_be_named_and_the_answer_names_what_goes_on_and_what_was_e
 ) -> None:
     refusal = refused(lambda: ask(house, "SetMode", v1.SetModeRequest(name=NAME)))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["mode"])
-    left = requests.ModeSet(author.record, ("b-1", "b-3"), ("t1",))
-    house.conversations.will(left, requests.ModeSet(author.record, (), (), ("b-1",), ("t1",)))
+    left = requests.SetModeResult(author.record, ("b-1", "b-3"), ("t1",))
+    house.conversations.will(left, requests.SetModeResult(author.record, (), (), ("b-1",), ("t1",)))
     answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
     assert (list(answer.surviving_jobs), list(answer.surviving_tool_use_ids)) == (["b-1", "b-3"], ["t1"])
     answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED, stop_running=True))
     assert (list(answer.ended_jobs), list(answer.stopped_tool_use_ids)) == (["b-1"], ["t1"])
     asked = [request for _, request, _ in house.conversations.asked]
-    assert asked == [requests.ChangeMode(Mode.RESTRICTED), requests.ChangeMode(Mode.RESTRICTED, stop_running=True)]
+    assert asked == [
+        requests.SetModeCommand(Mode.RESTRICTED),
+        requests.SetModeCommand(Mode.RESTRICTED, stop_running=True),
+    ]
 
 
 def test_archiving_and_unarchiving_are_not_the_same(house: House, author: Author) -> None:
@@ -317,7 +321,7 @@ def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(house: House
 def test_a_task_that_is_refused_is_named_by_its_position(
     house: House, author: Author, reason: Reason, field: str
 ) -> None:
-    house.conversations.will(requests.TaskRefused(2, reason, f"{field}: no"))
+    house.conversations.will(TaskRefusedError(2, reason, f"{field}: no"))
     request = v1.SpawnSubAgentsRequest(name=NAME, tasks=[v1.SpawnSubAgentsRequest.Task(task="x")] * 3)
     refusal = refused(lambda: ask(house, "SpawnSubAgents", request))
     assert (refusal.code, refusal.reason, refusal.fields) == ("INVALID_ARGUMENT", reason.value, [field])

@@ -145,7 +145,7 @@ def test_a_message_is_withdrawn_by_its_name(house: House, author: Author) -> Non
     assert (answer.message.name, answer.message.content[0].text) == (f"{NAME}/messages/q7", "later")
     assert answer.message.delivery == v1.DELIVERY_FOLLOW_UP
     ((_, asked, _),) = house.conversations.asked
-    assert asked == requests.Withdraw("q7")
+    assert asked == requests.WithdrawMessageCommand("q7")
     house.conversations.will(Rejected(Reason.UNKNOWN_OR_DECIDED))
     refusal = refused(lambda: ask(house, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")))
     assert (refusal.code, refusal.reason) == ("ABORTED", "UNKNOWN_OR_DECIDED")

@@ -24,7 +24,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.services import Runtime
+from actors.runtime.services import Services
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.timers import Timers
 from tests.catalogs import OneModelCatalog
@@ -131,11 +131,11 @@ def inbox() -> Inbox:
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
+def runtime() -> Iterator[Services]:
     clock = StandingClock()
     timers = Timers(clock)
     store = MemoryStore()
-    yield Runtime(
+    yield Services(
         store=store,
         bus=EventHub(),
         models=Models(),

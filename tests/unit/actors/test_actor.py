@@ -10,7 +10,7 @@ import pykka
 import pytest
 from pykka import ActorDeadError, ActorRegistry
 
-from actors.runtime.actor import Actor, Asked, tell
+from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Parrot(Actor):
 
     def receive(self, message: Any) -> None:
         self.heard.append(message)
-        match message.request if isinstance(message, Asked) else message:
+        match message.request if isinstance(message, AskEnvelope) else message:
             case "leave":
                 self.leave()
             case Gate() as gate:
@@ -60,7 +60,7 @@ class Parrot(Actor):
             case BaseException() as error:
                 raise error
             case _:
-                if isinstance(message, Asked):
+                if isinstance(message, AskEnvelope):
                     message.succeed(message.request)
 
     def on_fault(self, message: Any, error: BaseException) -> None:
@@ -77,7 +77,7 @@ def parrot() -> Any:
 
 
 def ask(actor: Parrot, request: Any, **options: Any) -> Future[Any]:
-    asked: Asked[Any] = Asked(request, **options)
+    asked: AskEnvelope[Any] = AskEnvelope(request, **options)
     if not tell(actor.actor_ref, asked):
         asked.fail(ActorDeadError("gone"))
     return asked.answer
@@ -169,19 +169,19 @@ def test_it_is_in_no_registry_and_has_our_mailbox(parrot: Parrot) -> None:
 
 
 def test_only_the_first_answer_counts() -> None:
-    asked: Asked[str] = Asked("what?")
+    asked: AskEnvelope[str] = AskEnvelope("what?")
     asked.succeed(1)
     asked.succeed(2)
     asked.fail(ZeroDivisionError())
     assert asked.answer.result(0) == 1
-    asked = Asked("what?")
+    asked = AskEnvelope("what?")
     asked.fail(ZeroDivisionError("first"))
     asked.succeed(1)
     assert str(asked.answer.exception(0)) == "first"
 
 
 def test_nobody_minds_an_answer_to_one_who_has_given_up() -> None:
-    asked: Asked[str] = Asked("what?")
+    asked: AskEnvelope[str] = AskEnvelope("what?")
     assert asked.answer.cancel()
     assert not asked.claim()
     asked.succeed(1)
@@ -190,7 +190,7 @@ def test_nobody_minds_an_answer_to_one_who_has_given_up() -> None:
 
 
 def test_a_claimed_request_cannot_be_withdrawn() -> None:
-    asked: Asked[str] = Asked("what?")
+    asked: AskEnvelope[str] = AskEnvelope("what?")
     assert asked.claim()
     assert asked.claim()
     assert not asked.answer.cancel()

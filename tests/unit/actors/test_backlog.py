@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.conversation.retry_queue import PAUSES_MS, Backlog
+from actors.conversation.retry_queue import PAUSES_MS, RetryQueue
 from actors.ports import StoreUnavailableError
 
 
@@ -15,7 +15,7 @@ class Desk:
         self.open = True
         self.applied: list[str] = []
         self.pauses: list[int] = []
-        self.backlog: Backlog[str] = Backlog("c1", self.apply, self.pauses.append)
+        self.backlog: RetryQueue[str] = RetryQueue("c1", self.apply, self.pauses.append)
 
     def apply(self, entry: str) -> None:
         if not self.open:

@@ -38,17 +38,16 @@ from actors.core.events import (
     ToolTransient,
 )
 from actors.core.states import AgentSucceeded, AgentTask, Idle, Ledger
-from actors.messages.commands import Create
+from actors.messages.commands import CreateConversationCommand
+from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.runners.effect_executor import EffectExecutor
-from actors.runners.llm_runner import Outcome
-from actors.runners.tool_runner import RunnerLeft
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 PATIENCE = 10.0
 REQUEST = RequestLlm("c1:r1", 1, "known", 0)
@@ -78,14 +77,14 @@ class Told:
 
 
 class Desk:
-    def __init__(self, runtime: Runtime, inbox: Any, limit: int = 10) -> None:
+    def __init__(self, runtime: Services, inbox: Any, limit: int = 10) -> None:
         self.models: Any = runtime.models
         self.tools: Any = runtime.toolbox.tools  # type: ignore[attr-defined]
         self.admission = Admission(limit)
         self.inbox = inbox
         self.sub_agents = Told()
         self.executor = EffectExecutor(runtime, self.admission, inbox, self.sub_agents)  # type: ignore[arg-type]
-        record, commit = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
+        record, commit = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
         runtime.store.commit(commit)
         self.context = runtime.context_of(record)
         self.record = record
@@ -100,7 +99,7 @@ class Desk:
         self.executor.perform(effect, self.record, self.context)
 
     def outcomes(self, count: int = 1) -> list[Any]:
-        return [told.event for told in self.inbox.wait_for(Outcome, count)]
+        return [told.event for told in self.inbox.wait_for(EffectOutcome, count)]
 
 
 def at_once(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
@@ -108,7 +107,7 @@ def at_once(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> Mode
 
 
 @pytest.fixture
-def desk(runtime: Runtime, inbox: Any) -> Any:
+def desk(runtime: Services, inbox: Any) -> Any:
     made = Desk(runtime, inbox)
     yield made
     made.executor.stop_everything()
@@ -153,7 +152,7 @@ def test_a_model_that_is_not_served_is_never_replaced(desk: Desk) -> None:
     assert "'gone'" in error.error.message
 
 
-def test_a_full_house_refuses_and_has_room_again_when_somebody_left(runtime: Runtime, inbox: Any) -> None:
+def test_a_full_house_refuses_and_has_room_again_when_somebody_left(runtime: Services, inbox: Any) -> None:
     desk = Desk(runtime, inbox, limit=1)
     patient = desk.models.answer = Patient()
     desk.perform(REQUEST)
@@ -167,7 +166,7 @@ def test_a_full_house_refuses_and_has_room_again_when_somebody_left(runtime: Run
 
 
 def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
-    runtime: Runtime, inbox: Any, monkeypatch: pytest.MonkeyPatch
+    runtime: Services, inbox: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(runtime, inbox, limit=1)
 
@@ -243,7 +242,7 @@ def test_at_rest_there_is_no_work_and_the_tool_runner_goes(desk: Desk) -> None:
     assert not desk.executor.all_gone
     desk.executor.rest()
     assert desk.executor.work is None
-    (left,) = desk.inbox.wait_for(RunnerLeft)
+    (left,) = desk.inbox.wait_for(ToolRunnerStopped)
     desk.executor.runner_left(left.runner)
     assert desk.executor.all_gone
     desk.perform(replace_id(EXECUTE))
@@ -257,7 +256,7 @@ def test_a_tool_after_its_runner_has_left_gets_another_one(desk: Desk) -> None:
     desk.perform(EXECUTE)
     desk.outcomes()
     desk.executor.rest()
-    desk.inbox.wait_for(RunnerLeft)
+    desk.inbox.wait_for(ToolRunnerStopped)
     desk.perform(replace_id(EXECUTE))
     assert desk.outcomes(2)[1].execution_id == 2
 
@@ -271,7 +270,7 @@ def test_timers_bring_the_events_that_they_were_set_for(desk: Desk) -> None:
         ToolRetryTimeout(1_000, "t1", 4, 3),
         CancelTimeout(1_000, "c1:1"),
     ]
-    assert [told.urgent for told in desk.inbox.of(Outcome)] == [False, False, True]
+    assert [told.urgent for told in desk.inbox.of(EffectOutcome)] == [False, False, True]
 
 
 def test_aborting_a_tool_when_none_ever_ran_is_nothing(desk: Desk) -> None:
@@ -335,7 +334,7 @@ class Points:
         self.passed.append(point)
 
 
-def test_every_effect_has_a_fault_point_before_and_behind_it(runtime: Runtime, inbox: Any) -> None:
+def test_every_effect_has_a_fault_point_before_and_behind_it(runtime: Services, inbox: Any) -> None:
     points = Points()
     desk = Desk(replace(runtime, faults=points), inbox)
     effects = [REQUEST, AbortLlm("c1:r1"), StartTimer(0, "c1:1"), NotifyParent(AgentSucceeded("42"))]

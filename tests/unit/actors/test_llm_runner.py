@@ -10,6 +10,7 @@ import pytest
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamStarted
+from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import (
     CancelToken,
     ModelAbortedError,
@@ -19,12 +20,12 @@ from actors.ports import (
     ModelSink,
     StoreUnavailableError,
 )
-from actors.runners.llm_runner import LlmRequest, LlmRunner, Outcome, StreamedText, TextWaiting
+from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 PATIENCE = 10.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
@@ -33,7 +34,7 @@ ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 class Desk:
     """Makes requests and sees what becomes of them."""
 
-    def __init__(self, runtime: Runtime, inbox: Any) -> None:
+    def __init__(self, runtime: Services, inbox: Any) -> None:
         self.runtime = runtime
         self.models: Any = runtime.models
         self.inbox = inbox
@@ -56,11 +57,11 @@ class Desk:
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)
         assert not self.ended.acquire(blocking=False), "its place was given back twice"
-        return [told.event for told in self.inbox.of(Outcome)]
+        return [told.event for told in self.inbox.of(EffectOutcome)]
 
 
 @pytest.fixture
-def desk(runtime: Runtime, inbox: Any) -> Desk:
+def desk(runtime: Services, inbox: Any) -> Desk:
     return Desk(runtime, inbox)
 
 
@@ -82,7 +83,7 @@ def test_the_start_is_told_once_and_before_any_text(desk: Desk) -> None:
     assert isinstance(started, LlmStreamStarted)
     assert isinstance(response, LlmResponse)
     kinds = [type(message) for message in desk.inbox.told]
-    assert kinds == [Outcome, TextWaiting, Outcome]
+    assert kinds == [EffectOutcome, TextDeltaReady, EffectOutcome]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_an_abort_that_nobody_asked_for_is_reported_too(desk: Desk) -> None:
     assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
 
 
-def test_text_that_waits_grows_and_is_announced_once(runtime: Runtime) -> None:
+def test_text_that_waits_grows_and_is_announced_once(runtime: Services) -> None:
     text = StreamedText("r1", 1, runtime.clock)
     told = [text.put(part, reasoning=part.isupper()) for part in ("A", "B", "c", "d", "E")]
     assert told == [True, False, False, False, False]
@@ -178,7 +179,7 @@ def test_text_that_waits_grows_and_is_announced_once(runtime: Runtime) -> None:
     assert text.put("f", reasoning=False)
 
 
-def test_no_text_is_lost_between_two_threads(runtime: Runtime) -> None:
+def test_no_text_is_lost_between_two_threads(runtime: Services) -> None:
     text = StreamedText("r1", 1, runtime.clock)
     waiting = threading.Semaphore(0)
     parts = [str(number) + "," for number in range(5_000)]

@@ -27,12 +27,12 @@ from actors.core.events import (
 )
 from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import Create, Update
+from actors.messages.commands import CreateConversationCommand, UpdateConversationCommand
 from actors.messages.log_entries import SettingsChanged
 from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 
 class Failing:
@@ -81,11 +81,11 @@ def store() -> Failing:
 
 
 @pytest.fixture
-def machine(runtime: Runtime, store: Failing, bus: Bus) -> Machine:
+def machine(runtime: Services, store: Failing, bus: Bus) -> Machine:
     ours: Any = {"store": store, "bus": bus}
     runtime = replace(runtime, **ours)
     runtime.toolbox.tools["bash"] = lambda context: None  # type: ignore[attr-defined]
-    record, commit = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
+    record, commit = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
     store.commit(commit)
     return Machine(runtime, record)
 
@@ -124,7 +124,7 @@ def test_memory_is_what_the_store_has_and_revisions_have_no_gap(machine: Machine
 
 
 def test_a_window_that_becomes_known_counts_from_the_next_event_on(
-    runtime: Runtime, machine: Machine, store: Failing, bus: Bus
+    runtime: Services, machine: Machine, store: Failing, bus: Bus
 ) -> None:
     """It is logged with the event that it was judged by."""
     known = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 15)
@@ -187,7 +187,7 @@ def test_something_else_in_its_place_is_not_taken_for_its_own(machine: Machine, 
     assert machine.state == Idle()
 
 
-def test_a_new_owner_fences_the_old_one(machine: Machine, store: Failing, runtime: Runtime) -> None:
+def test_a_new_owner_fences_the_old_one(machine: Machine, store: Failing, runtime: Services) -> None:
     record = store.load("c1")
     ours: Any = {"store": store}
     successor = Machine(replace(runtime, **ours), taken_over(record, "elsewhere"))
@@ -239,8 +239,8 @@ def test_the_context_is_journalled_with_the_first_step_that_sees_it(machine: Mac
     first = machine.context
     assert contexts(store) == [first, None, None]
     draft = machine.draft()
-    settings.update(machine._runtime, draft, Update(title="same context"), 4)
-    settings.update(machine._runtime, draft, Update(labels={}), 4)
+    settings.update(machine._runtime, draft, UpdateConversationCommand(title="same context"), 4)
+    settings.update(machine._runtime, draft, UpdateConversationCommand(labels={}), 4)
     machine.apply(draft)
     draft = machine.draft()
     draft.change(SettingsChanged(4, ("always_approved",)), 4, (), always_approved=("bash",))

@@ -12,13 +12,13 @@ from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
-from actors.messages.commands import Cancel, Create
-from actors.runners.llm_runner import Outcome
-from actors.runners.sub_agents import AgentLeft, Birth, SubAgents, outcome_of
+from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
+from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
+from actors.runners.sub_agents import SubAgents, outcome_of
 from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
 
@@ -44,15 +44,17 @@ class Conversation:
 class Directory:
     """A directory that keeps what is delivered."""
 
-    def __init__(self, runtime: Runtime, inbox: Any, limit: int = 10) -> None:
-        self.parent, _ = settings.creation(runtime, "c1", Create("p", "/tmp"), 1)
+    def __init__(self, runtime: Services, inbox: Any, limit: int = 10) -> None:
+        self.parent, _ = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
         self.open: bool | Exception = True
         self.actors: dict[str, Any] = {"c1": Conversation(inbox)}
         self.sub_agents = SubAgents(runtime.clock, limit, self)
 
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
-        if isinstance(self.open, Exception) and isinstance(getattr(message, "request", None), Birth | Cancel):
+        if isinstance(self.open, Exception) and isinstance(
+            getattr(message, "request", None), CreateSubAgent | CancelConversationCommand
+        ):
             raise self.open
         self.delivered.append((conversation_id, message))
         return self.open is True
@@ -66,11 +68,11 @@ class Directory:
 
     def told(self) -> list[Any]:
         """The events that the parent was told."""
-        return [message.event for key, message in self.delivered if key == "c1" and isinstance(message, Outcome)]
+        return [message.event for key, message in self.delivered if key == "c1" and isinstance(message, EffectOutcome)]
 
 
 @pytest.fixture
-def directory(runtime: Runtime, inbox: Any) -> Directory:
+def directory(runtime: Services, inbox: Any) -> Directory:
     return Directory(runtime, inbox)
 
 
@@ -82,7 +84,7 @@ def test_a_cancel_does_not_overtake_the_birth(directory: Directory) -> None:
         assert key == "c1-a1"
         mailbox.put(Envelope(message))
     taken = [mailbox.get().message.request for _ in directory.delivered]
-    assert taken == [Birth(directory.parent, TASK), Cancel(reason="why not")]
+    assert taken == [CreateSubAgent(directory.parent, TASK), CancelConversationCommand(reason="why not")]
 
 
 def test_a_run_is_pulled_once_its_cancel_is_there(directory: Directory, inbox: Any) -> None:
@@ -96,7 +98,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     child = directory.actors["c1-a1"] = Conversation(inbox)
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
-    assert [asked.request for asked in inbox.told] == [Cancel(reason="its parent is at rest")]
+    assert [asked.request for asked in inbox.told] == [CancelConversationCommand(reason="its parent is at rest")]
     assert child.pulled == ["c1-a1:1"]
 
 
@@ -115,10 +117,10 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     (ended,) = directory.told()
     assert isinstance(ended, SubAgentResult)
     assert ended.result == AgentFailed(ErrorKind.SUB_AGENT_ERROR, f"it could not be started: {text}")
-    assert inbox.told == [AgentLeft("c1-a1")]
+    assert inbox.told == [SubAgentStopped("c1-a1")]
 
 
-def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Runtime, inbox: Any) -> None:
+def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Services, inbox: Any) -> None:
     directory = Directory(runtime, inbox, limit=1)
     other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
     directory.sub_agents.start(directory.parent, TASK)
@@ -129,7 +131,7 @@ def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Runtime, 
     directory.sub_agents.left("c1-a1")
     directory.sub_agents.start(directory.parent, other)
     assert [asked.request.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
-    assert inbox.told == [AgentLeft("c1-a2"), AgentLeft("c1-a1")]
+    assert inbox.told == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
 
 
 def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -> None:

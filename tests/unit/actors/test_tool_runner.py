@@ -13,6 +13,7 @@ from actors.core.context import ConvContext, Mode
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
+from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,
@@ -22,10 +23,9 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.runners import tool_runner
-from actors.runners.llm_runner import Outcome
 from actors.runners.side_queries import Asides
 from actors.runners.tool_rights import Rights
-from actors.runners.tool_runner import Retire, Run, RunnerLeft, ToolRunner
+from actors.runners.tool_runner import Retire, Run, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.system_clock import SystemClock
@@ -33,7 +33,7 @@ from actors.runtime.system_clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.runtime.services import Runtime
+    from actors.runtime.services import Services
 
 PATIENCE = 10.0
 CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)
@@ -42,7 +42,7 @@ CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)
 class Shop:
     """A runner, the tools that it runs, and the conversation that hears of them."""
 
-    def __init__(self, runtime: Runtime, inbox: Any) -> None:
+    def __init__(self, runtime: Services, inbox: Any) -> None:
         self.runtime = runtime
         self.inbox = inbox
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
@@ -61,18 +61,18 @@ class Shop:
         tell(self.runner.actor_ref, AbortTool(f"t{number}", number))
 
     def outcomes(self, count: int = 1) -> list[Any]:
-        return [told.event for told in self.inbox.wait_for(Outcome, count)]
+        return [told.event for told in self.inbox.wait_for(EffectOutcome, count)]
 
     def receipts(self, count: int = 1) -> list[KillReceipt]:
         return list(self.inbox.wait_for(KillReceipt, count))
 
     def left(self) -> None:
-        self.inbox.wait_for(RunnerLeft)
+        self.inbox.wait_for(ToolRunnerStopped)
         assert self.runner.gone
 
 
 @pytest.fixture
-def shop(runtime: Runtime, inbox: Any) -> Any:
+def shop(runtime: Services, inbox: Any) -> Any:
     made = Shop(runtime, inbox)
     yield made
     tell(made.runner.actor_ref, Retire())
@@ -209,7 +209,7 @@ def test_a_killed_tool_gives_a_receipt_and_no_outcome(shop: Shop) -> None:
     stuck.die.set()
     (receipt,) = shop.receipts()
     assert (receipt.tool_use_id, receipt.execution_id, receipt.pids, receipt.leaked) == ("t1", 1, (10, 20, 30), False)
-    assert shop.inbox.of(Outcome) == []
+    assert shop.inbox.of(EffectOutcome) == []
 
 
 def test_one_that_died_before_the_abort_arrived_still_gives_its_receipt(shop: Shop) -> None:
@@ -248,7 +248,7 @@ def test_the_next_tool_waits_until_the_killed_one_is_dead(shop: Shop) -> None:
     assert shop.outcomes()[0].tool_use_id == "t2"
 
 
-def test_the_receipt_counts_from_the_kill(runtime: Runtime, inbox: Any) -> None:
+def test_the_receipt_counts_from_the_kill(runtime: Services, inbox: Any) -> None:
     class Clock(SystemClock):
         seconds = 100.0
 
@@ -315,7 +315,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     assert not shop.runner.gone
     stuck.die.set()
     shop.left()
-    assert [type(message) for message in shop.inbox.told] == [KillReceipt, RunnerLeft]
+    assert [type(message) for message in shop.inbox.told] == [KillReceipt, ToolRunnerStopped]
 
 
 def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:

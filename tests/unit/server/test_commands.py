@@ -8,7 +8,12 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.summary import StateSummary
-from actors.messages.commands import Cancelled, Create, Sent, Update
+from actors.messages.commands import (
+    CancelConversationResult,
+    CreateConversationCommand,
+    SendMessageResult,
+    UpdateConversationCommand,
+)
 from server.wire import commands
 from tests.unit.server.samples import FACTS, MESSAGE, QUEUED
 
@@ -22,7 +27,7 @@ def test_create_says_everything() -> None:
         follow_up_policy=v1.FOLLOW_UP_POLICY_COMPLETED_ONLY, budget=v1.Budget(run_tokens=1, conversation_tokens=2),
     )  # fmt: skip
     made = commands.create(request, "somebody")
-    assert made == Create(
+    assert made == CreateConversationCommand(
         principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=Mode.RESTRICTED,
         labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL, follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
         budget=Budget(1, 2), request_id=UUID.lower(), body_hash=made.body_hash,
@@ -41,12 +46,12 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
         follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3),
     )  # fmt: skip
     title = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"])))
-    assert title == Update(etag="e", title="t")
+    assert title == UpdateConversationCommand(etag="e", title="t")
     paths = [
         "slug", "title", "model", "labels", "approval_policy", "always_approved_tools", "follow_up_policy", "budget",
     ]  # fmt: skip
     every = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths)))
-    assert every == Update(
+    assert every == UpdateConversationCommand(
         etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
         always_approved=("bash",), follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
     )  # fmt: skip
@@ -111,7 +116,7 @@ def test_labels_in_another_order_are_the_same_body() -> None:
 
 
 def test_a_stored_message_is_answered_with_its_place() -> None:
-    answer = commands.sent(FACTS, "c", Sent("m-7", "direct", "c:3", 41, message=MESSAGE))
+    answer = commands.sent(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
     assert (answer.message.sequence, answer.disposition, answer.revision) == (7, v1.DISPOSITION_DIRECT, 41)
     assert answer.run == "conversations/c/requestCycles/c:3"
 
@@ -120,7 +125,7 @@ def test_a_stored_message_is_answered_with_its_place() -> None:
     ("disposition", "delivery", "run"), [("steer_queued", "STEER", "c:3"), ("follow_up_queued", "FOLLOW_UP", "")]
 )
 def test_a_waiting_message_is_answered_without_a_place(disposition: str, delivery: str, run: str) -> None:
-    answer = commands.sent(FACTS, "c", Sent("m-11", disposition, run, 41, queued=QUEUED))
+    answer = commands.sent(FACTS, "c", SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
     assert answer.message.sequence == 0
     assert v1.Delivery.Name(answer.message.delivery) == f"DELIVERY_{delivery}"
     assert v1.Disposition.Name(answer.disposition) == f"DISPOSITION_{disposition.upper()}"
@@ -128,12 +133,12 @@ def test_a_waiting_message_is_answered_without_a_place(disposition: str, deliver
 
 
 def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
-    answer = commands.sent(FACTS, "c", Sent("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True))
+    answer = commands.sent(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True))
     assert (answer.disposition, answer.message.sequence) == (v1.DISPOSITION_DUPLICATE, 7)
 
 
 def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
-    stopped = Cancelled(
+    stopped = CancelConversationResult(
         no_op=False, state=StateSummary("idle"), run="c:3", revision=50, llm_request_id="c:r5",
         tool_use_ids=("call-1",), sub_agents=("agent-1",), returned=(QUEUED,), discarded=(QUEUED,),
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
@@ -147,11 +152,15 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
 
 
 def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
-    stopped = Cancelled(no_op=False, state=StateSummary("tool_executing"), recorded=False, tool_use_ids=("call-1",))
+    stopped = CancelConversationResult(
+        no_op=False, state=StateSummary("tool_executing"), recorded=False, tool_use_ids=("call-1",)
+    )
     answer = commands.cancelled(FACTS, "c", stopped, 1)
     assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
-    answer = commands.cancelled(FACTS, "c", Cancelled(no_op=True, state=StateSummary("idle"), revision=50), 1)
+    answer = commands.cancelled(
+        FACTS, "c", CancelConversationResult(no_op=True, state=StateSummary("idle"), revision=50), 1
+    )
     assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}

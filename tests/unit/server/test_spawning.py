@@ -5,7 +5,7 @@ from __future__ import annotations
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
-from actors.messages.commands import Spawn, Spawned, SpawnTask
+from actors.messages.commands import SpawnSubAgentsCommand, SpawnSubAgentsResult, SpawnSubAgentsTask
 from server.wire import commands
 from tests.unit.server.samples import FACTS, MESSAGE
 
@@ -21,8 +21,8 @@ def test_tasks_say_everything() -> None:
     asked = commands.spawn(
         v1.SpawnSubAgentsRequest(name="conversations/c", tasks=[full, Task(task="Look.")], request_id=UUID)
     )
-    tasks = (SpawnTask("Count.", "a/b", 3, 1_500, ("a.txt",), "/work"), SpawnTask("Look."))
-    assert asked == Spawn(tasks, UUID.lower(), asked.body_hash)
+    tasks = (SpawnSubAgentsTask("Count.", "a/b", 3, 1_500, ("a.txt",), "/work"), SpawnSubAgentsTask("Look."))
+    assert asked == SpawnSubAgentsCommand(tasks, UUID.lower(), asked.body_hash)
 
 
 def test_two_requests_are_the_same_if_they_want_the_same() -> None:
@@ -35,7 +35,7 @@ def test_two_requests_are_the_same_if_they_want_the_same() -> None:
 
 
 def test_the_answer_names_the_run_and_the_sub_agents() -> None:
-    answer = commands.spawned(FACTS, "c", Spawned(MESSAGE, "c:4", ("c-a1", "c-a2"), 17))
+    answer = commands.spawned(FACTS, "c", SpawnSubAgentsResult(MESSAGE, "c:4", ("c-a1", "c-a2"), 17))
     assert answer.message.name == f"conversations/c/messages/{MESSAGE.id}"
     assert answer.run == "conversations/c/requestCycles/c:4"
     assert list(answer.sub_agents) == ["conversations/c-a1", "conversations/c-a2"]

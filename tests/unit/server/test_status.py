@@ -13,7 +13,7 @@ import pytest
 from google.rpc import error_details_pb2 as details
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.messages.commands import EtagMismatch, Expired, Invalid, NotFound
+from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.ports import (
     FencedError,
     RevisionTooOldError,
@@ -120,8 +120,8 @@ def test_damage_in_the_store_is_not_worth_a_retry(error: Exception, caplog: pyte
 PLAIN = [
     (UnauthenticatedError(), "UNAUTHENTICATED"),
     (SlowReaderError(), "ABORTED"),
-    (EtagMismatch(), "ABORTED"),
-    (Expired(), "DEADLINE_EXCEEDED"),
+    (EtagMismatchError(), "ABORTED"),
+    (DeadlineExceededError(), "DEADLINE_EXCEEDED"),
     (AnswerTimeoutError(), "DEADLINE_EXCEEDED"),
 ]
 
@@ -135,14 +135,16 @@ def test_errors_that_are_no_refusals_have_their_code_as_the_reason(error: Except
 def test_bad_fields_are_all_named() -> None:
     code, reason, found = told(MalformedRequestError(("title", "is too long"), ("slug", "is odd")))
     assert (code, reason, fields(found)) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", ["title", "slug"])
-    assert fields(told(Invalid("budget", "is negative"))[2]) == ["budget"]
+    assert fields(told(InvalidFieldError("budget", "is negative"))[2]) == ["budget"]
 
 
 def test_fields_within_a_field_are_named_by_their_path() -> None:
     assert fields(told(NestedFieldError("conversation", Rejected(Reason.MODEL_UNAVAILABLE)))[2]) == [
         "conversation.model"
     ]
-    assert fields(told(NestedFieldError("conversation", Invalid("budget", "no")))[2]) == ["conversation.budget"]
+    assert fields(told(NestedFieldError("conversation", InvalidFieldError("budget", "no")))[2]) == [
+        "conversation.budget"
+    ]
     assert told(NestedFieldError("conversation", Rejected(Reason.AGENT_BUSY)))[:2] == (
         "FAILED_PRECONDITION",
         "AGENT_BUSY",
@@ -154,7 +156,7 @@ def test_what_does_not_exist_is_named() -> None:
     resource = found["ResourceInfo"]
     assert isinstance(resource, details.ResourceInfo)
     assert (code, reason, resource.resource_name) == ("NOT_FOUND", "NOT_FOUND", "conversations/x")
-    assert told(NotFound("gone"))[0] == "NOT_FOUND"
+    assert told(UnknownConversationError("gone"))[0] == "NOT_FOUND"
 
 
 def test_events_that_are_gone_name_the_oldest_revision() -> None:
