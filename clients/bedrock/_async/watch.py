@@ -18,6 +18,7 @@ from bedrock.request_cycles import RequestCycle
 from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
+    from bedrock.states import Approval
     from collections.abc import AsyncGenerator, Callable
 
     from bedrock._async.transport import AsyncTransport
