@@ -1,4 +1,4 @@
-"""What comes out of a run that was asked for its answer, and who decides about its tool calls meanwhile."""
+"""The answer of a run, and the functions that decide about its tool calls."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ AsyncDecide = Callable[[Approval], bool | Awaitable[bool]]
 """The same for asyncio."""
 
 OnApproval = Literal["approve", "deny"] | Decide
-"""Who answers when a run asks whether a tool call may run: "approve" lets every one run, "deny" none; a function is
-asked with the `Approval`, and returns True or False."""
+"""Who decides about tool calls that need approval: "approve" lets every call run, "deny" none; a function gets the
+`Approval` and returns True or False."""
 
 AsyncOnApproval = Literal["approve", "deny"] | AsyncDecide
 """The same for asyncio, where the function may be asynchronous."""
 
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
-"""What an answer to an approval raises if somebody else was faster."""
+"""The errors of answering an approval that another client has answered."""
 
 DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
 
 class Answer(str):
-    """What the agent said last, as a `str` that knows where it came from."""
+    """What the agent said last, as a `str` that has its run and usage."""
 
     run: str
     """The resource name of the run."""
@@ -50,7 +50,7 @@ class Answer(str):
 
     @property
     def conversation(self) -> str:
-        """The resource name of the conversation. To go on in it: ``client.conversation(answer.conversation)``."""
+        """The resource name of the conversation. To continue it: ``client.conversation(answer.conversation)``."""
         return self.run.partition("/requestCycles/")[0]
 
 
@@ -66,7 +66,7 @@ def checked(decision: object) -> bool:
 
 
 def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:
-    """Return the function that decides; None if nobody does.
+    """Return the function that decides; None if there is none.
 
     Raises:
         ValueError: `on_approval` is another word, or no function.

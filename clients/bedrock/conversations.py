@@ -89,7 +89,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     revision: int
     """The revision of its last durable event."""
     etag: str
-    """Changes with every field that `update` can set; give it to `update` to overwrite nobody's change."""
+    """Changes with every field that `update` can set; give it to `update` to overwrite no other client's change."""
     labels: dict[str, str]
     """Free for your use."""
     approval_policy: ApprovalPolicy
@@ -117,7 +117,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
 
     @property
     def kind(self) -> ListEventKind | Literal[""]:
-        """ "conversation_changed", "conversation_deleted", "caught_up" or "heartbeat"."""
+        """What happened: one of "conversation_changed", "conversation_deleted", "caught_up" and "heartbeat"."""
         return cast("ListEventKind", self.proto.WhichOneof("event") or "")
 
 
@@ -142,7 +142,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     discarded_follow_ups: tuple[Message, ...]
     """Follow-ups that were discarded."""
     surviving_jobs: tuple[str, ...]
-    """Handles of the background jobs that go on running."""
+    """Handles of the background jobs that keep running."""
     revision: int
     """The newest revision after the cancel."""
     ended_jobs: tuple[str, ...]
@@ -153,14 +153,14 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
 
 @dataclass(frozen=True, slots=True)
 class SetModeResult(Wrapper[v1.SetModeResponse]):
-    """What a change of mode left running, or ended."""
+    """What a change of mode has ended, and what it has not."""
 
     conversation: ConversationInfo
     """The conversation in its new mode."""
     surviving_jobs: tuple[str, ...]
-    """Handles of background jobs that go on with wider rights than the mode."""
+    """Handles of background jobs that keep running with wider rights than the mode."""
     surviving_tool_use_ids: tuple[str, ...]
-    """Tool calls that go on with wider rights than the mode; one at most."""
+    """Tool calls that keep running with wider rights than the mode; one at most."""
     ended_jobs: tuple[str, ...]
     """Handles of background jobs that `stop_running` has ended."""
     stopped_tool_use_ids: tuple[str, ...]

@@ -4,7 +4,7 @@ A refusal by the server says why in its `reason`; every reason of the contract h
 Catch the class that you can do something about, or a class higher up:
 
     BedrockError
-    ├── Aborted                    somebody else was faster, or an `etag` is outdated
+    ├── Aborted                    another client was faster, or an `etag` is outdated
     │   ├── RunOver
     │   └── UnknownOrDecided
     ├── AlreadyExists
@@ -48,7 +48,7 @@ Catch the class that you can do something about, or a class higher up:
     ├── Unauthenticated
     └── Unavailable                the server cannot be reached, or takes no work now
         ├── ServerNotRunning       there is none on this machine, and no other one was named
-        │   └── ServerUnreachable  there is one, but its socket is gone
+        │   └── ServerUnreachable  there is one, but its socket is missing
         ├── ShuttingDown
         └── StoreUnavailable
 
@@ -132,6 +132,7 @@ class BedrockError(Exception):
         code: str = "",
         fields: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        resource: str = "",
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -145,22 +146,24 @@ class BedrockError(Exception):
         """What is wrong with which field of the request: field name to explanation."""
         self.metadata = dict(metadata or {})
         """Further facts that the server gave, by name."""
+        self.resource = resource
+        """The resource name that was not found, e.g. "conversations/x"; empty if the server named none."""
         self.retry_after = retry_after
         """Seconds after which another attempt makes sense, if the server said so."""
 
 
 class Aborted(BedrockError):
-    """Somebody else was faster."""
+    """Another client was faster."""
 
     hint = "Read the conversation again and decide whether the call still makes sense."
 
 
 class RunOver(Aborted):
-    """The run that was expected is not under way any more."""
+    """The expected run is no longer in progress."""
 
 
 class UnknownOrDecided(Aborted):
-    """The question was answered already, or the queued message waits no more."""
+    """The question was answered already, or the queued message no longer waits."""
 
 
 class AlreadyExists(BedrockError):
@@ -176,7 +179,7 @@ class RequestIdReused(AlreadyExists):
 class SlugTaken(AlreadyExists):
     """Another conversation has this slug."""
 
-    hint = "Choose another slug, or leave it out to have one made up."
+    hint = "Choose another slug, or omit it to have one generated."
 
 
 class DataLoss(BedrockError):
@@ -192,7 +195,7 @@ class FailedPrecondition(BedrockError):
 
 
 class AgentBusy(FailedPrecondition):
-    """A run is under way and the call needs the agent to be at rest."""
+    """A run is in progress, and the call needs an idle agent."""
 
     hint = 'Wait, cancel, or send with delivery="steer" or delivery="follow_up".'
 
@@ -294,11 +297,11 @@ class Misconfigured(BedrockError):
 
 
 class NotFound(BedrockError):
-    """There is no such thing, or it belongs to somebody else."""
+    """There is nothing of this name, or it belongs to another user."""
 
 
 class OutOfRange(BedrockError):
-    """The request asks for something outside of what there is."""
+    """The request is outside of the range that exists."""
 
 
 class RevisionTooOld(OutOfRange):
@@ -322,7 +325,7 @@ class QueueFull(ResourceExhausted):
 
 
 class ServerExhausted(ResourceExhausted):
-    """The server has no file descriptor, thread or memory left for the call; the message names the limit."""
+    """The server has run out of file descriptors, threads or memory; the message names the limit."""
 
     hint = "Try again later, with fewer conversations at the same time, or raise the limit."
 
@@ -371,11 +374,11 @@ class StoreUnavailable(Unavailable):
 
 
 class RunEnded(BedrockError):
-    """An answer was asked for but the run did not bring one."""
+    """The run ended, or waits, without an answer."""
 
 
 class ApprovalNeeded(RunEnded):
-    """The run waits for a person. It goes on as soon as the approval is answered."""
+    """The run waits for a person. It continues as soon as the approval is answered."""
 
     hint = "Answer it with `approve` or `deny`, then ask for the answer again."
 

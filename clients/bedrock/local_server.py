@@ -66,7 +66,7 @@ def absolute_path(text: str) -> Path:
 
 
 def check_private(directory: Path) -> None:
-    """Make sure that nobody but this user can enter a directory, and that no other user has made it.
+    """Make sure that only this user can enter a directory, and that no other user has created it.
 
     Raises:
         NotPrivate: It belongs to another user or is open to others.

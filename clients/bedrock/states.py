@@ -184,7 +184,7 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
     llm_request_id: str
     """Identifies the request; all its attempts have the same id."""
     attempt: int
-    """The attempt under way, counted from 1, or the next one while the phase is "backoff"."""
+    """The present attempt, counted from 1, or the next one while the phase is "backoff"."""
     max_attempts: int
     """How many attempts are made at most."""
     phase: RequestPhase

@@ -1,6 +1,6 @@
-"""What a server sends as it comes: an iterator that may be left at any time.
+"""Streams of what a server sends: iterators that can be closed at any time.
 
-Close a stream, or leave the ``with`` around it, to end the call at once::
+Closing a stream, or the end of a ``with`` around it, ends the call at once::
 
     with conversation.events() as events:
         for event in events:
@@ -46,7 +46,7 @@ class Stream(Generic[T]):
         self.close()
 
     def open(self) -> Self:
-        """Wait for the first item, so that what is wrong with the call is raised now; it is not lost."""
+        """Wait for the first item, which raises the errors of the call now; the item is not lost."""
         if not self._first:
             self._first.extend(islice(self._items, 1))
         return self
@@ -62,7 +62,7 @@ class Stream(Generic[T]):
         return Stream(converted())
 
     def close(self) -> None:
-        """Stop reading and end the call. What was watched goes on."""
+        """Stop reading and end the call. Runs continue on the server."""
         self._first.clear()
         self._items.close()
 
@@ -89,7 +89,7 @@ class AsyncStream(Generic[T]):
         await self.close()
 
     async def open(self) -> Self:
-        """Wait for the first item, so that what is wrong with the call is raised now; it is not lost."""
+        """Wait for the first item, which raises the errors of the call now; the item is not lost."""
         if not self._first:
             with suppress(StopAsyncIteration):
                 self._first.append(await anext(self._items))
@@ -106,7 +106,7 @@ class AsyncStream(Generic[T]):
         return AsyncStream(converted())
 
     async def close(self) -> None:
-        """Stop reading and end the call. What was watched goes on."""
+        """Stop reading and end the call. Runs continue on the server."""
         self._first.clear()
         await self._items.aclose()
 

@@ -2,7 +2,7 @@
 
 The text is translated word by word, documentation and examples in it too, which is why this is not left to `unasync`:
 that replaces tokens of the code, and the blocking client's documentation would go on to say `await`. What really
-differs between the two is written by hand in both and named in `BY_HAND`.
+differs between the two is not generated, and named in `BY_HAND`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WORDS = (
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\b__a(enter|exit|iter|next)__", r"__\1__"),
     (r"\b_async\b", "_sync"),
-    (r"Belongs to the event loop that runs when it is made\.", "May be used from several threads."),
+    (r"Belongs to the event loop that runs when it is created\.", "May be used from several threads."),
     (r"; it is sent when the run is awaited or iterated\.", ", which is sent now."),
-    (r"by a cancelled task or", "by Ctrl-C or"),
+    (r"by a cancelled task\b", "by Ctrl-C"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The way to a server, and what can be done without naming a conversation."""
+"""The client: the connection to a server, and the calls that concern no single conversation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PageT = TypeVar("PageT", bound=requests.Page)
 
 
 class AsyncClient:
-    """A connection to a Bedrock server. Belongs to the event loop that runs when it is made. Close it when done.
+    """A connection to a Bedrock server. Belongs to the event loop that runs when it is created. Close it when done.
 
     `timeout` of a method is the seconds that this call may take, other than the client's.
 
@@ -57,7 +57,7 @@ class AsyncClient:
         reconnect_for: float = 300.0,
         on_disconnect: Callable[[BedrockError, float], None] | None = None,
     ) -> None:
-        """Prepare the connection; it is made by the first call.
+        """Prepare the connection, which the first call opens.
 
         Args:
             address: ``host:port``, ``https://host:port`` or ``unix:/path``. If not given, BEDROCK_ADDRESS, then the
@@ -66,14 +66,14 @@ class AsyncClient:
                 either, and goes through its socket only.
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
+            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
             on_disconnect: Called with the error and the seconds until the next attempt whenever a stream of events was
                 cut and will be resumed, where the stream is iterated.
 
         Raises:
-            Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or others
-                may have written what a server on this machine has left there. That none is running is raised by the
-                calls, as ServerNotRunning.
+            Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
+                users may have written the files of the server on this machine. If no server is running, the calls
+                raise ServerNotRunning.
         """
         self._transport = AsyncTransport(
             partial(resolve, address, token, ca_file),
@@ -88,12 +88,12 @@ class AsyncClient:
 
     @property
     def address(self) -> str:
-        """What is connected to; empty as long as no server was found."""
+        """The address of the server; empty as long as none was found."""
         return self._transport.address
 
     @property
     def on_disconnect(self) -> Callable[[BedrockError, float], None] | None:
-        """What is called before each pause until a stream of events is resumed; may be set."""
+        """The function that is called before each pause until a stream of events is resumed; may be set."""
         return self._transport.on_disconnect
 
     @on_disconnect.setter
@@ -101,7 +101,7 @@ class AsyncClient:
         self._transport.on_disconnect = callback
 
     async def close(self) -> None:
-        """Close the connection and end every stream of events that is still open. The runs go on."""
+        """Close the connection and end every stream of events that is still open. Runs continue on the server."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -176,19 +176,25 @@ class AsyncClient:
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        The conversation is kept: ``await client.conversation(answer.conversation).ask("And …?")`` goes on in it.
+        The conversation is kept: ``await client.conversation(answer.conversation).ask("And …?")`` continues it.
 
         Args:
             text: What to say.
-            working_directory, model, mode, approval_policy: As for `create`.
-            images, on_approval, wait_for_others, timeout: As for `AsyncConversation.ask`.
+            working_directory: A directory of the server's machine; the current one of this process if None.
+            model: The server's default if None.
+            mode: As for `create`.
+            approval_policy: As for `create`.
+            images: As for `AsyncConversation.ask`.
+            on_approval: As for `AsyncConversation.ask`.
+            wait_for_others: As for `AsyncConversation.ask`.
+            timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures, decide, deadline = requests.pictures(images), decider(on_approval), Deadline(timeout)
+        attached, decide, deadline = requests.image_messages(images), decider(on_approval), Deadline(timeout)
         conversation = await self.create(
             working_directory,
             model=model,
@@ -196,7 +202,7 @@ class AsyncClient:
             approval_policy=approval_policy,
             timeout=deadline.shorten(self._transport.timeout),
         )
-        request = requests.send(conversation.name, text, images=pictures)
+        request = requests.send(conversation.name, text, images=attached)
         return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> AsyncConversation:
@@ -217,6 +223,7 @@ class AsyncClient:
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
+            timeout: Seconds that each page may take, other than the client's.
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
@@ -226,11 +233,12 @@ class AsyncClient:
     def watch_conversations(
         self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
     ) -> AsyncStream[ConversationListEvent]:
-        """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
+        """Follow the list of conversations. A broken connection ends the stream with an error: start again then.
 
         Args:
-            changes_only: Leave out what exists already.
+            changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
+            timeout: Seconds that the whole stream may take; no limit if None.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
         entries = self.stream(self.conversations_stub.WatchConversations, request, timeout)
@@ -260,20 +268,20 @@ class AsyncClient:
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Make one call with a method of a stub, with token, time limit and the errors of this package.
+        """Call a method of a stub, with token, time limit and the errors of this package.
 
-        It is tried again if the server goes away meanwhile and that can do no harm.
+        The call is repeated if the connection is lost and the repetition is safe.
         """
         return await self._transport.call(method, request, timeout)
 
     def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
         return self._transport.pages(method, request, timeout)
 
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
+        """Return the responses of a streaming call, which starts with the first one read; closing cancels it."""
         return self._transport.stream(method, request, timeout)

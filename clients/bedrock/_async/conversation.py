@@ -1,4 +1,4 @@
-"""A conversation."""
+"""A conversation, as the object whose methods are its calls."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ __all__ = ["AsyncConversation"]
 
 
 class AsyncConversation:
-    """One conversation. Holds nothing but its name, so it never goes stale; every method is a call.
+    """One conversation. Holds only its name and never becomes outdated; every method is a call.
 
-    `timeout` is the seconds that a call may take, the client's if None: DeadlineExceeded is raised then. Of what is
-    iterated it is the time for each page, or for a stream as a whole, which has no limit if None.
+    `timeout` is the seconds that a call may take before DeadlineExceeded is raised, the client's if None. For iterators
+    it limits each page, for streams the whole stream, which has no limit if None.
     """
 
     def __init__(self, transport: AsyncTransport, name: str) -> None:
@@ -71,16 +71,16 @@ class AsyncConversation:
 
         Args:
             text: What to say.
-            delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run under way) or
+            delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run in progress) or
                 "follow_up" (starts a run when this one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
-                WebP, which is told by the bytes.
-            on_approval: Who answers when the run asks whether a tool call may run, and the loop has not answered by the
-                time that it asks for the next event: "approve" lets every call run, "deny" none; a function is asked
-                with the `Approval` and returns True or False. If None, the call is denied, and a warning logged.
-            wait_for_others: Leave questions open that the loop does not answer, because somebody else will.
-            expected_run: Refuse with RunOver unless this run is under way.
-            request_id: The id to use again if this call is repeated; made up if None. The message is stored once.
+                WebP, as the bytes show.
+            on_approval: Who decides about a tool call that needs approval if the loop has not answered before it reads
+                the next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns
+                True or False. If None, the call is denied and a warning is logged.
+            wait_for_others: Leave questions open that the loop does not answer, for other clients to answer.
+            expected_run: Refuse with RunOver unless this run is in progress.
+            request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
             timeout: Seconds that sending may take, other than the client's.
 
         Raises:
@@ -104,15 +104,16 @@ class AsyncConversation:
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        If the wait is broken off, by a cancelled task, by the time limit or by an error in `on_approval`, the run is
-        cancelled, also if the message is just being sent.
+        If the wait is interrupted, by a cancelled task, by the time limit or by an error in `on_approval`, the run is
+        cancelled, even while the message is still being sent.
 
         Args:
             text: What to say.
-            images, request_id: As for `send`. Asking again with the same id waits for the same run.
-            on_approval: As for `send`. If None, every call that asks is denied at once, and the agent goes on without.
-            wait_for_others: Leave questions to somebody else, and wait until they are answered.
-            timeout: Seconds until the answer must be there; without end if None.
+            images: As for `send`.
+            on_approval: As for `send`. If None, every call that needs approval is denied at once.
+            wait_for_others: Leave questions open, and wait until other clients have answered them.
+            request_id: As for `send`. Asking again with the same id waits for the same run.
+            timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
@@ -132,10 +133,10 @@ class AsyncConversation:
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
     ) -> AbstractAsyncContextManager[AsyncRun]:
-        """Send a message as a run that is cancelled if the ``async with`` block is broken off, or already the sending.
+        """Send a message as a run that is cancelled if the ``async with`` block, or the sending, is interrupted.
 
-        Errors of this package leave the run alone: it has ended, or goes on without us. The arguments are those of
-        `send`, and it raises the same.
+        Errors of this package do not cancel the run: it has ended, or continues on the server. The arguments and the
+        errors raised are those of `send`.
         """
         request = requests.send(self.name, text, images=images)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
@@ -149,12 +150,13 @@ class AsyncConversation:
         wait_for_others: bool = False,
         timeout: float | None = None,
     ) -> Answer:
-        """Wait for the end of a run that was started by anybody, or has ended long ago, and return what the agent said.
+        """Wait for the end of any run, also one of another client or one that has ended, and return its answer.
 
         Args:
             name: Its resource name or id; see `AsyncRun.name`, `Event.run` and `cycles`.
-            on_approval, wait_for_others: As for `ask`.
-            timeout: Seconds to wait; without end if None. The run goes on after that.
+            on_approval: As for `ask`.
+            wait_for_others: As for `ask`.
+            timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
 
         Raises:
             NotFound: There is no such run.
@@ -179,20 +181,21 @@ class AsyncConversation:
     ) -> AsyncStream[Event]:
         """Follow the conversation across broken connections and restarts, each event once.
 
-        Begins with a snapshot or, if `after_revision` is given, with the events after it. Should the server no longer
-        keep what was missed during a long disconnection, another snapshot shows the present.
+        Begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no longer
+        keeps the events of a long disconnection, another snapshot shows the present.
 
         Args:
             after_revision: The last revision seen; zero for everything there ever was.
             recent_messages: How many messages the snapshot holds.
-            omit_deltas: Leave out text as it is being written.
-            until_settled: End when nothing happens by itself any more: at rest with nothing queued, or waiting for a
-                person.
+            omit_deltas: Omit text while it is being written; messages have all of it.
+            until_settled: End when nothing more happens without a person: idle with an empty queue, or waiting for an
+                approval.
+            timeout: Seconds that the whole stream may take; no limit if None.
 
         Raises:
-            NotFound: There is no such conversation. This is raised before the first event is asked for.
+            NotFound: There is no such conversation. Raised before the first event is read.
             RevisionTooOld: The events after `after_revision` are no longer kept.
-            Unavailable: The server cannot be reached for longer than the client's `reconnect_for`.
+            Unavailable: The server is unreachable for longer than the client's `reconnect_for`.
         """
         cursor = EventCursor(
             self.name, after_revision, recent_messages, omit_deltas=omit_deltas, until_settled=until_settled
@@ -220,9 +223,10 @@ class AsyncConversation:
         """Iterate over the request cycles: what was asked and all that was done for it.
 
         Args:
-            view: "steps" (made for people), "rounds" (how the model was served), "full" (both), or "events" (what
-                they are made of).
+            view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
+                log that both are made of).
             newest_first: Begin with the latest.
+            timeout: Seconds that each page may take, other than the client's.
         """
         request = v1.ListRequestCyclesRequest(
             parent=self.name,
@@ -236,11 +240,12 @@ class AsyncConversation:
     async def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[QueuedMessage]:
-        """Iterate over the steers and follow-ups that wait and, if asked for, what became of earlier ones.
+        """Iterate over the steers and follow-ups that wait and, on request, over earlier ones with their fates.
 
         Args:
-            include_settled: Those first whose wait has ended, each with its fate.
+            include_settled: Include those whose wait has ended, before the others.
             newest_first: Begin with the one that was accepted last.
+            timeout: Seconds that each page may take, other than the client's.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
         async for page in self._transport.pages(self._stub.ListQueue, request, timeout):
@@ -266,16 +271,17 @@ class AsyncConversation:
         reason: str = "",
         timeout: float | None = None,
     ) -> CancelConversationResult:
-        """Stop what is under way. Never refused; if there is nothing to stop, the receipt says `no_op`.
+        """Cancel the run in progress. Never refused; if there is nothing to cancel, the result has `no_op`.
 
-        If the server cannot store the cancel now, for example on a full disk, everything is stopped all the same and
-        the receipt says `unrecorded`; it is stored as soon as that is possible.
+        If the server cannot store the cancel now, for example on a full disk, the run is stopped all the same and the
+        result has `unrecorded`; the cancel is stored as soon as that is possible.
 
         Args:
             run: Stop only this run, so that a late cancel never hits the next one.
             discard_queued: Drop queued follow-ups as well.
             kill_jobs: End background jobs as well.
             reason: Why, for the log.
+            timeout: Seconds that this call may take, other than the client's.
         """
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
@@ -292,6 +298,7 @@ class AsyncConversation:
             approval: The question, its name, or the id of its tool call.
             always: Ask no more for this tool in this conversation.
             note: A note for the record.
+            timeout: Seconds that this call may take, other than the client's.
 
         Raises:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
@@ -301,16 +308,16 @@ class AsyncConversation:
         return ConversationInfo.from_proto(response.conversation)
 
     async def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> ConversationInfo:
-        """Refuse a tool call; the agent is told, with the note. Raises the same as `approve`."""
+        """Refuse a tool call; the agent reads the refusal and the note. Raises the same as `approve`."""
         request = requests.resolve(self.name, approval, "deny", note)
         response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
-        """Set what tools may do that start from now on: "restricted" or "unrestricted".
+        """Set what later tool calls may do: "restricted" or "unrestricted".
 
-        The answer names what goes on with wider rights than the mode: `surviving_tool_use_ids`, the tool call under
-        way, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run goes on
+        The result names what keeps running with wider rights than the mode: `surviving_tool_use_ids`, the running tool
+        call, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run continues
         without the call.
 
         Raises:
@@ -368,18 +375,19 @@ class AsyncConversation:
         return ConversationInfo.from_proto(response.conversation)
 
     async def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
-        """Delete the conversation and everything that belongs to it; returns warnings, as a rule none.
+        """Delete the conversation and everything that belongs to it, and return warnings, as a rule none.
 
         Args:
-            force: Cancel first what is under way.
+            force: Cancel a run in progress first.
             missing_ok: Succeed if it does not exist.
+            timeout: Seconds that this call may take, other than the client's.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
         response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Have the summary written that a successor starts with, as if the context were full."""
+        """Start the summary that a successor begins with, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -387,7 +395,7 @@ class AsyncConversation:
     async def continue_(
         self, *, include_summary: bool = True, request_id: str | None = None, timeout: float | None = None
     ) -> AsyncConversation:
-        """Return the successor of a conversation whose context is used up; made by the first call."""
+        """Return the successor of a conversation whose context is used up; the first call creates it."""
         request = v1.ContinueConversationRequest(
             name=self.name, include_summary=include_summary, request_id=request_id or requests.new_request_id()
         )
@@ -403,11 +411,14 @@ class AsyncConversation:
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
-        """Start sub-agents, one for each task, as a run that ends when the agent has dealt with their results.
+        """Start sub-agents, one for each task, as a run that ends when the agent has processed their results.
 
         Args:
             tasks: One to ten, each just its text or a `Task` with limits of its own.
-            on_approval, wait_for_others, request_id, timeout: As for `send`.
+            on_approval: As for `send`.
+            wait_for_others: As for `send`.
+            request_id: As for `send`.
+            timeout: As for `send`.
 
         Raises:
             AgentBusy, Cancelling, Archived, …: The state does not allow it.
@@ -427,25 +438,25 @@ class AsyncConversation:
                 yield ConversationInfo.from_proto(conversation)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
-        """Check the stored conversation and return what is wrong with it, as a rule nothing."""
+        """Check the stored conversation and return its defects, a sentence each; as a rule none."""
         request = v1.VerifyConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Run the log through the state machine again; each step says how it differs from what was stored."""
+        """Run the log through the state machine again; each step has its difference from the stored one."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)
 
     async def export(self, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """Iterate over everything there is, as lines of JSON."""
+        """Iterate over the conversation, its messages and its events as lines of JSON."""
         request = v1.ExportConversationRequest(name=self.name)
         async for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
 
     async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
-        """Read an image as it was sent, by the name that a message holds."""
+        """Read the bytes of an image by the name that a message holds, as they were sent."""
         request = v1.DownloadAttachmentRequest(name=name)
         pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
         return b"".join([piece.data async for piece in pieces])

@@ -1,4 +1,4 @@
-"""Runs of a conversation: what a message does."""
+"""Runs of a conversation: from an accepted message to the answer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["AsyncRun"]
 
 
 class AsyncRun(AsyncSending):
-    """What one message does, from the moment it was accepted: an iterator of events that ends with the run.
+    """The run that one message starts or steers: an iterator of events that ends with the run.
 
-    All events of the conversation are shown meanwhile, also those of a run that a follow-up waits for. Broken
-    connections and restarts of the server are bridged. Leaving the loop leaves the run alone.
+    All events of the conversation are shown meanwhile, also those of an earlier run that a follow-up waits for. The
+    iterator survives broken connections and restarts of the server. Ending the loop early does not cancel the run.
 
-    A question, ``event.approval``, is shown first. If it is still open when the next event is asked for, it goes to
-    `on_approval`; without one it is denied, which the agent is told and the next events show: one with
-    ``event.decision == "deny"``, and ``event.note``. With `wait_for_others` it is left to somebody else.
+    A question, ``event.approval``, is shown first. If it is still open when the next event is read, it goes to
+    `on_approval`; without one it is denied. The agent reads the refusal, and a later event shows it, with
+    ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AsyncRun(AsyncSending):
         try:
             return await super().__anext__()
         except BedrockError:
-            self._items = self._events()  # what failed may be tried again from here
+            self._items = self._events()  # the caller may continue iterating after an error
             raise
 
     async def wait(self, *, timeout: float | None = None) -> Stop | None:
@@ -72,10 +72,10 @@ class AsyncRun(AsyncSending):
         A question is answered by `on_approval`, or denied at once.
 
         Args:
-            timeout: Seconds to wait; without end if None. The run goes on after that, and may be waited for again.
+            timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
 
         Raises:
-            ApprovalNeeded: The run before asks something, so that this one does not begin.
+            ApprovalNeeded: An earlier run waits for an approval, so that this one does not begin.
             DeadlineExceeded: The run has not ended in time.
         """
         if timeout is not None:
@@ -103,7 +103,7 @@ class AsyncRun(AsyncSending):
         return self._progress.outcome()
 
     async def _begin_again(self, deadline: Deadline) -> None:
-        """Open another stream that ends in time, where the one so far stands."""
+        """Resume the events on a new stream with a deadline."""
         await self.close()
         self._deadline = deadline
         self._items = self._events()
@@ -126,9 +126,9 @@ async def question(
     policy: QuestionPolicy[AsyncDecide],
     deadline: Deadline,
 ) -> AsyncGenerator[AsyncRun]:
-    """Send a message, and cancel its run if the block, or already the sending, is broken off or takes too long.
+    """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
 
-    Other errors of this package leave the run alone: it has ended, or goes on without us.
+    Other errors of this package do not cancel the run: it has ended, or continues on the server.
     """
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -159,12 +159,12 @@ async def ask(
 
 
 async def _cancel(transport: AsyncTransport, request: v1.SendMessageRequest, run: AsyncRun | None) -> None:
-    """Cancel what a message has started, which was perhaps accepted without our knowledge."""
+    """Cancel the run of a message that the server may have accepted although no response arrived."""
     with suppress(BedrockError):
-        if run is None or not run.name:  # under its id it names the same run again
+        if run is None or not run.name:  # idempotent: the same request id yields the same run
             run = send(transport, request, QuestionPolicy(None, wait_for_others=False), None)
             await run._sent()
-        cancel = requests.give_up(request.name, run.name)
+        cancel = requests.cancel_abandoned(request.name, run.name)
         await transport.call(transport.conversations.CancelConversation, cancel)
 
 

@@ -1,5 +1,6 @@
-"""When a message is sent: here as soon as its run is awaited or iterated. Written by hand, for blocking calls send at
-once.
+"""When a message is sent: as soon as its run is awaited or iterated.
+
+Not the source of its blocking counterpart, which sends at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Sent = v1.SendMessageResponse | v1.SpawnSubAgentsResponse
 
 
 class AsyncSending(AsyncStream[Event]):
-    """The stream of a message's events, which begins by sending it. Await it to have the message accepted only."""
+    """The stream of events of a message, which begins by sending it. Awaiting it only sends the message."""
 
     message: Message
     """The message as it was stored or queued, once it was accepted."""

@@ -1,4 +1,7 @@
-"""How calls are made on an event loop. Written by hand: what waits and what is cancelled differs from threads."""
+"""Calls on an event loop.
+
+Not the source of its blocking counterpart: waiting and cancelling differ between tasks and threads.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ class AsyncTransport:
         reconnect_for: float,
         on_disconnect: Callable[[BedrockError, float], None] | None,
     ) -> None:
-        """Find the server; the connection is made by the first call.
+        """Find the server; the first call opens the connection.
 
         Args:
-            find: Decides which server to call, each time that it has to be reached; see `Connection`.
+            find: Returns the address and credentials, before each attempt to connect; see `Connection`.
             timeout: Seconds that one call may take, if it does not say.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
+            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
             on_disconnect: Called before each pause until a stream of events is resumed.
         """
         self.timeout = checked_timeout(timeout)
@@ -59,7 +62,7 @@ class AsyncTransport:
 
     @property
     def address(self) -> str:
-        """What is connected to."""
+        """The address of the server; empty as long as none was found."""
         return self._connection.address
 
     async def close(self) -> None:
@@ -71,7 +74,7 @@ class AsyncTransport:
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None
     ) -> Response:
-        """Make one call. It is tried again if the server goes away meanwhile and that can do no harm.
+        """Make one call. It is repeated if the connection is lost and the repetition is safe.
 
         Raises:
             TypeError, ValueError: `timeout` is not a number of seconds, or negative; nothing was sent.
@@ -84,7 +87,7 @@ class AsyncTransport:
                 left = max(0.0, until - time.monotonic())
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
-                self._ensure_open()  # else closing the client would be told as a failure of the server
+                self._ensure_open()  # else closing the client would look like a failure of the server
                 failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
                 failure, unsent = error, False
@@ -96,7 +99,7 @@ class AsyncTransport:
     async def pages(
         self, method: Callable[..., Awaitable[PageT]], request: Any, timeout: float | None = None
     ) -> AsyncIterator[PageT]:
-        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
         while True:
             page = await self.call(method, request, timeout)
             yield page
@@ -107,7 +110,7 @@ class AsyncTransport:
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call.
+        """Return the responses of a streaming call, which starts with the first one read; closing cancels it.
 
         There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
         """
@@ -140,22 +143,22 @@ class AsyncTransport:
             await self._before_another(attempts, failure, unsent)
 
     async def _before_another(self, attempts: Attempts, failure: BedrockError, unsent: bool) -> None:
-        """Wait before another attempt, or raise the failure; a token that was exchanged meanwhile is tried at once.
+        """Wait before another attempt, or raise the failure; a replaced token is tried at once.
 
-        What was not sent may always be sent: before it is told as a failure, a new connection is tried.
+        A request that was never sent may always be repeated: before its failure is raised, a new connection is tried.
         """
         if isinstance(failure, Unauthenticated) and self._connection.look_again():
             return
         try:
             delay = attempts.delay_after(failure)
         except BedrockError:
-            if unsent and attempts.may_connect_afresh() and await self._connected_afresh():
+            if unsent and attempts.may_try_new_connection() and await self._use_new_connection():
                 return
             raise
         await self.pause(delay)
 
-    async def _connected_afresh(self) -> bool:
-        """Try a new connection, and tell whether calls go through one now."""
+    async def _use_new_connection(self) -> bool:
+        """Try a new connection, and return whether calls use it now."""
         try:
             settings, channel = self._connection.candidate()
         except ServerNotRunning:
@@ -173,7 +176,7 @@ class AsyncTransport:
         return ready
 
     async def pause(self, seconds: float) -> None:
-        """Wait before another attempt, but not longer than until the client is closed, and look where the server is.
+        """Wait before another attempt, at most until the client is closed, and look up the server again.
 
         Raises:
             Unavailable: The client is closed.
@@ -184,7 +187,7 @@ class AsyncTransport:
         self._connection.look_again()
 
     def _raise_if_closed_under_a_call(self) -> None:
-        """Tell the cancelling of a call by closing the client from the cancelling of the task that waits for it."""
+        """Raise Unavailable if closing the client, and not a cancelled task, has cancelled a call."""
         if (task := asyncio.current_task()) is None or not task.cancelling():
             self._ensure_open()
 
@@ -197,7 +200,7 @@ class AsyncTransport:
 
 
 async def _is_ready(channel: grpc.aio.Channel) -> bool:
-    """Connect a new channel, and tell whether that succeeded at the first attempt."""
+    """Connect a new channel, and return whether the first attempt succeeded."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECT_SECONDS):
             while (state := channel.get_state(try_to_connect=True)) not in CONNECT_ENDS:

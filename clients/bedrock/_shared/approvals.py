@@ -1,4 +1,4 @@
-"""What becomes of a question that nobody answers."""
+"""What happens to an approval that the loop has not answered."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DecideT = TypeVar("DecideT")
 _log = logging.getLogger("bedrock")
 
 DENIED_NOTE = "Denied automatically: the program that sent the message went on without an answer."
-"""What the agent is told, and every watcher, of a question that was left open."""
+"""The note of an automatic denial, for the agent and for every watcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionPolicy(Generic[DecideT]):
-    """Who answers when a run asks whether a tool call may run."""
+    """Who decides about tool calls that need approval."""
 
     decide: DecideT | None
-    """A function of the approval; None if there is none, so that what is left open is denied."""
+    """A function of the approval; None if there is none, so that an unanswered question is denied."""
     wait_for_others: bool
-    """Whether questions are left open, because somebody else answers them."""
+    """Whether questions stay open for other clients to answer."""
 
 
-def say_denied(approval: Approval) -> None:
-    """Tell the person in front of the program that a question was denied, and why."""
+def log_denied(approval: Approval) -> None:
+    """Log a warning that a question was denied, and why."""
     _log.warning(
         "%s was denied, because nobody answered: answer in the loop, or pass on_approval= or wait_for_others=True",
         approval.tool,
@@ -38,7 +38,7 @@ def say_denied(approval: Approval) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """Make the error for a question of the run before, which is not ours to deny."""
+    """Return the error for a question of an earlier run, which this one may not deny."""
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
         approval,

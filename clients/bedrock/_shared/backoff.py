@@ -1,4 +1,4 @@
-"""How long to wait before a broken stream is opened again, and when to give up."""
+"""Exponential backoff with jitter between attempts, and its time limit."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ LONGEST_SECONDS = 5.0
 
 
 class Backoff:
-    """Delays that double, with some jitter, until there is progress or the time is up."""
+    """Delays that double, with jitter, until there is progress or the time limit is reached."""
 
-    def __init__(self, give_up_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Start without any delay.
 
         Args:
-            give_up_after: Seconds without progress after which there are no more delays.
+            max_seconds: Seconds without progress after which there are no more delays.
             clock: Seconds since some moment in the past.
         """
-        self._give_up_after = give_up_after
+        self._max_seconds = max_seconds
         self._clock = clock
         self._failures = 0
         self._since = 0.0
 
     def progress(self) -> None:
-        """Take note that something new has arrived."""
+        """Reset the delays, because something new has arrived."""
         self._failures = 0
 
     def next(self, at_least: float = 0.0) -> float | None:
-        """Return the seconds to wait before the next attempt; None if it is time to give up."""
+        """Return the seconds to wait before the next attempt; None if the time limit is reached."""
         if not self._failures:
             self._since = self._clock()
-        elif self._clock() - self._since >= self._give_up_after:
+        elif self._clock() - self._since >= self._max_seconds:
             return None
         delay = min(FIRST_SECONDS * 2.0**self._failures, LONGEST_SECONDS)
         self._failures += 1

@@ -1,4 +1,4 @@
-"""How the channel to the server is set up: keepalive, how soon it connects again, TLS."""
+"""Options of the gRPC channel: keepalive, reconnection, TLS, credentials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc.aio
 if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
-#: No retries by gRPC, which gives up where an answer has begun and what was sent is large: see `Attempts`.
+#: No retries by gRPC, which has none once an answer has begun or for large requests: see `Attempts`.
 _OPTIONS: list[tuple[str, str | int]] = [
     # While a call is open a dead connection is noticed after 30 + 10 seconds at most.
     ("grpc.keepalive_time_ms", 30_000),
@@ -28,7 +28,7 @@ _OPTIONS: list[tuple[str, str | int]] = [
 
 
 CONNECT_SECONDS = 2.0
-"""What a new connection may take that is tried before a failure is told: an old one may only repeat its last error."""
+"""Time limit of the new connection that is tried before a failure is raised: an old channel only repeats its error."""
 
 CONNECT_ENDS = frozenset(
     {
@@ -54,8 +54,8 @@ def open_aio_channel(settings: Settings) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(settings.target, options=_OPTIONS)
 
 
-def nobody_listens(target: str) -> bool:
-    """Tell whether the target is a Unix socket that is not there, or was left behind. Neither sends nor blocks."""
+def has_no_listener(target: str) -> bool:
+    """Return whether the target is a Unix socket that is missing or stale. Neither sends nor blocks."""
     if not target.startswith("unix:"):
         return False
     path = target.removeprefix("unix:")
@@ -65,7 +65,7 @@ def nobody_listens(target: str) -> bool:
             probe.connect(path.removeprefix("//"))
         except (FileNotFoundError, ConnectionRefusedError):
             return True
-        except OSError:  # a server that is too busy to accept; what else is wrong is told by gRPC
+        except OSError:  # a server that is too busy to accept; gRPC reports all other errors
             return False
     return False
 

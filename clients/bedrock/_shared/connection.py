@@ -1,4 +1,4 @@
-"""Which server the calls of a client go to: looked up again before every further attempt to reach it."""
+"""The server that a client calls: looked up again before every further attempt to reach it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from bedrock._shared.channel import call_metadata, nobody_listens
+from bedrock._shared.channel import call_metadata, has_no_listener
 from bedrock._shared.settings import Settings
 from bedrock.errors import ServerNotRunning
 
@@ -17,7 +17,7 @@ ChannelT = TypeVar("ChannelT")
 
 @dataclass(frozen=True, slots=True)
 class _Route(Generic[ChannelT]):
-    """Where calls go, and what goes with them. One object, so that a token never goes elsewhere."""
+    """The destination of calls and their credentials, in one object, so that a token never goes to another server."""
 
     settings: Settings
     channel: ChannelT
@@ -25,7 +25,7 @@ class _Route(Generic[ChannelT]):
 
 
 class Connection(Generic[ChannelT]):
-    """Stands for a gRPC channel, and carries every call to the place where the server is at that moment.
+    """A gRPC channel that sends every call to the address that the server has at that moment.
 
     A server that was started again may have another address and another token. `find` is the single place where both
     are decided: it is called when a client is made and, by `look_again`, before each further attempt of a call or a
@@ -48,12 +48,12 @@ class Connection(Generic[ChannelT]):
         self._lock = threading.Lock()
         self._route: _Route[ChannelT] | None = None
         self.channels: list[ChannelT] = []
-        """The channel in use is the last one. Earlier ones may still carry streams; who owns this closes them all."""
+        """The last channel is in use. Earlier ones may still carry streams; the owner of the connection closes all."""
         self.look_again()
 
     @property
     def address(self) -> str:
-        """What calls go to; empty as long as no server was found."""
+        """The address that calls go to; empty as long as no server was found."""
         return self._route.settings.target if self._route else ""
 
     @property
@@ -62,7 +62,7 @@ class Connection(Generic[ChannelT]):
         return self._route.settings.token_source if self._route else ""
 
     def look_again(self) -> bool:
-        """Ask `find` once more, and tell whether it has another answer. Without one, calls go to where they went.
+        """Call `find` again, and return whether the destination has changed; without an answer it stays the same.
 
         Raises:
             Misconfigured: As `find` does.
@@ -73,15 +73,15 @@ class Connection(Generic[ChannelT]):
         return False
 
     def candidate(self) -> tuple[Settings, ChannelT]:
-        """Open another channel to where the server is now, which carries no calls before `use` is told to use it.
+        """Open a channel to the present address of the server; it carries no calls before `use`.
 
         A channel that failed to connect repeats its last error until it tries again; a new one tries at once.
 
         Raises:
-            Misconfigured, ServerNotRunning: As `find` does; also if nobody listens at the Unix socket.
+            Misconfigured, ServerNotRunning: As `find` does; also if no process listens at the Unix socket.
         """
         settings = self._find()
-        if nobody_listens(settings.target):  # at once: closing a channel for threads takes gRPC 0.2 seconds
+        if has_no_listener(settings.target):  # at once: closing a channel for threads takes gRPC 0.2 seconds
             raise ServerNotRunning(f"no Bedrock server is running: nobody listens at {settings.target}")
         return settings, self._open_channel(settings)
 

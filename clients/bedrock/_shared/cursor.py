@@ -1,13 +1,13 @@
-"""Where a watcher stands, and what it has shown: the pure part of following a conversation.
+"""The position of a watcher, and what it has shown: the pure part of following a conversation.
 
-Both clients drive this class and do nothing but I/O themselves. A stream may break after any response and be opened
+Both clients drive this class and add only I/O. A stream may break after any response and be opened
 again with `EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the
 stream had never broken:
 
 * Durable events go by revision: what is not newer than the last one is dropped.
-* Deltas go by slot (request id, attempt) and offset. A new stream does not repeat deltas but tells in the snapshot
-  what the open slot holds so far; the part that was not shown yet follows once the stream has caught up, unless the
-  slot has been closed by then.
+* Deltas go by slot (request id, attempt) and offset. A new stream does not repeat deltas; its snapshot has what the
+  open slot holds so far. The part that was not shown yet follows once the stream has caught up, unless the slot has
+  been closed by then.
 * Snapshot and `caught_up` are shown once, heartbeats never.
 """
 
@@ -30,13 +30,13 @@ class EventCursor:
     name: str
     """The conversation, `conversations/{conversation}`."""
     revision: int | None = None
-    """The last revision that was seen; None to start afresh, with a snapshot."""
+    """The last revision that was seen; None to start with a snapshot."""
     recent_messages: int | None = None
     """How many messages the first snapshot shall hold; the server's default if None."""
     omit_deltas: bool = False
     until_settled: bool = False
     deleted: bool = False
-    """Whether the conversation is gone, so that nothing follows."""
+    """Whether the conversation was deleted, so that no event follows."""
     caught_up: bool = False
     """Whether the present stream has caught up."""
     progressed: bool = False
@@ -55,11 +55,11 @@ class EventCursor:
 
     @property
     def finished(self) -> bool:
-        """Whether a stream that ended in good order was the last one."""
+        """Whether a stream that ended without an error was the last one."""
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
-        """Make the request that goes on where the watcher stands, for a new stream."""
+        """Return the request of a new stream that resumes at this position."""
         self.caught_up = False
         self._held.clear()
         request = v1.SubscribeRequest(name=self.name, omit_deltas=self.omit_deltas, until_settled=self.until_settled)
@@ -69,14 +69,14 @@ class EventCursor:
             request.recent_messages = self.recent_messages
         return request
 
-    def start_afresh(self) -> None:
-        """Give up the position, because the server cannot send what follows it: a snapshot will show the present."""
+    def restart_with_snapshot(self) -> None:
+        """Forget the position, because the server no longer keeps what follows it: a snapshot comes next."""
         self.revision = None
         self._snapshot_due = True
         self._shown.clear()
 
     def receive(self, response: v1.SubscribeResponse) -> list[Event]:
-        """Take note of a response and return what of it has not been shown."""
+        """Record a response, and return those of its events that were not shown before."""
         events: list[Event] = []
         for event in response.events:
             events.extend(Event.from_proto(new) for new in self._new(event))
@@ -140,7 +140,7 @@ class EventCursor:
         return [event]
 
     def _advance(self, part: tuple[Slot, str], delta: v1.Event.TextDelta | v1.Event.ToolOutputDelta) -> bool:
-        """Cut off what was shown already, in place; False if nothing is left."""
+        """Remove the part of a delta that was shown already, in place; return False if nothing remains."""
         shown = self._shown.get(part, 0)
         end = delta.offset + len(delta.text)
         if end <= shown:

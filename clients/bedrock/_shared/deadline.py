@@ -1,4 +1,4 @@
-"""How long a call may take, or something that consists of several calls."""
+"""Time limits of single calls, and of operations that consist of several calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checked_timeout(timeout: object) -> float:
 
 
 class Deadline:
-    """The moment until which a result is waited for; perhaps never."""
+    """The end of the time for an operation, if it has one."""
 
     def __init__(self, seconds: float | None) -> None:
         """Start the clock; without an end if `seconds` is None. Raises what `checked_timeout` raises."""
@@ -39,6 +39,6 @@ class Deadline:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def shorten(self, seconds: float) -> float:
-        """Return so many seconds, or what is left if that is less."""
+        """Return `seconds`, or the time that is left if that is less."""
         left = self.left()
         return seconds if left is None else min(seconds, left)

@@ -1,4 +1,4 @@
-"""What both clients do about calls that fail and streams that break: whether, and when, they are tried again."""
+"""The retry policy of both clients: whether and when failed calls and broken streams are tried again."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ READS = frozenset(
         v1.VerifyConversationRequest,
     }
 )
-"""What asks for one answer and changes nothing."""
+"""The requests of calls that change nothing."""
 
 
 def repeatable(request: Message) -> bool:
-    """Whether a call that was perhaps carried out may be made again: it is a read, or its request id is known then."""
+    """Return whether a call that may have been executed is idempotent: it only reads, or has a request id."""
     return type(request) in READS or bool(getattr(request, "request_id", ""))
 
 
 class Attempts:
-    """Decides about a call that found no server, or lost it before the answer was complete."""
+    """Decides whether a call is repeated that found no server, or lost it before the answer was complete."""
 
     def __init__(self, *, last: bool = False) -> None:
         """Begin before the first attempt."""
         self.last = last
-        """Whether the attempt under way is the last one: the call must not be made twice, or has brought something
-        that the same request would bring again."""
+        """Whether no attempt may follow: the call is not idempotent, or has already yielded something that a repetition
+        would yield twice."""
         self._left = ATTEMPTS
-        self._connected_afresh = False
+        self._new_connection_tried = False
         self._backoff = Backoff(math.inf)
 
-    def may_connect_afresh(self) -> bool:
-        """Whether a call that was not sent may be made on a new connection, even if it was the last attempt: once."""
-        first, self._connected_afresh = not self._connected_afresh, True
+    def may_try_new_connection(self) -> bool:
+        """Return, once, that an unsent call may be made on a new connection, even after the last attempt."""
+        first, self._new_connection_tried = not self._new_connection_tried, True
         return first
 
     def delay_after(self, error: BedrockError) -> float:
@@ -74,35 +74,35 @@ class Attempts:
 
 
 class Reconnection:
-    """Takes what the streams of one watcher bring, and decides about the next stream."""
+    """Passes the responses of one watcher to its cursor, and decides when a broken stream is resumed."""
 
-    def __init__(self, cursor: EventCursor, give_up_after: float, *, resuming: bool) -> None:
+    def __init__(self, cursor: EventCursor, max_seconds: float, *, resuming: bool) -> None:
         """Begin before the first stream.
 
         Args:
-            cursor: Where the watcher stands; it is moved on.
-            give_up_after: Seconds without progress after which an error is final.
+            cursor: The position of the watcher; it advances.
+            max_seconds: Seconds without progress after which an error is final.
             resuming: Whether the server is known to be there, so that even the first stream may be tried again.
         """
         self._cursor = cursor
         self._resuming = resuming
-        self._backoff = Backoff(give_up_after)
+        self._backoff = Backoff(max_seconds)
 
     def receive(self, response: v1.SubscribeResponse) -> None:
-        """Take what a response brings that is new; it is due at the cursor then."""
+        """Pass a response to the cursor, whose `due` holds what is new."""
         self._cursor.due.extend(self._cursor.receive(response))
         if self._cursor.progressed:
             self._resuming = True
             self._backoff.progress()
 
     def delay_after(self, error: BedrockError) -> float:
-        """Return the seconds until the next stream; zero if it begins afresh because too much was missed.
+        """Return the seconds until the next stream; zero if it restarts with a snapshot because events are missing.
 
         Raises:
             BedrockError: The error itself, if another stream would not help, or the time is up.
         """
         if self._resuming and is_gap(error):
-            self._cursor.start_afresh()
+            self._cursor.restart_with_snapshot()
             return 0.0
         if not (self._resuming and may_resume(error)):
             raise error

@@ -91,16 +91,16 @@ def send(
     return v1.SendMessageRequest(
         name=name,
         text=text,
-        images=pictures(images),
+        images=image_messages(images),
         delivery=enum_value(v1.Delivery, delivery),
         expected_run=expected_run,
         request_id=request_id or new_request_id(),
     )
 
 
-def give_up(name: str, run: str) -> v1.CancelConversationRequest:
-    """Make the request that cancels a run for whose answer nobody waits any more."""
-    return v1.CancelConversationRequest(name=name, run=run, reason="nobody waits for the answer any more")
+def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
+    """Make the request that cancels a run whose caller no longer waits for the answer."""
+    return v1.CancelConversationRequest(name=name, run=run, reason="the caller no longer waits for the answer")
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
@@ -179,7 +179,7 @@ def update(
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
 
 
-def pictures(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
+def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
     """Make images of the contract of one source or of several. Raises the same as `image`."""
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]

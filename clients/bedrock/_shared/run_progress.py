@@ -1,4 +1,4 @@
-"""What is known of a run by those who follow it: how it ended, what was said, what is asked. No I/O here."""
+"""The progress of a run, made from its events: what the agent said, open questions, how it ended. No I/O."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class RunProgress:
         return [] if self.stop else list(self._questions.values())
 
     def settled(self, approval: Approval) -> None:
-        """Take note that an approval is decided."""
+        """Record that an approval is decided."""
         self._questions.pop(approval.name, None)
 
     def observe(self, event: Event) -> None:
-        """Take note of an event that follows the message."""
+        """Record an event that follows the message."""
         if event.kind == "deleted":
             self.stop = Stop("deleted")
             return
@@ -63,7 +63,7 @@ class RunProgress:
             self.stop = event.stop
 
     def observe_gap(self, snapshot: Snapshot) -> None:
-        """Take from a snapshot what is asked now, because the events that told it cannot be had."""
+        """Take the open questions from a snapshot, because their events are no longer available."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
         if self.run:  # perhaps by the slug of its conversation
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
@@ -88,7 +88,7 @@ class RunProgress:
         return False
 
     def lost(self, snapshot: Snapshot) -> None:
-        """Take note that no request cycle is that of the run: it waits still, or is gone."""
+        """Record that no request cycle belongs to the run: its message still waits, or its end is unknown."""
         waits = any(message.name == self.message for message in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
@@ -126,7 +126,7 @@ class RunProgress:
                 self._said.clear()
 
     def _catch_up(self, cycle: RequestCycle) -> None:
-        """Take from a request cycle what messages would have told."""
+        """Take the texts and the usage from a request cycle instead of from messages."""
         self._usage = {done.output: done.usage for done in cycle.rounds if done.usage}
         self._said.clear()
         for step in cycle.steps:

@@ -51,7 +51,7 @@ def resolve(
 
     The address comes from the argument or from BEDROCK_ADDRESS; without them it is the Unix socket that a server on
     this machine names in its data directory. The token comes from the argument or from BEDROCK_TOKEN; without them it
-    is the one in the data directory, which goes through a Unix socket only, and only if nobody but this user can
+    is the one in the data directory, which goes through a Unix socket only, and only if no other user can
     listen there. An address that begins with `https://` is connected to with TLS; `http://` says that it is not, which
     is needed to send a token to another machine in the clear.
 
@@ -112,8 +112,8 @@ def _local_server(data: Path) -> str:
     )
 
 
-def nobody_listens(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
-    """Make the error for a Unix socket that is missing or refuses: whether its server runs nevertheless."""
+def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
+    """Return the error for a Unix socket that is missing or refuses, which depends on whether its server runs."""
     data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)

@@ -1,4 +1,4 @@
-"""From what gRPC raises to what this package raises."""
+"""Conversion of gRPC errors into the errors of this package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from bedrock import errors
-from bedrock._shared.settings import nobody_listens
+from bedrock._shared.settings import no_listener_error
 
 if TYPE_CHECKING:
     import grpc
@@ -27,8 +27,8 @@ _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
 # How gRPC begins the details of a call that never got a connection.
 _NO_CONNECTION = "failed to connect to all addresses"
 
-# What connecting to a Unix socket ends with that is not there, or was left behind by a server that was killed.
-_NOBODY = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
+# The errors of connecting to a Unix socket that is missing, or stale because its server was killed.
+_NO_LISTENER = frozenset({os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED)})
 
 
 def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> errors.BedrockError:
@@ -41,7 +41,7 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     """
     code = error.code().name
     message = error.details() or code
-    reason, fields, metadata, retry_after = "", {}, {}, None
+    reason, resource, fields, metadata, retry_after = "", "", {}, {}, None
     for detail in _details(error):
         if (info := _unpack(detail, error_details_pb2.ErrorInfo())) and info.domain == DOMAIN:
             reason, metadata = info.reason, dict(info.metadata)
@@ -49,10 +49,12 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
             fields = {violation.field: violation.description for violation in request.field_violations}
         elif retry := _unpack(detail, error_details_pb2.RetryInfo()):
             retry_after = retry.retry_delay.ToTimedelta().total_seconds()
+        elif named := _unpack(detail, error_details_pb2.ResourceInfo()):
+            resource = named.resource_name
     if code == "UNAVAILABLE" and not reason:
         cause = cause_of(message)
-        if target.startswith("unix:") and cause in _NOBODY:
-            return nobody_listens(target)
+        if target.startswith("unix:") and cause in _NO_LISTENER:
+            return no_listener_error(target)
         message = f"no Bedrock server can be reached at {target}: {cause}"
     if code == "UNAUTHENTICATED":
         sent = f"does not know the token from {token_source}" if token_source else "wants a token, and none was sent"
@@ -60,15 +62,21 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     if code == "DEADLINE_EXCEEDED" and not reason:
         message = f"there was no answer from {target} in time"
     return errors.error_class(reason, code)(
-        message, reason=reason, code=code, fields=fields, metadata=metadata, retry_after=retry_after
+        message,
+        reason=reason,
+        code=code,
+        fields=fields,
+        metadata=metadata,
+        resource=resource,
+        retry_after=retry_after,
     )
 
 
 def nothing_was_sent(error: grpc.RpcError) -> bool:
-    """Tell whether a call ended because no connection could be made, so that no server can have carried it out.
+    """Return whether a call failed because no connection could be made, so that no server can have executed it.
 
-    A connection that was lost during the call does not count, nor does anything that came with metadata, with which
-    the server tells every error: it was asked then.
+    A connection that was lost during the call does not count, nor does an error with metadata, which comes from
+    the server.
     """
     call = cast("grpc.Call", error)  # what gRPC raises is the call itself
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
@@ -77,21 +85,21 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
 
 
 def may_resume(error: errors.BedrockError) -> bool:
-    """Tell whether a stream that was under way and ended with this error may be opened again."""
+    """Return whether a stream that ended with this error may be resumed."""
     if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams):
         return True
     return not error.reason and error.code in _BROKEN
 
 
 def is_gap(error: errors.BedrockError) -> bool:
-    """Tell whether the server cannot send what follows the revision that it was given."""
+    """Return whether the server cannot send the events after the requested revision."""
     if isinstance(error, errors.RevisionTooOld):
         return True
     return isinstance(error, errors.InvalidArgument) and "after_revision" in error.fields
 
 
 def cause_of(details: str) -> str:
-    """The end of gRPC's chain of causes: what a person can do something about."""
+    """Return the end of gRPC's chain of causes, which is the part that users can act on."""
     if "handshake failed" in details:
         return "the TLS handshake failed. Does it speak TLS, with a certificate that is trusted here?"
     return details.rpartition(": ")[2].rstrip("]")

@@ -1,4 +1,4 @@
-"""One question to the server that the environment names."""
+"""`bedrock.ask`: one question, with a client of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def ask(
     wait_for_others: bool = False,
     timeout: float | None = None,
 ) -> Answer:
-    """Ask the server that the environment names, or that of this machine; as `Client.ask` with a client of its own."""
+    """Ask the server that the environment names, or that of this machine, with a client of its own.
+
+    Arguments and errors are those of `Client.ask`.
+    """
     with Client() as client:
         return client.ask(
             text,

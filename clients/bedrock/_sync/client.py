@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/client.py by `make client-sync`; edit that file.
-"""The way to a server, and what can be done without naming a conversation."""
+"""The client: the connection to a server, and the calls that concern no single conversation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Client:
         reconnect_for: float = 300.0,
         on_disconnect: Callable[[BedrockError, float], None] | None = None,
     ) -> None:
-        """Prepare the connection; it is made by the first call.
+        """Prepare the connection, which the first call opens.
 
         Args:
             address: ``host:port``, ``https://host:port`` or ``unix:/path``. If not given, BEDROCK_ADDRESS, then the
@@ -67,14 +67,14 @@ class Client:
                 either, and goes through its socket only.
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed is given up.
+            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
             on_disconnect: Called with the error and the seconds until the next attempt whenever a stream of events was
                 cut and will be resumed, where the stream is iterated.
 
         Raises:
-            Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or others
-                may have written what a server on this machine has left there. That none is running is raised by the
-                calls, as ServerNotRunning.
+            Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
+                users may have written the files of the server on this machine. If no server is running, the calls
+                raise ServerNotRunning.
         """
         self._transport = Transport(
             partial(resolve, address, token, ca_file),
@@ -89,12 +89,12 @@ class Client:
 
     @property
     def address(self) -> str:
-        """What is connected to; empty as long as no server was found."""
+        """The address of the server; empty as long as none was found."""
         return self._transport.address
 
     @property
     def on_disconnect(self) -> Callable[[BedrockError, float], None] | None:
-        """What is called before each pause until a stream of events is resumed; may be set."""
+        """The function that is called before each pause until a stream of events is resumed; may be set."""
         return self._transport.on_disconnect
 
     @on_disconnect.setter
@@ -102,7 +102,7 @@ class Client:
         self._transport.on_disconnect = callback
 
     def close(self) -> None:
-        """Close the connection and end every stream of events that is still open. The runs go on."""
+        """Close the connection and end every stream of events that is still open. Runs continue on the server."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -177,19 +177,25 @@ class Client:
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        The conversation is kept: ``client.conversation(answer.conversation).ask("And …?")`` goes on in it.
+        The conversation is kept: ``client.conversation(answer.conversation).ask("And …?")`` continues it.
 
         Args:
             text: What to say.
-            working_directory, model, mode, approval_policy: As for `create`.
-            images, on_approval, wait_for_others, timeout: As for `Conversation.ask`.
+            working_directory: A directory of the server's machine; the current one of this process if None.
+            model: The server's default if None.
+            mode: As for `create`.
+            approval_policy: As for `create`.
+            images: As for `Conversation.ask`.
+            on_approval: As for `Conversation.ask`.
+            wait_for_others: As for `Conversation.ask`.
+            timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
             RunFailed, RunInterrupted: As for `Run.answer`.
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        pictures, decide, deadline = requests.pictures(images), decider(on_approval), Deadline(timeout)
+        attached, decide, deadline = requests.image_messages(images), decider(on_approval), Deadline(timeout)
         conversation = self.create(
             working_directory,
             model=model,
@@ -197,7 +203,7 @@ class Client:
             approval_policy=approval_policy,
             timeout=deadline.shorten(self._transport.timeout),
         )
-        request = requests.send(conversation.name, text, images=pictures)
+        request = requests.send(conversation.name, text, images=attached)
         return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> Conversation:
@@ -218,6 +224,7 @@ class Client:
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
+            timeout: Seconds that each page may take, other than the client's.
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
@@ -227,11 +234,12 @@ class Client:
     def watch_conversations(
         self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
     ) -> Stream[ConversationListEvent]:
-        """Follow the list of conversations. Ends with an error when the connection breaks; then start again.
+        """Follow the list of conversations. A broken connection ends the stream with an error: start again then.
 
         Args:
-            changes_only: Leave out what exists already.
+            changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
+            timeout: Seconds that the whole stream may take; no limit if None.
         """
         request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
         entries = self.stream(self.conversations_stub.WatchConversations, request, timeout)
@@ -259,18 +267,18 @@ class Client:
         return DirectoryListing.from_proto(response)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
-        """Make one call with a method of a stub, with token, time limit and the errors of this package.
+        """Call a method of a stub, with token, time limit and the errors of this package.
 
-        It is tried again if the server goes away meanwhile and that can do no harm.
+        The call is repeated if the connection is lost and the repetition is safe.
         """
         return self._transport.call(method, request, timeout)
 
     def pages(self, method: Callable[..., PageT], request: Any, timeout: float | None = None) -> Iterator[PageT]:
-        """Call a method that lists something, page after page to the last; the token in the request is moved on."""
+        """Iterate over the pages of a call that lists something; the page token of the request is changed."""
         return self._transport.pages(method, request, timeout)
 
     def stream(
         self, method: Callable[..., Iterable[Response]], request: Any, timeout: float | None = None
     ) -> Stream[Response]:
-        """Make a call that answers with a stream, when the first response is asked for; closing it cancels the call."""
+        """Return the responses of a streaming call, which starts with the first one read; closing cancels it."""
         return self._transport.stream(method, request, timeout)

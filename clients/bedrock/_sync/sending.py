@@ -1,4 +1,7 @@
-"""When a message is sent: here at once. Written by hand, for on an event loop it is sent later."""
+"""When a message is sent: at once.
+
+Not generated: on an event loop a message is sent when its run is awaited or iterated.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, question_of_others, say_denied
+from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
 from bedrock._shared.backoff import Backoff
 from bedrock._shared.reconnection import Reconnection
 from bedrock._sync.sending import decided
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RunWatch:
-    """Follows one run to its end, and sees to it that no question stays open for ever."""
+    """Follows one run to its end, and answers or denies its questions."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class RunWatch:
         policy: QuestionPolicy[Decide],
         deadline: Deadline,
     ) -> None:
-        """Begin where the cursor stands.
+        """Begin at the position of the cursor.
 
         Args:
             transport: Makes the calls.
-            cursor: Where to begin; it is moved on.
+            cursor: Where to begin; it advances with the events.
             progress: What is known of the run.
             policy: Who answers its questions.
-            deadline: When to give up.
+            deadline: When to raise DeadlineExceeded.
         """
         self._transport = transport
         self._cursor = cursor
@@ -57,11 +57,11 @@ class RunWatch:
         self._deadline = deadline
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. What a question needs is done when the event after it is asked for.
+        """Yield events to the end of the run. A question is answered when the event after it is read.
 
         Raises:
-            ApprovalNeeded: The run before asks something, so that this one does not begin.
-            DeadlineExceeded: The run goes on; so may another call, which begins where this one ended.
+            ApprovalNeeded: An earlier run waits for an approval, so that this one does not begin.
+            DeadlineExceeded: The time is up. The run continues; a new watch with the same cursor resumes.
             NotFound: The conversation has no such run.
         """
         resuming = self._cursor.revision is not None
@@ -79,7 +79,7 @@ class RunWatch:
                 self._settle()
 
     def _look_up(self, snapshot: Snapshot) -> None:
-        """Find out what the events would have told that cannot be had any more."""
+        """Look up the run in the request cycles, because its events are no longer available."""
         self._progress.observe_gap(snapshot)
         recent = bool(self._progress.message) or snapshot.conversation.state.run == self._progress.run
         request = requests.latest_cycles(self._cursor.name)
@@ -93,7 +93,7 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """See to the questions that were asked and not answered."""
+        """Answer or deny the questions that are open."""
         for approval in self._progress.questions():
             if self._policy.wait_for_others:
                 return
@@ -102,12 +102,12 @@ class RunWatch:
             self._progress.settled(approval)
 
     def _answer(self, approval: Approval) -> None:
-        """Answer a question, or deny it because nobody does."""
+        """Answer a question by the policy; deny it if the policy has no function."""
         if not self._progress.run:
             raise question_of_others(approval)
         if self._policy.decide is None:
             self._resolve(approval, "deny", DENIED_NOTE)
-            say_denied(approval)
+            log_denied(approval)
         else:
             approved = decided(self._policy.decide(approval))
             self._resolve(approval, "approve" if approved else "deny", "")
@@ -118,16 +118,16 @@ class RunWatch:
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _waits(self, approval: Approval) -> bool:
-        """Whether a question is still open: one answer may have settled others that were asked with it."""
+        """Return whether a question is still open: one answer may settle others of the same response."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)
-        except NotFound:  # deleted, as the next event will tell
+        except NotFound:  # deleted, as the next event shows
             return False
         return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
     def _insist(self, method: Callable[..., Any], request: Any) -> Any:
-        """Make a call that does no harm if it is made twice, for as long as a broken stream is tried again."""
+        """Make an idempotent call, with as much patience as for a broken stream."""
         backoff = Backoff(self._transport.reconnect_for)
         while True:
             try:
@@ -143,12 +143,12 @@ class RunWatch:
 def follow(
     transport: Transport, cursor: EventCursor, deadline: Deadline, *, resuming: bool = False
 ) -> Generator[Event]:
-    """Yield what the cursor has not shown, over as many streams as it takes.
+    """Yield the events after the cursor, over as many streams as necessary.
 
     Args:
         transport: Makes the calls.
-        cursor: Where to begin; it is moved on.
-        deadline: When to give up, by raising DeadlineExceeded.
+        cursor: Where to begin; it advances with the events.
+        deadline: When to raise DeadlineExceeded.
         resuming: Whether the server is known to be there, so that even the first stream may be tried again.
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
@@ -172,7 +172,7 @@ def follow(
 
 
 def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Tell who wants to know why nothing comes, and wait."""
+    """Report the interruption to `on_disconnect`, and wait."""
     if transport.on_disconnect is not None:
         transport.on_disconnect(error, delay)
     transport.pause(delay)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from bedrock.errors import AgentBusy, ApprovalNeeded, Archived, AwaitingApproval, BedrockError, NotFound, RevisionTooOld
-
-_NO_CONVERSATION = re.compile(r"conversations/([^/]+) does not exist")
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
     AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
@@ -24,13 +20,20 @@ _CHAT: dict[type[BedrockError], str] = {
 
 def what_happened(error: BedrockError) -> str:
     """The message of an error, with a conversation named as it was typed."""
-    found = _NO_CONVERSATION.fullmatch(error.message) if isinstance(error, NotFound) else None
-    return f"there is no conversation “{found[1]}”" if found else error.message
+    missing = _missing_conversation(error)
+    return f"there is no conversation “{missing}”" if missing else error.message
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
     """The hint of an error in terms of commands or keys, not of calls; empty if the message says it already."""
-    if isinstance(error, NotFound) and _NO_CONVERSATION.fullmatch(error.message):
+    if _missing_conversation(error):
         return "`bedrock ls` lists those that there are."
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
+
+
+def _missing_conversation(error: BedrockError) -> str:
+    """Return the slug or id of the conversation that does not exist; empty if the error is another one."""
+    collection, _, name = error.resource.partition("/")
+    is_conversation = isinstance(error, NotFound) and collection == "conversations" and "/" not in name
+    return name if is_conversation else ""

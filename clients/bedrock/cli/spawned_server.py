@@ -13,7 +13,7 @@ import time
 from typing import IO, TYPE_CHECKING, Self
 
 from bedrock import Client
-from bedrock._shared.settings import nobody_listens, resolve
+from bedrock._shared.settings import no_listener_error, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
 
@@ -40,7 +40,7 @@ def server_answers(address: str | None) -> bool:
     try:
         target = resolve(address).target
         if not _accepts_connections(target):
-            if not address and isinstance(nobody := nobody_listens(target), ServerUnreachable):
+            if not address and isinstance(nobody := no_listener_error(target), ServerUnreachable):
                 raise nobody
             return False
         with Client(address, timeout=3.0) as client:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock._shared.settings import nobody_listens, resolve
+from bedrock._shared.settings import no_listener_error, resolve
 from bedrock.cli.spawned_server import server_answers
 from bedrock.errors import ServerNotRunning, ServerUnreachable
 from bedrock.local_server import check_socket, server_process
@@ -178,5 +178,5 @@ def test_clients_tell_of_a_server_that_runs_but_cannot_be_reached(
         with pytest.raises(ServerUnreachable):
             server_answers(None)
         if missing == "socket":
-            assert isinstance(nobody_listens(f"unix:{path}", environ), ServerUnreachable)
-            assert not isinstance(nobody_listens("unix:/elsewhere/s", environ), ServerUnreachable)
+            assert isinstance(no_listener_error(f"unix:{path}", environ), ServerUnreachable)
+            assert not isinstance(no_listener_error("unix:/elsewhere/s", environ), ServerUnreachable)

@@ -344,7 +344,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             self._abort(context, waiting.popleft())
         name = getattr(request, "name", "") or getattr(request, "parent", "")
         if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG):
-            self._abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"there is no {name}"))
+            resource = error_details_pb2.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
+            self._abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"{name} does not exist", [resource]))
 
     def _abort(self, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)

@@ -211,6 +211,7 @@ def _refuse(context: grpc.ServicerContext) -> NoReturn:
     for detail in (
         error_details_pb2.ErrorInfo(reason=HOSTILE, domain=HOSTILE, metadata={HOSTILE: HOSTILE}),
         error_details_pb2.BadRequest(field_violations=[violation]),
+        error_details_pb2.ResourceInfo(resource_type=HOSTILE, resource_name=f"conversations/{HOSTILE}"),
         error_details_pb2.LocalizedMessage(locale="en", message=HOSTILE),
         error_details_pb2.Help(links=[error_details_pb2.Help.Link(description=HOSTILE, url=HOSTILE)]),
     ):

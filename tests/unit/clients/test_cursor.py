@@ -140,7 +140,7 @@ def test_events_of_an_unknown_kind_are_counted_and_skipped() -> None:
 def test_after_a_gap_everything_is_new() -> None:
     cursor = EventCursor(NAME, 0)
     receive(cursor, snapshot(), CAUGHT_UP, delta("Hello", 0))
-    cursor.start_afresh()
+    cursor.restart_with_snapshot()
     assert cursor.request() == v1.SubscribeRequest(name=NAME)
     assert receive(cursor, snapshot(delta("Hello", 0), revision=50), CAUGHT_UP) == [
         ("snapshot", ""),

@@ -140,3 +140,9 @@ def test_a_busy_agent_is_never_asked_again_by_itself(client: Client, fake: FakeB
         client.conversation("c1").send("Hi")
     assert type(caught.value) is errors.AwaitingApproval
     assert len(fake.asked(v1.SendMessageRequest)) == 1
+
+
+def test_what_does_not_exist_is_named_apart_from_the_message(client: Client) -> None:
+    with pytest.raises(errors.NotFound) as caught:
+        client.conversation("nope").get()
+    assert caught.value.resource == "conversations/nope"

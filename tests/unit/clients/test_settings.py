@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock._shared.settings import nobody_listens, resolve
+from bedrock._shared.settings import no_listener_error, resolve
 from bedrock.errors import Misconfigured, ServerNotRunning
 from bedrock.local_server import data_directory
 
@@ -97,7 +97,7 @@ def test_a_relative_data_directory_is_refused(path: str) -> None:
             resolve(address, environ=environ)
         assert refused.value.message == text
     with pytest.raises(Misconfigured):
-        nobody_listens("unix:/run/s", environ)
+        no_listener_error("unix:/run/s", environ)
 
 
 @pytest.mark.parametrize("address", [*LOOPBACK, *ELSEWHERE, "unix:/nowhere/s", "unix-abstract:s"])
