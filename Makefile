@@ -63,6 +63,7 @@ format: $(STAMP)  ## Format the code, and mend what the linter can mend itself
 check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drift of generated code and of pinned versions
 	ruff check .
 	ruff format --check .
+	codespell
 	mypy
 	pyright
 	lint-imports
