@@ -56,7 +56,7 @@ from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Wiring:
 
 
 @contextmanager
-def wire(config: Config) -> Iterator[Wiring]:
+def wire(config: Config) -> Generator[Wiring]:
     """Open everything behind the ports, and close it at the end.
 
     Raises:

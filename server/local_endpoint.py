@@ -19,7 +19,7 @@ from server.contract.auth import TokenUnusableError, write_private
 from server.local_access import claim_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ SPARE = "bedrock.sock.spare"
 
 
 @contextmanager
-def published(data_dir: Path, socket: Path) -> Iterator[None]:
+def published(data_dir: Path, socket: Path) -> Generator[None]:
     """Let clients of this machine find the server that listens on `socket`, as long as the block runs.
 
     Raises TokenUnusableError.

@@ -6,7 +6,7 @@ An exception in the middle of an import would be a traceback, or be swallowed by
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,7 +21,7 @@ def end_at_once() -> None:
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
+def ending_at_once() -> Generator[None]:
     """`end_at_once` for the time of the block; nothing in other threads than the main one, where no signal arrives."""
     if threading.current_thread() is not threading.main_thread():
         yield

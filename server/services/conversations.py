@@ -50,11 +50,13 @@ class Conversations(Protocol):
         self, request: requests.CreateConversationCommand, *, deadline: float | None = None
     ) -> Future[ConversationRecord]:
         """Create a conversation, or return the one that this request id has created."""
+        ...
 
     def ask(
         self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
     ) -> Future[Any]:
         """Hand a command to a conversation; the future gets its result, or the refusal."""
+        ...
 
 
 class ConversationService(v1.ConversationServiceServicer):

@@ -34,7 +34,7 @@ from actors.ports import (
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 MAX_WORKERS = 2
 """Images that are decoded at the same time, in the whole process."""
@@ -170,7 +170,7 @@ class WorkerSlots:
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self, cancel: CancelToken) -> Iterator[None]:
+    def taken(self, cancel: CancelToken) -> Generator[None]:
         """Hold a place. Raises ImagesUnavailableError if it is cancelled before there is one."""
         wake = self._wake
         cancel.on_cancel(wake)

@@ -115,10 +115,6 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
     return asked if tier == "A" else replace(asked, reason=reason)
 
 
-def _landlock(abi: int) -> str:
-    return f"Landlock ABI {abi}" if abi else "no Landlock"
-
-
 def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
     if not report.landlock_abi:
         return "the kernel offers no Landlock: it takes Linux 5.13 or newer with landlock among its lsm="

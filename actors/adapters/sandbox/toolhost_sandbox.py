@@ -23,7 +23,7 @@ from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavai
 from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
 
@@ -233,7 +233,7 @@ class ToolHostSandbox:
 
 
 @contextmanager
-def _memory_file(content: bytes) -> Iterator[BinaryIO]:
+def _memory_file(content: bytes) -> Generator[BinaryIO]:
     """An anonymous file with this content, at its start: a program's stdin that nobody has to feed."""
     with open(os.memfd_create("stdin"), "w+b") as file:
         file.write(content)

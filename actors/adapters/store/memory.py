@@ -35,7 +35,7 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from actors.core.content import Message
 
@@ -301,7 +301,7 @@ class MemoryStore:
             self._closed = True
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self) -> Generator[None]:
         """Hold the lock; the fault points are those of the other store."""
         with self._lock:
             self._check_open()

@@ -25,7 +25,7 @@ from actors.core.errors import ErrorKind
 from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
     from actors.ports import CancelToken
@@ -124,7 +124,7 @@ class Transport:
         cancel: CancelToken,
         *,
         timeouts: Timeouts,
-    ) -> Iterator[Reply]:
+    ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
         Redirects, cookies, and proxies or credentials from the environment are ignored, since the adapter of `requests`

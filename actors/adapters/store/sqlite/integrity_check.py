@@ -15,7 +15,7 @@ from actors.adapters.store.run_outcomes import FATE, RUN
 from actors.adapters.store.sqlite.schema.tables import NOT_DELETED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from actors.adapters.store.sqlite.engine import sqlite3
 
@@ -85,7 +85,7 @@ def beginning(connection: sqlite3.Connection, conversation_id: str) -> Place:
 
 
 @contextmanager
-def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Iterator[None]:
+def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
     """For the time of the block, texts that are no UTF-8 are read all the same, with replacements or surrogates."""
     connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:

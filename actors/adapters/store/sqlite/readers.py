@@ -17,7 +17,7 @@ from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError
 from actors.ports.resources import out_of_file_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from actors.adapters.store.sqlite.files.open_files import OpenFiles
@@ -43,7 +43,7 @@ class Readers:
         self._closed = False
 
     @contextmanager
-    def lend(self) -> Iterator[peewee.SqliteDatabase]:
+    def lend(self) -> Generator[peewee.SqliteDatabase]:
         """A connection for the time of the block.
 
         Raises StoreUnavailableError or StoreDamagedError, whatever went wrong.

@@ -56,7 +56,7 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from actors.core.content import Message
@@ -354,7 +354,7 @@ class PeeweeStore:
         return self._removal.unless_hidden(conversation_id)
 
     @contextmanager
-    def _reading(self, *, at_one_moment: bool = False) -> Iterator[sqlite3.Connection]:
+    def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
         """A connection; everything read from it `at_one_moment` if asked for."""
         with self._readers.lend() as database:
             connection = raw(database)

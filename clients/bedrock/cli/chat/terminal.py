@@ -13,7 +13,7 @@ from bedrock.cli.chat.key_bindings import key_bindings
 from bedrock.cli.chat.prompt import ChatPrompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from prompt_toolkit.history import History
 
@@ -72,7 +72,7 @@ async def _until_gone(session: ChatSession) -> None:
 
 
 @contextmanager
-def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
     """Have signals do something else meanwhile."""
     loop = asyncio.get_running_loop()
     for number, handler in handlers.items():

@@ -26,7 +26,7 @@ from actors.adapters.store.sqlite.integrity_check import check_all
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 MAX_DAMAGED = 8
 """Named by a restore, at most."""
@@ -115,7 +115,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 
 @contextmanager
-def _explain(what: str) -> Iterator[None]:
+def _explain(what: str) -> Generator[None]:
     """What the system or SQLite says, in one line."""
     try:
         yield
@@ -126,7 +126,7 @@ def _explain(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _explain_full_disk(directory: Path) -> Iterator[None]:
+def _explain_full_disk(directory: Path) -> Generator[None]:
     """Opening a database needs some room beside it, even for reading. Raises BackupFailed."""
     try:
         yield
@@ -158,7 +158,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 
 @contextmanager
-def _reading(path: Path, how: str) -> Iterator[SqliteDatabase]:
+def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
     """A connection that cannot write; not even a checkpoint when it is closed as the last one."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)

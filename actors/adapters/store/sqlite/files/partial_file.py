@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 PART = ".part"
 """Ends the name of what is not complete."""
@@ -20,7 +20,7 @@ class BackupFailed(Exception):
 
 
 @contextmanager
-def part_of(target: Path) -> Iterator[Path]:
+def part_of(target: Path) -> Generator[Path]:
     """An empty file beside `target`, to be renamed to it when it is complete, and removed if that fails.
 
     The lock on it goes with the process: what a killed one left is taken over. Raises BackupFailed while another

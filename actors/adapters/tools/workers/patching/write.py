@@ -7,7 +7,7 @@ the old one or the new one. What a death leaves behind is a file `.bedrock-patch
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 
 @contextmanager
-def located(path: str) -> Iterator[Place]:
+def located(path: str) -> Generator[Place]:
     """Follow `path` to the directory of its file; raises Refused or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
