@@ -59,7 +59,15 @@ from actors.ports.store import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.surroundings import EventBus, GitState, Instructions, Workspace, WorkspaceContext
+from actors.ports.surroundings import (
+    DirectoryEntry,
+    DirectoryListing,
+    EventBus,
+    GitState,
+    Instructions,
+    Workspace,
+    WorkspaceContext,
+)
 from actors.ports.tools import (
     InvalidToolInputError,
     SubAgentsRefusedError,
@@ -82,6 +90,8 @@ __all__ = [
     "ConversationDirectory",
     "ConversationRecord",
     "DataDirectoryBusyError",
+    "DirectoryEntry",
+    "DirectoryListing",
     "EventBus",
     "FaultPoints",
     "FencedError",

@@ -75,13 +75,39 @@ class WorkspaceContext(Struct, frozen=True):
     """How many more such files there are nearer to the root."""
 
 
+class DirectoryEntry(Struct, frozen=True):
+    """An entry of a directory."""
+
+    name: str
+    directory: bool
+    """Whether it is a directory, or a link to one."""
+
+
+class DirectoryListing(Struct, frozen=True):
+    """The entries of a directory that a person may choose from."""
+
+    path: str
+    """The real path."""
+    entries: tuple[DirectoryEntry, ...]
+    """Directories first, each kind by name."""
+    truncated: bool = False
+    """Whether there are more entries."""
+
+
 class Workspace(Protocol):
     """The directories that conversations work in. Any thread; may touch the disk."""
 
     def check(self, path: str) -> str:
-        """The real path of an existing directory; raises ValueError with a text for people."""
+        """Return the real path of an existing directory. Raises ValueError with a text for people."""
+        ...
+
+    def list_directory(self, path: str) -> DirectoryListing:
+        """List a directory, the home directory of the server's user if `path` is "".
+
+        Entries that belong to the server are left out. Raises ValueError with a text for people.
+        """
         ...
 
     def surroundings(self, directory: str) -> WorkspaceContext:
-        """What is there, of a directory that was checked once. Reads little, and waits for nothing but the disk."""
+        """Return what a model is shown of a checked directory. Reads little, and waits for nothing but the disk."""
         ...

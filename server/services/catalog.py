@@ -18,16 +18,17 @@ from actors.ports import (
     SandboxReport,
     Toolbox,
     ToolSpec,
+    Workspace,
 )
 from server.contract import limits
 from server.contract import resource_names as names
+from server.queries.browse import browse_directory
 from server.wire.enums import MODE, TOOL_GROUP
 from server.wire.values import duration, struct_of
 
 if TYPE_CHECKING:
     import grpc.aio
 
-    from server.queries.browse import DirectoryBrowser
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings
 
@@ -55,14 +56,14 @@ class CatalogService(v1.CatalogServiceServicer):
         models: ModelCatalog,
         toolbox: Toolbox,
         report: SandboxReport,
-        browser: DirectoryBrowser,
+        workspace: Workspace,
         reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
         sqlite_version: str,
     ) -> None:
         self._models = models
-        self._browser = browser
+        self._workspace = workspace
         self._reads = reads
         self._tools = tools(toolbox)
         self._info = v1.GetServerInfoResponse(
@@ -84,7 +85,7 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.ListToolsResponse(tools=self._tools)
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
-        return await self._reads(self._browser.browse, request.path)
+        return await self._reads(browse_directory, self._workspace, request.path)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()

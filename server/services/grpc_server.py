@@ -18,7 +18,6 @@ from server.config import Listen
 from server.contract import limits
 from server.queries.attachments import AttachmentDownloads
 from server.queries.audit import StoredAudits
-from server.queries.browse import DirectoryBrowser
 from server.queries.export import ConversationExports
 from server.queries.listings import Listings
 from server.queries.name_resolver import NameResolver
@@ -111,7 +110,7 @@ class GrpcServer:
             models=runtime.models,
             toolbox=runtime.toolbox,
             report=runtime.sandbox.report,
-            browser=DirectoryBrowser(runtime.workspace, lambda: runtime.sandbox.protected),
+            workspace=runtime.workspace,
             reads=self._reads,
             bounds=runtime.limits,
             watching=watching,

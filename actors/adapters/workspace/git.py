@@ -1,4 +1,4 @@
-"""What a git repository says of itself in its files. git itself is never run: a repository can make it run programs."""
+"""Branch and commit of a git repository, from its files. git is never run: a repository can make it run programs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 import stat
 from collections.abc import Callable
 
-from actors.adapters.workspace.safe_read import Refused, beneath, read_start
+from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_start
 from actors.ports import GitState
 
 SMALL = 4096
-"""Bytes of HEAD, of a ref, and of a file that leads elsewhere: all are one short line."""
+"""Bytes read of HEAD, of a ref, and of a file that points elsewhere: each is one short line."""
 
 PACKED_REFS = 4 << 20
-"""Bytes of packed-refs that are looked through, some 50,000 refs."""
+"""Bytes of packed-refs that are searched, some 50,000 refs."""
 
 SHORT = 10
-"""Digits of a commit that are told."""
+"""Digits of a commit id that are shown."""
 
 _COMMIT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = re.compile(rb"ref: refs/heads/([^\x00-\x20\x7f~^:?*\[\\]{1,255})")
@@ -26,7 +26,7 @@ Refusal = Callable[[str], str]
 
 
 def repository_root(directory: str) -> str:
-    """The root of the repository that this real directory is in, or ""."""
+    """Return the root of the repository that this real directory is in, or ""."""
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
     except OSError:
@@ -41,13 +41,13 @@ def repository_root(directory: str) -> str:
 
 
 def git_state(root: str, refusal: Refusal) -> GitState:
-    """The branch and the commit of the repository at `root`, each "" if the files do not tell.
+    """Return branch and commit of the repository at `root`, each "" if it cannot be read.
 
     `refusal` as for read_start.
     """
     try:
         private = _private_directory(root, refusal)
-    except (OSError, Refused):
+    except (OSError, RefusedError):
         return GitState(root)
     head = _line(private, "HEAD", refusal)
     if _COMMIT.fullmatch(head):
@@ -61,7 +61,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
 
 
 def _is_root(folder: str, trusted: set[int]) -> bool:
-    """Whether there is a repository, and not one that another user put above somebody's directory."""
+    """Whether there is a repository, and not one that another user put above the directory."""
     try:
         about = os.stat(os.path.join(folder, ".git"))
     except OSError:
@@ -72,18 +72,18 @@ def _is_root(folder: str, trusted: set[int]) -> bool:
 
 
 def _private_directory(root: str, refusal: Refusal) -> str:
-    """Where HEAD is: .git, or where the file of that name in a linked worktree or a submodule leads."""
+    """Return the directory with HEAD: .git, or the one that a file of that name (worktree, submodule) points to."""
     path = os.path.join(root, ".git")
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
         if not data.startswith(b"gitdir: "):
-            raise Refused("it leads nowhere")
+            raise RefusedError("it leads nowhere")
         path = os.path.join(root, os.fsdecode(data.removeprefix(b"gitdir: ").rstrip(b"\r\n")))
     return _real(path)
 
 
 def _commit_of(ref: bytes, private: str, refusal: Refusal) -> str:
-    """The short commit of a branch: a file of its own, or a line in packed-refs."""
+    """Return the short commit of a branch, from a file of its own or from a line in packed-refs."""
     common = private
     if leads := _line(private, "commondir", refusal):
         try:
@@ -103,19 +103,19 @@ def _line(folder: str, name: str, refusal: Refusal) -> bytes:
 
 
 def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
-    """The beginning of a file inside `folder`; nothing if it cannot be had."""
+    """Return the beginning of a file inside `folder`; nothing if it cannot be read."""
 
     def why_not(real: str) -> str:
-        return refusal(real) if beneath(real, folder) else "it leads out of the repository"
+        return refusal(real) if is_inside(real, folder) else "it leads out of the repository"
 
     try:
         return read_start(os.path.join(folder, name), limit, why_not)[0]
-    except (FileNotFoundError, Refused):
+    except (FileNotFoundError, RefusedError):
         return b""
 
 
 def _real(path: str) -> str:
-    """Raises OSError if there is no such path that can be told."""
+    """Return the real path. Raises OSError if there is none."""
     if "\0" in path:
         raise FileNotFoundError(path)
     return os.path.realpath(path, strict=True)

@@ -1,4 +1,4 @@
-"""The directories of this machine that conversations work in, and what is to be known of them at the start."""
+"""The directories of this machine that conversations work in, and what a model is shown of them at the start."""
 
 from __future__ import annotations
 
@@ -8,37 +8,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.adapters.workspace.git import git_state, repository_root
-from actors.adapters.workspace.safe_read import Refused, beneath, read_start
-from actors.ports import Instructions, WorkspaceContext
+from actors.adapters.workspace.listing import home_directory, list_entries
+from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_start
+from actors.ports import Instructions, Workspace, WorkspaceContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from actors.ports import DirectoryListing
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 """Files with instructions for agents; of those in one directory the first that can be read."""
 
 FILE_BYTES = 32 * 1024
-"""Of one file, at most."""
+"""Bytes read of one file, at most."""
 
 ALL_BYTES = 64 * 1024
-"""Of all together, at most; the nearest to the working directory come first."""
+"""Bytes read of all files together, at most; those nearest to the working directory come first."""
 
 SHOWN = 200
 """Characters of a path that is refused, at most."""
 
 MAX_FILES = 16
-"""How many are named at all, read or not: the nearest."""
+"""Files that are named at all, read or not: those nearest to the working directory."""
 
 
-class LocalWorkspace:
-    """Directories of this machine (ports.Workspace). `protected` tells the real paths of the server's own as they are
-    now: nobody works there."""
+class LocalWorkspace(Workspace):
+    """Directories of this machine.
+
+    `protected` returns the real paths of the server's own files as they are now: no conversation may work there.
+    """
 
     def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
         self._protected = protected
 
     def check(self, path: str) -> str:
-        """The real path; raises ValueError if it is not an existing absolute directory that may be worked in."""
+        """Return the real path of a directory.
+
+        Raises ValueError, with a text for people, unless it is an existing absolute directory that may be worked in.
+        """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
         if not path.startswith("/"):
@@ -55,15 +63,19 @@ class LocalWorkspace:
             raise ValueError("it is where the server keeps its own data, which tools may not touch; choose another one")
         return real
 
+    def list_directory(self, path: str) -> DirectoryListing:
+        """List a directory, the home directory if `path` is "", without the server's own files. Raises ValueError."""
+        return list_entries(self.check(path or home_directory()), self._protected())
+
     def surroundings(self, directory: str) -> WorkspaceContext:
-        """What is to be known of a checked directory; whatever cannot be read is left out."""
+        """Return what a model is shown of a checked directory; what cannot be read is left out."""
         root = repository_root(directory)
         git = git_state(root, self._refusal) if root else None
         found, unnamed = self._instructions(directory, root or directory)
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """The files from `top` down to `directory`, and how many of the topmost are not among them."""
+        """Return the files from `top` down to `directory`, and how many of the topmost are not among them."""
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -79,18 +91,18 @@ class LocalWorkspace:
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """One file, if it is there; a reason instead of its text if it must not or cannot be read."""
+        """Read one file, if it exists; with a reason instead of its text if it must not or cannot be read."""
 
         def why_not(real: str) -> str:
-            return self._refusal(real) if beneath(real, top) else "it leads out of the repository"
+            return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"
 
         try:
             data, size = read_start(path, limit, why_not)
         except FileNotFoundError:
             return None
-        except Refused as refused:
+        except RefusedError as refused:
             return Instructions(path, left_out=str(refused))
-        # A character that the limit cuts is left out; whatever else is no UTF-8 is replaced.
+        # A character that the limit cuts in two is left out; other bytes that are not UTF-8 are replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
         text = text.replace("\0", "\ufffd").removeprefix("\ufeff")
         cut = max(0, size - len(data))
@@ -102,11 +114,11 @@ class LocalWorkspace:
         return "it belongs to the server" if self._is_protected(real) else ""
 
     def _is_protected(self, real: str) -> bool:
-        return any(beneath(real, folder) for folder in self._protected())
+        return any(is_inside(real, folder) for folder in self._protected())
 
 
 def _upwards(directory: str, top: str) -> Iterator[str]:
-    """`directory` and those above it, up to `top`."""
+    """Yield `directory` and those above it, up to `top`."""
     folder = directory
     while folder != top:
         yield folder
@@ -115,7 +127,7 @@ def _upwards(directory: str, top: str) -> Iterator[str]:
 
 
 def _shown(path: str) -> str:
-    """A path as it was given, harmless to print, and cut in the middle if it is long."""
+    """Return a path as it was given, made safe to print, and cut in the middle if it is long."""
     if len(path) > SHOWN:
         path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)

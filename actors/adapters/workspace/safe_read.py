@@ -1,4 +1,4 @@
-"""Reading files that others wrote: it never waits, never reads much, and never leaves where it may read."""
+"""Reads files that another user may have written: never waits, reads a bounded amount, never leaves what is allowed."""
 
 from __future__ import annotations
 
@@ -12,48 +12,50 @@ if TYPE_CHECKING:
 UNREADABLE = "it cannot be read"
 
 
-class Refused(Exception):
-    """The file is there and is not read; the text says why."""
+class RefusedError(Exception):
+    """The file exists and is not read; the text says why."""
 
 
-def beneath(path: str, folder: str) -> bool:
-    """Whether a real path is `folder` or inside it."""
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a real path is `folder` or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
-    """The first `limit` bytes of a regular file, and how many it has in all.
+    """Return the first `limit` bytes of a regular file, and its size in bytes.
 
-    `refusal` gets the real path of the file and says why it must not be read, or "". Raises Refused, or
+    `refusal` gets the real path of the file and says why it must not be read, or "". Raises RefusedError, or
     FileNotFoundError if there is no such file.
     """
-    # A path handle has no side effects, whatever it leads to; and what it leads to cannot be exchanged any more.
+    # An O_PATH handle opens nothing: a FIFO does not block, a device is not touched. What is checked through it cannot
+    # be exchanged for another file before it is read.
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         if os.path.lexists(path):
-            raise Refused(UNREADABLE) from None
+            raise RefusedError(UNREADABLE) from None
         raise FileNotFoundError(path) from None
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise Refused("it is not a regular file")
+            raise RefusedError("it is not a regular file")
         here = f"/proc/self/fd/{handle}"
         if why := refusal(os.readlink(here)):
-            raise Refused(why)
+            raise RefusedError(why)
         return _read(here, limit), about.st_size
     except OSError:
-        raise Refused(UNREADABLE) from None
+        raise RefusedError(UNREADABLE) from None
     finally:
         os.close(handle)
 
 
 def _read(path: str, limit: int) -> bytes:
+    # It is a regular file by now; the flags make sure that opening it cannot wait in any case.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = b""
-        while len(data) < limit and (piece := os.read(file, limit - len(data))):
-            data += piece
+        while len(data) < limit and (part := os.read(file, limit - len(data))):
+            data += part
         return data
     finally:
         os.close(file)

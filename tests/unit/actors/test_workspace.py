@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actors.adapters.workspace import local as workspace
 from actors.adapters.workspace.local import ALL_BYTES, FILE_BYTES, MAX_FILES, LocalWorkspace
-from actors.adapters.workspace.safe_read import beneath
+from actors.adapters.workspace.safe_read import is_inside
 from actors.ports import Instructions, WorkspaceContext
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ names = st.text("ab", min_size=1, max_size=2)
 
 
 @given(st.lists(names, max_size=4), st.lists(names, max_size=4))
-def test_beneath_is_what_the_parts_of_the_paths_say(path: list[str], folder: list[str]) -> None:
-    assert beneath("/" + "/".join(path), "/" + "/".join(folder)) == (path[: len(folder)] == folder)
+def test_inside_is_what_the_parts_of_the_paths_say(path: list[str], folder: list[str]) -> None:
+    assert is_inside("/" + "/".join(path), "/" + "/".join(folder)) == (path[: len(folder)] == folder)
 
 
 # --- instructions -----------------------------------------------------------------------------------------------------

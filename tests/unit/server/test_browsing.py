@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.adapters.workspace import listing
 from actors.adapters.workspace.local import LocalWorkspace
-from server.queries import browse as browsing
-from server.queries.browse import DirectoryBrowser, NotBrowsableError
+from server.queries.browse import NotBrowsableError, browse_directory
+
+if TYPE_CHECKING:
+    from bedrock import v1
 
 
-def browser(*protected: Path) -> DirectoryBrowser:
-    paths = [str(path) for path in protected]
-    return DirectoryBrowser(LocalWorkspace(lambda: paths), lambda: paths)
+def browse(path: str, *protected: Path) -> v1.BrowseDirectoryResponse:
+    return browse_directory(LocalWorkspace(lambda: [str(path) for path in protected]), path)
 
 
 def listed(path: Path, *protected: Path) -> list[tuple[str, bool]]:
-    answer = browser(*protected).browse(str(path))
+    answer = browse(str(path), *protected)
     return [(entry.name, entry.directory) for entry in answer.entries]
 
 
 def why_not(path: str, *protected: Path) -> str:
     with pytest.raises(NotBrowsableError) as refused:
-        browser(*protected).browse(path)
+        browse(path, *protected)
     ((field, text),) = refused.value.violations
     assert (field, refused.value.reason) == ("path", "WORKING_DIRECTORY_INVALID")
     return text
@@ -41,7 +44,7 @@ def test_directories_come_first_each_kind_by_name(tmp_path: Path) -> None:
 def test_the_path_is_the_real_one(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    answer = browser().browse(f"{tmp_path}/link/../link")
+    answer = browse(f"{tmp_path}/link/../link")
     assert answer.path == str(tmp_path / "real")
     assert not answer.truncated
 
@@ -90,25 +93,25 @@ def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
 
 
 def test_of_many_entries_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "ENTRIES", 3)
+    monkeypatch.setattr(listing, "MAX_ENTRIES", 3)
     for name in "fabcde":
         (tmp_path / name).touch()
     (tmp_path / "z").mkdir()
-    answer = browser().browse(str(tmp_path))
+    answer = browse(str(tmp_path))
     assert [entry.name for entry in answer.entries] == ["z", "a", "b"]
     assert answer.truncated
 
 
 def test_a_huge_directory_is_not_gone_through_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "LOOKED_AT", 5)
-    monkeypatch.setattr(browsing, "ENTRIES", 3)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 5)
+    monkeypatch.setattr(listing, "MAX_ENTRIES", 3)
     for number in range(20):
         (tmp_path / str(number)).touch()
-    answer = browser().browse(str(tmp_path))
+    answer = browse(str(tmp_path))
     assert len(answer.entries) == 3
     assert answer.truncated
 
 
 def test_without_a_path_it_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert browser().browse("").path == str(tmp_path)
+    assert browse("").path == str(tmp_path)

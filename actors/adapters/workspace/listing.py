@@ -1,0 +1,77 @@
+"""The entries of a directory of this machine, for a person who chooses a working directory."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.adapters.workspace.safe_read import is_inside
+from actors.ports import DirectoryEntry, DirectoryListing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAX_ENTRIES = 1_000
+"""Entries that are listed."""
+MAX_SCANNED = 100_000
+"""Entries that are read to find the first ones; in a larger directory some of them may be missing."""
+
+
+def list_entries(directory: str, hidden: Sequence[str]) -> DirectoryListing:
+    """Return the first entries of a directory, given by its real path; directories first, each kind by name.
+
+    Entries that are at or in a `hidden` real path, or link to one, are left out. Raises ValueError with a text for
+    people if the directory cannot be read.
+    """
+    try:
+        with os.scandir(directory) as found:
+            entries = list(islice(_visible(directory, found, hidden), MAX_SCANNED))
+    except PermissionError:
+        raise ValueError("the user that the server runs as may not read it") from None
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    listed = [DirectoryEntry(name, directory=not file) for file, name in heapq.nsmallest(MAX_ENTRIES, entries)]
+    return DirectoryListing(directory, tuple(listed), truncated=len(entries) > MAX_ENTRIES)
+
+
+def home_directory() -> str:
+    """Return the home directory of the server's user, "/" if there is none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return "/"
+
+
+def _visible(directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Yield pairs that sort in the order of the listing: whether it is no directory, and the name."""
+    for entry in found:
+        path = os.path.join(directory, entry.name)
+        if _is_utf8(entry.name) and not _is_hidden(path, entry.is_symlink(), hidden):
+            yield not _is_directory(entry), entry.name
+
+
+def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
+    if not hidden:
+        return False
+    real = os.path.realpath(path) if link else path  # the directory's own path is real already
+    return any(is_inside(real, folder) for folder in hidden)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a directory, or a link to one; a link in a circle is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether the name can be sent; names of files need not be UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
