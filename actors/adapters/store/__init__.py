@@ -1,1 +1,1 @@
-"""Durable memory: SQLite behind one writer thread, and its twin in memory."""
+"""Stores: SQLite behind one writer thread, and an equivalent store in memory for tests."""

@@ -1,7 +1,7 @@
-"""What can be said of a stored conversation without understanding it: rows that are as they were written, no gaps.
+"""Verify a stored conversation structurally: every row is as it was written, and nothing is missing.
 
-Whether its story makes sense is for others to judge. Everything is read once, in order; rows that cannot be read are
-findings like any other.
+Whether its transitions are legal is verified elsewhere. Everything is read once, in order; unreadable rows are reported
+as findings.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ UNREADABLE = (DecodeError, TypeError, ValueError, KeyError)
 
 
 class StoredRows(NamedTuple):
-    """A conversation as it lies in the store; every text is readable as such."""
+    """The rows of one conversation; every text can be decoded."""
 
     conversation: Row
-    """The values of RECORD."""
+    """Columns RECORD."""
     prompt: Row | None
-    """The values of PROMPT."""
+    """Columns PROMPT."""
     begins: Place
-    """Where the log does: after what was pruned."""
+    """The position where the log begins: after the pruned rows."""
     log: Iterable[LogRow]
-    """In the order of their revisions."""
+    """In order of their revisions."""
     messages: Iterable[Row]
-    """The values of MESSAGE in the order of their sequence."""
+    """Columns MESSAGE, in order of their sequence."""
     runs: Iterable[Row]
-    """The values of RUN."""
+    """Columns RUN."""
     fates: Iterable[Row]
-    """The values of FATE."""
+    """Columns FATE."""
     others: Iterable[Row] = ()
-    """Rows of whatever else there is, each with its digest at the end."""
+    """Rows of further tables, each with its digest at the end."""
 
 
 def rows_of(
@@ -56,7 +56,7 @@ def rows_of(
     runs: Iterable[StoppedRun],
     fates: Iterable[SettledInput],
 ) -> StoredRows:
-    """The rows that these would be."""
+    """Return the rows that these objects would be stored as."""
     conversation = (*rows.fixed_values(record), *rows.changing_values(record), record.slug, record.log_hash)
     prompt = rows.prompt_values(record.id, record.system_prompt) if record.system_prompt else None
     written = (_as_read(rows.message_values(record.id, each)) for each in messages)
@@ -66,13 +66,13 @@ def rows_of(
 
 
 def _as_read(row: Row) -> Row:
-    """A message's row with NULL where an empty text was handed over for it."""
+    """Return a message's row as it is read back: with NULL where an empty text was written for it."""
     usage = MESSAGE.index("usage_data")
     return (*row[:usage], row[usage] or None, *row[usage + 1 :])
 
 
 def violations(stored: StoredRows) -> Iterator[str]:
-    """What is wrong with a conversation, in words. Its log begins where it says."""
+    """Yield every finding about a conversation, in words."""
     conversation: dict[str, object] = dict(zip(RECORD, stored.conversation, strict=True))
     yield from _conversation(conversation, stored.prompt)
     log = _Log(stored.begins, stored.messages)
@@ -84,35 +84,35 @@ def violations(stored: StoredRows) -> Iterator[str]:
     if not all(map(is_as_written, stored.others)):
         yield "an image or a remembered command is not what was written"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
-        yield f"the log ends at step {log.place.step}, which is not where the conversation stands"
+        yield f"the log ends at step {log.place.step}, but the conversation is elsewhere"
 
 
 class _Log:
-    """The log, gone through once, and what it says of the other tables."""
+    """Read the log once and collect what it says about the other tables."""
 
     def __init__(self, begins: Place, messages: Iterable[Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
         self.stops: set[int] = set()
-        """Revisions of the ends of runs."""
+        """Revisions at which runs ended."""
         self.fates: set[int] = set()
-        """Revisions of the ends of waits."""
+        """Revisions at which queued inputs were settled."""
 
     def take(self, row: LogRow) -> Iterator[str]:
-        """The next row."""
+        """Process the next row."""
         try:
             yield from _follows(self.place, row)
-            for revision, told in enumerate(notifications_of(row), row.first_revision):
-                yield from self._told(revision, told)
+            for revision, notification in enumerate(notifications_of(row), row.first_revision):
+                yield from self._notified(revision, notification)
             self.place = place_after(row)
         except UNREADABLE:
             yield f"step {row.step} cannot be read"
             self.place = Place(self.place.step + 1, row.first_revision, row.hash)
 
-    def _told(self, revision: int, told: Durable) -> Iterator[str]:
-        match told:
+    def _notified(self, revision: int, notification: Durable) -> Iterator[str]:
+        match notification:
             case MessageAdded(message=message):
-                yield from self.messages.told(message)
+                yield from self.messages.logged(message)
             case RunStop():
                 self.stops.add(revision)
             case QueueChanged(fate=fate) if fate is not Fate.QUEUED:
@@ -146,8 +146,8 @@ def _follows(place: Place, row: LogRow) -> Iterator[str]:
         yield f"revisions are missing before {row.first_revision}"
 
 
-def _ends(what: str, stored: Iterable[Row], told: set[int], begins: Place) -> Iterator[str]:
-    """What is kept of the ends of runs and waits: as it was written, and all that the log tells of."""
+def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: Place) -> Iterator[str]:
+    """Compare the stored ends of runs or queued inputs with their digests and with the log."""
     kept: set[int] = set()
     for row in stored:
         revision = row[1]
@@ -155,21 +155,21 @@ def _ends(what: str, stored: Iterable[Row], told: set[int], begins: Place) -> It
             yield f"{what}, revision {revision}, is not what was written"
         if not isinstance(revision, int) or revision > begins.revision:
             kept.add(revision)
-    yield from (f"{what}, revision {revision}, is in the log only" for revision in sorted(told - kept))
-    yield from (f"{what}, revision {revision}, is not in the log" for revision in sorted(kept - told, key=str))
+    yield from (f"{what}, revision {revision}, is in the log only" for revision in sorted(logged - kept))
+    yield from (f"{what}, revision {revision}, is not in the log" for revision in sorted(kept - logged, key=str))
 
 
 class _Messages:
-    """The stored messages, gone through once, side by side with what the log says of them."""
+    """Read the stored messages once, side by side with the log."""
 
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)
         self._next = next(self._stored, None)
         self._sequence = 0
-        """Of the last one that was looked at."""
+        """The sequence of the last message that was checked."""
 
-    def told(self, message: Message) -> Iterator[str]:
-        """The log has it: so must the messages, and the same."""
+    def logged(self, message: Message) -> Iterator[str]:
+        """Check the stored message that the log says was added."""
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:
@@ -179,7 +179,7 @@ class _Messages:
         yield from self._look(row, message)
 
     def rest(self) -> Iterator[str]:
-        """Those that the log does not have."""
+        """Check the messages behind the last one in the log."""
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:
@@ -187,7 +187,7 @@ class _Messages:
             row, self._next = self._next, next(self._stored, None)
             yield from self._look(row, None)
 
-    def _look(self, row: Row, told: Message | None) -> Iterator[str]:
+    def _look(self, row: Row, logged: Message | None) -> Iterator[str]:
         sequence = row[2]
         if sequence != self._sequence + 1:
             yield f"messages are missing between {self._sequence} and {sequence}"
@@ -195,7 +195,7 @@ class _Messages:
         if not is_as_written(row):
             yield f"message {sequence} is not what was written"
         try:
-            if told not in (None, rows.message_of(row)):
+            if logged not in (None, rows.message_of(row)):
                 yield f"message {sequence} is not what the log says"
         except UNREADABLE:
             yield f"message {sequence} cannot be read"

@@ -1,7 +1,7 @@
-"""The log's rows: how a transition becomes one, and how it is hashed.
+"""Rows of the log: how a transition is encoded and hashed.
 
-A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the thread
-that commits can digest it; the writer, which alone knows the row before, adds 64 bytes.
+A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the
+committing thread can digest it; the writer, which alone knows the row before, adds 64 bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG = (
     "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
     "event", "context",
 )  # fmt: skip
-"""Columns of the log."""
+"""The columns of the log, in the order of the digest."""
 
 
 class LogRow(NamedTuple):
@@ -46,22 +46,22 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A row that waits for the hash of the row before it."""
+    """An encoded and digested row that lacks only the hash of the row before it."""
 
     numbers: tuple[str, int, int, int, int, int]
-    """LOG up to the count."""
+    """The columns of LOG up to the count."""
     texts: tuple[str, str, str]
-    """LOG from the notifications on; no context is an empty text."""
+    """The columns of LOG from the notifications on; "" if there is no context."""
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
-        """Its hash as the next link of the chain, and the whole row."""
+        """Return the row's hash, which continues the chain from `prev_hash`, and the complete row."""
         link = _link(self.digest, prev_hash)
         return link, (*self.numbers, prev_hash, link, *self.texts)
 
 
 def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
-    """Encode and digest a transition (the thread that commits)."""
+    """Encode and digest a transition. Called on the committing thread, to keep this work off the writer."""
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
@@ -70,13 +70,16 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
 
 
 def _digest(numbers: tuple[str, int, int, int, int, int], *texts: bytes) -> hashlib._Hash:
-    """Every column but the hashes, one a line: JSON has no raw line breaks, so no two rows read alike."""
+    """Digest all columns but the hashes, one per line.
+
+    JSON contains no raw line breaks, so different rows never give the same bytes.
+    """
     head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- takes the tuple as it is
     return hashlib.sha256(b"\n".join((head.encode(), *texts)))
 
 
 def hash_of(row: LogRow) -> str:
-    """What its hash has to be. Raises TypeError if a number is none."""
+    """Return the hash that a row must have. Raises TypeError if a number is not one."""
     digest = _digest(row[:6], row.notifications.encode(), row.event.encode(), (row.context or "").encode())
     return _link(digest, row.prev_hash)
 
@@ -102,17 +105,17 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """The revision that must come next in the store for `part` to fit."""
+    """Return the revision that must come next in the store for `part` to fit."""
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
 
 def notifications_of(row: LogRow) -> tuple[Durable, ...]:
-    """What the transition told clients. Raises msgspec.DecodeError."""
+    """Decode the durable events of a transition. Raises msgspec.DecodeError."""
     return _NOTIFICATIONS.decode(row.notifications)
 
 
 def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> Iterator[StoredEvent]:
-    """At most `limit` events after revision `after` from (first revision, at, notifications) rows in order.
+    """Yield at most `limit` events after revision `after` from (first revision, at, notifications) rows in order.
 
     Raises msgspec.DecodeError or ValueError.
     """
@@ -130,7 +133,7 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
 
 
 def stored_transition(row: LogRow) -> StoredTransition:
-    """The row as the port gives it. Raises msgspec.DecodeError or ValueError."""
+    """Return the row as the port's StoredTransition. Raises msgspec.DecodeError or ValueError."""
     refuse_non_numbers(row.step, row.epoch, row.at, row.first_revision)
     context = None if row.context is None else row.context.encode()
     return StoredTransition(

@@ -1,4 +1,4 @@
-"""The store's twin in memory: the same promises but durability, for tests of everything above the store."""
+"""A store in memory with the same guarantees but durability, for tests of everything above the store."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 
 class _Kept(NamedTuple):
-    """A conversation and everything of it; replaced as a whole."""
+    """A conversation with all its rows; replaced as a whole."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
     begins: Place
-    """Where the log does: after what was pruned."""
+    """The position where the log begins: after the pruned rows."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
     commands: Mapping[str, CommandRecord]
     attachments: Mapping[str, Attachment]
 
     def after(self, part: Commit) -> _Kept:
-        """As it is after `part`. Raises FencedError or CommandExistsError."""
+        """Return the conversation as it is after `part`. Raises FencedError or CommandExistsError."""
         for message in part.messages:
             if any(message.id == other.id for other in self.messages):
                 raise CommandExistsError(f"message {message.id} of {self.record.id} is there already")
@@ -81,15 +81,17 @@ class _Kept(NamedTuple):
         )
 
     def aged(self, before: int, keep: int) -> bool:
+        """Return whether the log has rows written before `before` and more than `keep` revisions."""
         return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
 
     def archived(self, before: int) -> bool:
+        """Return whether this is a top-level conversation that was archived before `before`."""
         at = self.record.archived_at
         return at is not None and at < before and self.record.parent_conversation_id is None
 
 
 class MemoryStore:
-    """`actors.ports.Store` in dictionaries under a lock. Any thread."""
+    """Implement ports.Store in dictionaries under a lock. Any thread."""
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
         self._faults = faults or NoFaultPoints()
@@ -101,6 +103,7 @@ class MemoryStore:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        """Write the commits atomically and durably; see ports.Store."""
         for part in parts:
             check_shape(part)
         with self._writing():
@@ -117,16 +120,19 @@ class MemoryStore:
             self._kept, self._created = kept, created
 
     def delete(self, conversation_id: str) -> None:
+        """Hide the conversation and its sub-agents at once; see ports.Store."""
         with self._writing():
-            gone = {conversation_id}
+            deleted = {conversation_id}
             while (
-                found := {id_ for id_, kept in self._kept.items() if kept.record.parent_conversation_id in gone} - gone
+                found := {id_ for id_, kept in self._kept.items() if kept.record.parent_conversation_id in deleted}
+                - deleted
             ):
-                gone |= found
+                deleted |= found
             self._hit("store.before_commit")
-            self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in gone}
+            self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in deleted}
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        """Prune one batch of old rows and return their number; see ports.Store."""
         with self._writing():
             kept = self._kept.get(conversation_id)
             self._hit("store.before_commit")
@@ -140,13 +146,15 @@ class MemoryStore:
             return len(going)
 
     def reclaim(self, pages: int, *, spare: int) -> bool:
+        """Return free pages to the file system; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        """Store an attachment; an existing one stays; see ports.Store."""
         with self._writing():
             kept = self._kept.get(conversation_id)
             if kept is None:
-                raise FencedError(f"{conversation_id} is gone")
+                raise FencedError(f"{conversation_id} does not exist")
             self._hit("store.before_commit")
             attachments = {attachment.id: attachment, **kept.attachments}
             self._kept[conversation_id] = kept._replace(attachments=attachments)
@@ -154,14 +162,17 @@ class MemoryStore:
     # --- conversations ----------------------------------------------------------------------------------------
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record; None if there is none; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record
 
     def owner(self, conversation_id: str) -> str | None:
+        """Return the principal of a conversation; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record.principal
 
     def find_slug(self, slug: str) -> str | None:
+        """Return the conversation with this slug; see ports.Store."""
         return next((kept.record.id for kept in self._read().values() if slug and kept.record.slug == slug), None)
 
     def list(
@@ -175,6 +186,7 @@ class MemoryStore:
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
+        """Return a page of conversations, latest update first; see ports.Store."""
         records = [
             kept.record
             for kept in self._read().values()
@@ -187,10 +199,12 @@ class MemoryStore:
         return tuple(records[:limit])
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the ids of its sub-agents; see ports.Store."""
         kept = self._read()
         return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
 
     def unsettled(self) -> tuple[str, ...]:
+        """Return the conversations to recover on start; see ports.Store."""
         records = (kept.record for kept in self._read().values())
         return tuple(
             record.id
@@ -199,10 +213,12 @@ class MemoryStore:
         )
 
     def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations whose log may be pruned; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
         return tuple(islice(found, limit))
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations archived before a time; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.archived(before))
         return tuple(islice(found, limit))
 
@@ -217,6 +233,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
+        """Return a page of messages; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [
             message
@@ -226,9 +243,11 @@ class MemoryStore:
         return tuple(found[::-1][:limit] if descending else found[:limit])
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Return all messages up to a sequence; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=through)
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Return events after a revision; see ports.Store."""
         kept = self._read().get(conversation_id)
         rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
         found = tuple(events_of(rows, after, limit))
@@ -246,6 +265,7 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
+        """Return a page of stopped runs; see ports.Store."""
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
 
@@ -258,21 +278,25 @@ class MemoryStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
+        """Return a page of settled inputs; see ports.Store."""
         kept = self._read().get(conversation_id)
         return _page(kept.fates if kept else (), after, before, limit, descending=descending)
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Return the record and its latest messages at one moment; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return None
         return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
 
     def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+        """Return rows of the log; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [row for row in (kept.log if kept else ()) if row.step > after_step]
         return tuple(stored_transition(row) for row in found[:limit])
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """Return what fails verification, in words; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return ()
@@ -282,27 +306,31 @@ class MemoryStore:
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted command of a conversation; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.commands.get(request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted create command of a principal; see ports.Store."""
         with self._lock:
             self._check_open()
             return self._created.get((principal, request_id))
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        """Return an attachment; None if there is none; see ports.Store."""
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.attachments.get(attachment_id)
 
     # --- the rest ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Release everything; idempotent; see ports.Store."""
         with self._lock:
             self._closed = True
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """Hold the lock; the fault points are those of the other store."""
+        """Hold the lock and hit the fault points of the SQLite store."""
         with self._lock:
             self._check_open()
             self._hit("store.before_begin")
@@ -317,7 +345,7 @@ class MemoryStore:
             raise StoreUnavailableError(f"nothing was written: {error}") from error
 
     def _read(self) -> dict[str, _Kept]:
-        """One moment's view."""
+        """Return a consistent snapshot of all conversations."""
         with self._lock:
             self._check_open()
             return self._kept.copy()
@@ -338,25 +366,25 @@ def _page(
 
 
 def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """The beginning of a conversation. Raises FencedError or SlugTakenError."""
+    """Return a new conversation before its first commit. Raises FencedError or SlugTakenError."""
     record = part.record
     if record.id in kept:
         raise FencedError(f"{record.id} is there already")
     if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
-        raise FencedError(f"{record.parent_conversation_id} is gone")
+        raise FencedError(f"{record.parent_conversation_id} does not exist")
     _check_slug(kept, record)
     return _Kept(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
 
 
 def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """The conversation that `part` changes. Raises FencedError or SlugTakenError."""
+    """Return the conversation that `part` changes. Raises FencedError or SlugTakenError."""
     found = kept.get(part.record.id)
     if found is None:
-        raise FencedError(f"{part.record.id} is gone")
+        raise FencedError(f"{part.record.id} does not exist")
     head = found.record
     expected = (part.expected_step, next_revision(part) - 1)
     if (head.step, head.last_seq) != expected or head.epoch > part.record.epoch:
-        raise FencedError(f"{head.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
+        raise FencedError(f"{head.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
     _check_slug(kept, part.record)
     return found
 

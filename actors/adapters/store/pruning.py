@@ -1,7 +1,7 @@
-"""The oldest rows of a log, taken off a few at a time; where it begins since then is kept, so that a log that begins
-late for any other reason is told from one that was pruned.
+"""Pruning of the log: remove its oldest rows in batches and record where it begins since then.
 
-Rows that are not what was written stay: they are evidence.
+The record distinguishes a pruned log from one whose beginning is missing for another reason. Rows that fail
+verification are kept, as evidence.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROWS = 256
-"""Rows taken off at a time, at most: the writer does nothing else meanwhile."""
+"""Rows per batch, at most: the writer is blocked meanwhile."""
 CHARACTERS = 4 * 1024 * 1024
-"""Of text in the rows taken off at a time, as a rule: pages beyond a row's own are freed one by one."""
+"""Characters of text per batch, roughly: a large row has overflow pages, each of which must be freed."""
 
 
 class Place(NamedTuple):
-    """A place in the log: after a row, or at the beginning of everything."""
+    """A position in the log: after a row, or at the very beginning."""
 
     step: int = 0
     revision: int = 0
@@ -32,27 +32,27 @@ BEGINNING = Place()
 
 
 def place_after(row: LogRow) -> Place:
-    """The place that the row after this one follows."""
+    """Return the position after `row`."""
     return Place(row.step, row.first_revision + row.event_count - 1, row.hash)
 
 
 class Bounds(NamedTuple):
-    """Which rows may go."""
+    """Which rows may be pruned."""
 
     before_revision: int
-    """All of a row's events lie before it."""
+    """Rows all of whose events precede this revision."""
     older_than: int | None = None
-    """The row was written before this time, milliseconds; None: whenever it was."""
+    """Rows written before this time in milliseconds; None: of any age."""
 
     def hold(self, row: LogRow) -> bool:
-        """Whether the row stays, and all that follow it."""
+        """Return whether the row must be kept, and with it all that follow."""
         if row.first_revision + row.event_count > self.before_revision:
             return True
         return self.older_than is not None and row.at >= self.older_than
 
 
 def prunable(begins: Place, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
-    """The rows to take off now, from the oldest on. Raises StoreDamagedError for rows that are not what was written."""
+    """Return the rows to prune now, oldest first. Raises StoreDamagedError for rows that fail verification."""
     going: list[LogRow] = []
     characters, place = 0, begins
     for row in rows:

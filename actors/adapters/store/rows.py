@@ -1,6 +1,6 @@
-"""How records and messages become rows, and rows become them again.
+"""Convert records and messages to rows and back.
 
-Text columns hold JSON from msgspec; the order of the columns is named here once.
+Text columns contain JSON written by msgspec; the order of the columns is defined here once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIXED = (
     "id", "cwd", "parent_conversation_id", "user_initiated", "created_at", "continued_from", "workspace_label",
     "principal",
 )  # fmt: skip
-"""Columns of a conversation that are written once."""
+"""Columns of a conversation that never change."""
 CHANGING = (
     "state", "state_data", "state_updated_at", "updated_at", "archived", "archived_at", "mode", "model", "title",
     "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node", "epoch",
@@ -44,7 +44,7 @@ ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", 
 """Columns of an attachment."""
 
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: what is told to clients cannot be later."""
+"""The end of the year 9999: the latest time that a protobuf Timestamp can hold."""
 
 _ACTOR_KINDS = {
     MessageType.USER: "human",
@@ -59,14 +59,14 @@ Row = tuple[Any, ...]
 
 
 class StoredState(Struct, frozen=True):
-    """What `state_data` holds."""
+    """The content of `state_data`."""
 
     version: int
     state: State
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """What `display_data` holds: where a message belongs and how it is shown."""
+    """The content of `display_data`: where a message belongs and how it is displayed."""
 
     run: str = ""
     delivery: str = ""
@@ -86,36 +86,38 @@ _USAGE = json.Decoder(Usage)
 
 
 def names(values: Iterable[str]) -> str:
-    """Names as a JSON array, for SQLite's json_each."""
+    """Encode names as a JSON array, for SQLite's json_each."""
     return _encode(list(values)).decode()
 
 
 def _or_empty(value: int | str | None) -> int | str:
-    """For a column that may be NULL: see `statements.NULLABLE`."""
+    """Return a value for a column that may be NULL: see `statements.NULLABLE`."""
     return "" if value is None else value
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """What tells that a row is as it was written: SHA-256 over its other values as a JSON array, bytes in base64,
-    an empty text for NULL."""
+    """Return the digest that proves a row unchanged.
+
+    SHA-256 over its other values as a JSON array, with bytes in base64 and an empty text for NULL.
+    """
     return hashlib.sha256(_encode(values)).hexdigest()
 
 
 def is_as_written(row: Row) -> bool:
-    """Whether a row that was read ends with the digest of the rest."""
+    """Return whether a row ends with the digest of its other values."""
     digest: str = row[-1]
     return digest_of(["" if value is None else value for value in row[:-1]]) == digest
 
 
 def refuse_non_numbers(*values: object) -> None:
-    """Raises ValueError if one of these is no count, revision or time: SQLite keeps anything in any column."""
+    """Raise ValueError unless all values are counts, revisions or times: SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
             raise ValueError("a number is none")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
-    """The values of FIXED."""
+    """Return the values of FIXED."""
     return (
         record.id, record.cwd, _or_empty(record.parent_conversation_id), int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
@@ -123,7 +125,7 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """The values of CHANGING. The digest covers those of FIXED and the slug as well."""
+    """Return the values of CHANGING; the digest covers FIXED and the slug as well."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
@@ -135,7 +137,7 @@ def changing_values(record: ConversationRecord) -> Row:
 
 
 def state_of(state_data: bytes | None) -> State | None:
-    """The stored state; None if it is missing, broken, or of another version (C39)."""
+    """Decode a stored state; None if it is missing, damaged, or of another version."""
     try:
         stored = _STATE.decode(state_data or b"")
     except (DecodeError, UnicodeDecodeError):
@@ -144,10 +146,10 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """A record from a row of RECORD and the system prompt, and whether its state could be read.
+    """Convert a row of RECORD plus the system prompt to a record; the flag says whether its state could be read.
 
-    A state that could not stands as Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another
-    column is not what was written.
+    An unreadable state becomes Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another column is
+    damaged.
     """
     (
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
@@ -191,10 +193,10 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
 
 
 def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agents: int) -> Idle:
-    """Idle for a conversation whose state cannot be read, from its messages.
+    """Rebuild an Idle state from messages, for a conversation whose state cannot be read.
 
-    The counters must not fall behind what was used: a run begins with a message, and a step begins at most one
-    request and one tool, so `last_sequence` and `step` bound them from above; gaps do no harm.
+    Its counters must not be lower than what was used: each run begins with a message, and each step begins at most one
+    request and one tool, so `last_sequence` and `step` are upper bounds; gaps are harmless.
     """
     total, used = Usage(), 0
     for encoded in usages:
@@ -215,12 +217,15 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 
 
 def prompt_values(conversation_id: str, text: str) -> Row:
-    """The values of PROMPT."""
+    """Return the values of PROMPT."""
     return conversation_id, text, digest_of((conversation_id, text))
 
 
 def message_values(conversation_id: str, message: Message) -> Row:
-    """The values of MESSAGE. The key holds the conversation too: clients choose ids, and two may choose alike."""
+    """Return the values of MESSAGE.
+
+    The key includes the conversation: clients choose message ids, and two may choose the same.
+    """
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
         f"{conversation_id}/{message.id}", conversation_id, message.sequence, message.type.value,
@@ -232,7 +237,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """A message from a row of MESSAGE. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row of MESSAGE to a message. Raises msgspec.DecodeError or ValueError."""
     (
         key, conversation_id, sequence, type_, _, content, display_data, usage_data,
         at, request_id, attempt, through, _,

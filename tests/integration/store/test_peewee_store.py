@@ -525,13 +525,13 @@ TAMPERING = {
     "UPDATE log SET prev_hash = 'x' WHERE step = 1": "the log has another beginning",
     "DELETE FROM log WHERE step = 1": "steps are missing between 0 and 2",
     "DELETE FROM log WHERE step = 3": "steps are missing between 2 and 4",
-    "DELETE FROM log WHERE step = 6": "the log ends at step 5, which is not where the conversation stands",
+    "DELETE FROM log WHERE step = 6": "the log ends at step 5, but the conversation is elsewhere",
     "UPDATE messages SET content = replace(content, 'ls', 'rm') WHERE sequence_id = 3": "message 3 is not what the log",
     "UPDATE messages SET usage_data = NULL WHERE sequence_id = 3": "message 3 is not what the log says",
     "DELETE FROM messages WHERE sequence_id = 3": "messages are missing between 2 and 4",
     "DELETE FROM messages WHERE sequence_id = 5": "message 5 is in the log only",
-    "UPDATE conversations SET last_seq = last_seq + 1": "not where the conversation stands",
-    "UPDATE conversations SET log_hash = ''": "not where the conversation stands",
+    "UPDATE conversations SET last_seq = last_seq + 1": "but the conversation is elsewhere",
+    "UPDATE conversations SET log_hash = ''": "but the conversation is elsewhere",
 }
 
 

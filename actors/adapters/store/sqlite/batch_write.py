@@ -1,8 +1,8 @@
-"""Transitions of several conversations in a few long statements.
+"""Write the transitions of several conversations in a few long statements.
 
-Every statement gives up the interpreter's lock and has to get it back from whoever is busy, and costs more than the
-rows it carries. Only what surely fits is written here; the rest, and everything if a constraint is violated after all,
-is written one by one, where it is refused for the right reason.
+Every statement releases the interpreter's lock and has to get it back from busy threads, which costs more than the rows
+it writes. Only changes that certainly fit are written here. All others, and everything if a constraint is violated
+after all, are written one by one, where each is refused for its own reason.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from actors.adapters.store import rows
 
 MAX_ROWS = 128
-"""Rows of one statement. Fewer are filled up with empty rows to a power of two, so that few statements are prepared."""
+"""Rows of one statement, at most. Padded with empty rows to a power of two, so that few statements are prepared."""
 
 
 def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
-    """Write what can be written at once, all of it or nothing; return what is left to be written one by one.
+    """Write all changes that can be batched, or none; return those to be written one by one.
 
     The transaction has just begun; if nothing could be written, it has begun again.
     """
@@ -34,7 +34,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
-        head = found.pop(part.id, None) if part else None  # a second change of a conversation finds it gone
+        head = found.pop(part.id, None) if part else None  # a second change of a conversation finds no head
         if part and head and part.fits(head):
             taken.append((part, head.log_hash))
         else:
@@ -50,7 +50,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
 
 
 def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> bool:
-    """Whether every conversation was there to be updated."""
+    """Write the rows; return whether every conversation was there to be updated."""
     updates: list[rows.Row] = []
     messages: list[rows.Row] = []
     log: list[rows.Row] = []

@@ -1,7 +1,7 @@
-"""What can be written: each change is one caller's, and is written whole or not at all.
+"""The changes that the writer applies; each belongs to one caller and is written whole or not at all.
 
-A change is built, and everything of it encoded, on the thread that asks for it; `apply` runs on the writer's thread
-inside a savepoint of its own. What it raises is what the caller gets.
+A change is built and encoded on the calling thread; `apply` runs on the writer's thread inside a savepoint. Exceptions
+of `apply` are raised in the caller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Change(Protocol):
 
 
 class Head(NamedTuple):
-    """Where a stored conversation stands."""
+    """The current position of a stored conversation."""
 
     id: str
     epoch: int
@@ -41,15 +41,15 @@ class Head(NamedTuple):
 
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
-    """Where these conversations stand; those that are gone are left out."""
+    """Return the heads of these conversations; missing ones are omitted."""
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (rows.names(ids),))}
 
 
 class Part:
-    """A Commit, encoded."""
+    """An encoded Commit."""
 
     def __init__(self, commit: Commit) -> None:
-        """Raises ValueError if it contradicts itself."""
+        """Encode the commit. Raises ValueError if it contradicts itself."""
         check_shape(commit)
         record = commit.record
         self.id = record.id
@@ -68,7 +68,7 @@ class Part:
         self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
 
     def fits(self, head: Head) -> bool:
-        """Whether it is a plain update, and what it expects is what there is."""
+        """Return whether this is a plain update whose expectations match the stored head."""
         return (
             self._fixed is None
             and head.step == self._expected_step
@@ -78,7 +78,7 @@ class Part:
         )
 
     def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """The log's rows after the one with this hash, and the hash of their last."""
+        """Return the log's rows chained after `log_hash`, and the hash of the last one."""
         linked: list[rows.Row] = []
         for sealed in self._log:
             log_hash, row = sealed.after(log_hash)
@@ -86,7 +86,7 @@ class Part:
         return linked, log_hash
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write it alone. Raises FencedError, or what SQLite raises."""
+        """Write it on its own. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
         if self.messages:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)
@@ -108,22 +108,22 @@ class Part:
         return log
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove what is left of a deleted conversation of the same id. Raises FencedError if its parent is deleted."""
+        """Remove what is left of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
         if removal.is_hidden(connection, self.id):
             removal.remove_all(connection, self.id)
         if self._parent and removal.is_hidden(connection, self._parent):
-            raise FencedError(f"{self._parent} is gone")
+            raise FencedError(f"{self._parent} does not exist")
 
     def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
         head = heads(connection, (self.id,)).get(self.id)
         if head is None:
-            raise FencedError(f"{self.id} is gone")
+            raise FencedError(f"{self.id} does not exist")
         log, log_hash = self.links(head.log_hash)
         fence = (self.id, self._expected_step, self._epoch)
         updated = connection.execute(statements.UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
         if updated != 1 or head.last_seq + 1 != self._next_revision:
             raise FencedError(
-                f"{self.id} stands at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
+                f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
                 f"not at step {self._expected_step}, revision {self._next_revision - 1}, epoch {self._epoch}"
             )
         if self._slug != head.slug:
@@ -138,19 +138,19 @@ def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
 
 
 class Transition:
-    """The parts of one commit."""
+    """All parts of one commit."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """Raises ValueError if one contradicts itself."""
+        """Encode the commits. Raises ValueError if one contradicts itself."""
         self._parts = [Part(commit) for commit in commits]
 
     @property
     def only(self) -> Part | None:
-        """Its part, if it is the only one."""
+        """Return the only part; None if there are several."""
         return self._parts[0] if len(self._parts) == 1 else None
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Raises FencedError, SlugTakenError or CommandExistsError."""
+        """Write all parts. Raises FencedError, SlugTakenError or CommandExistsError."""
         try:
             for part in self._parts:
                 part.write(connection)
@@ -159,26 +159,26 @@ class Transition:
 
 
 class Deletion:
-    """A conversation and its sub-agents are hidden; they are removed later. Create commands stay."""
+    """Hide a conversation and its sub-agents; their rows are removed later. Create commands stay, for idempotency."""
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
         self.hidden: tuple[str, ...] = ()
-        """The ids of what it has hidden, once it is applied."""
+        """The ids that were hidden, once applied."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Nothing happens if it is gone."""
+        """Hide the conversations; do nothing if they do not exist."""
         self.hidden = removal.hide(connection, self._id)
 
 
 class Pruning:
-    """The log begins at another place from now on; the rows before it go."""
+    """Move the beginning of a log and delete the rows before it."""
 
     def __init__(self, conversation_id: str, begins: Place, *, was: Place) -> None:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Nothing happens if the conversation is gone, or does not begin where it was thought to."""
+        """Prune; do nothing if the conversation is deleted or its log does not begin where expected."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(statements.PRUNE_LOG, self._values)
 
@@ -195,7 +195,7 @@ class Reclaiming:
 
 
 class NewAttachment:
-    """Bytes by content hash; those that are there already stay."""
+    """Store bytes under their content hash; existing ones stay."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
         values = (
@@ -206,9 +206,9 @@ class NewAttachment:
         self._row = (*values, rows.digest_of(values))
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Raises FencedError if the conversation is gone."""
+        """Insert the attachment. Raises FencedError if the conversation is deleted."""
         if removal.is_hidden(connection, self._id):
-            raise FencedError(f"{self._id} is gone")
+            raise FencedError(f"{self._id} does not exist")
         try:
             connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:
@@ -216,7 +216,7 @@ class NewAttachment:
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    """Which of the port's refusals a violated constraint is."""
+    """Map a violated constraint to an exception of the port."""
     text = str(error)
     if "conversations.slug" in text:
         return SlugTakenError(text)

@@ -1,7 +1,7 @@
-"""SQLite as Bedrock uses it: one module for the whole process, and how its connections are set up.
+"""SQLite as Bedrock uses it: one module for the whole process, and the settings of its connections.
 
-Two copies of SQLite on one file in one process break its locks, so whatever touches the database takes `sqlite3` from
-here: the one that peewee has chosen, the newer of the standard library's and pysqlite3.
+Two copies of SQLite on one file in one process break its locks, so all code takes `sqlite3` from here: the one that
+peewee has chosen, the newer of the standard library's and pysqlite3.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 FILE = "bedrock.db"
-"""Name of the database inside the data directory."""
+"""The name of the database inside the data directory."""
 INCREMENTAL = 2
-"""The mode in which a database can give free pages back a few at a time. Chosen when the file is made."""
+"""The auto_vacuum mode that allows returning free pages a few at a time. Can be set only on an empty file."""
 WAL_PAGES = 8_192
-"""A commit that finds this many pages in the write-ahead log moves them into the database: 32 MiB."""
+"""Pages in the write-ahead log (32 MiB) at which a commit checkpoints by itself."""
 CACHE_BYTES = 16 << 20
-"""Of pages that the writer keeps in memory, which every new conversation adds to until it is full. More made no commit
-quicker: the operating system keeps the file's pages too."""
+"""The page cache of the writer. More made no commit quicker: the operating system caches the file's pages too."""
 BUSY_SECONDS = 5
-"""How long a connection waits for another one's lock."""
+"""Seconds that a connection waits for the lock of another one."""
 _MEBIBYTE = 1 << 20
 
 
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
-    """Whether this SQLite can corrupt a database when one connection commits while another checkpoints.
+    """Return whether this SQLite can corrupt a database when one connection commits while another checkpoints.
 
-    Bedrock has only one that does either, so it is safe with any version; other programs on the file are not.
+    Bedrock has one connection that does either, so it is safe with any version; other programs on the file are not.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
 
 
 def raw(database: SqliteDatabase) -> sqlite3.Connection:
-    """Peewee's own connection, for fixed SQL; opens it if it is closed."""
+    """Return peewee's own connection, for fixed SQL; opens it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
 
 
 def open_writer(path: Path) -> SqliteDatabase:
-    """Open the one connection that writes and checkpoints; it may move between threads, one at a time.
+    """Open the only connection that writes and checkpoints; it may move between threads, one at a time.
 
-    Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files
-    the same rights. Raises StoreUnusableError.
+    Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files the
+    same permissions. Raises StoreUnusableError.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
         _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
@@ -105,27 +104,27 @@ def _has_content(path: Path) -> bool:
 
 
 class Reader(sqlite3.Connection):
-    """A connection that knows its cursors: one that is still open keeps the connection in the past."""
+    """A connection that tracks its cursors: an open cursor would keep the connection at an old snapshot."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._cursors: list[sqlite3.Cursor] = []
 
     def cursor(self, *args: Any) -> sqlite3.Cursor:  # type: ignore[override]
-        """A new cursor; `execute` takes its cursors from here too."""
+        """Return a new cursor; `execute` gets its cursors from here as well."""
         made: sqlite3.Cursor = super().cursor(*args)
         self._cursors.append(made)
         return made
 
     def end_reads(self) -> None:
-        """Close every cursor, whoever still holds it: the next read sees what is stored then."""
+        """Close every cursor, so that the next read sees the current data."""
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
 
 
 def reader_of(database: SqliteDatabase) -> Reader:
-    """The connection of a database that `open_reader` opened."""
+    """Return the connection of a database that `open_reader` opened."""
     connection: Reader = database.connection()  # type: ignore[no-untyped-call]
     return connection
 

@@ -1,4 +1,4 @@
-"""Proving stored conversations over a connection: every row, its digest, and the chains that link them."""
+"""Verify stored conversations over a connection: every row, its digest, and the chains between them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from actors.adapters.store.sqlite.engine import sqlite3
 
 MAX_FINDINGS = 100
-"""Of one conversation; where so much is wrong, more tells nothing new."""
+"""Findings of one conversation, at most; more would tell nothing new."""
 
 RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
-"""The columns of a conversation; its state as bytes, so that it may be broken."""
+"""The columns of a conversation; its state as bytes, so that a damaged one can be read."""
 MESSAGES = f"SELECT {', '.join(rows.MESSAGE)} FROM messages WHERE conversation_id = ?"  # noqa: S608
 LOGGED = (
     f"SELECT {', '.join(LOG)} FROM log WHERE conversation_id = ? AND step > ? ORDER BY first_revision, step LIMIT ?"  # noqa: S608
@@ -45,9 +45,9 @@ _CREATED = f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_i
 
 
 def check(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
-    """What is wrong with a conversation, in words; nothing if it is not there.
+    """Return the findings about a conversation, in words; () if it does not exist.
 
-    Read it in one transaction. Raises what SQLite raises.
+    Call it inside one transaction. Raises what SQLite raises.
     """
     with every_text(connection):
         conversation = connection.execute(_ROW, (conversation_id,)).fetchone()
@@ -64,10 +64,7 @@ def check(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ..
 
 
 def check_all(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    """Everything that is stored: what is damaged, and the first thing that is wrong with it, in words.
-
-    Raises what SQLite raises.
-    """
+    """Yield each damaged object in the database and its first finding, in words. Raises what SQLite raises."""
     with every_text(connection):
         ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:
@@ -79,14 +76,14 @@ def check_all(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
 
 
 def beginning(connection: sqlite3.Connection, conversation_id: str) -> Place:
-    """Where the log begins: behind what was pruned."""
+    """Return the position where the log begins: after the pruned rows."""
     row = connection.execute(_PRUNED, (conversation_id,)).fetchone()
     return Place(*row) if row else BEGINNING
 
 
 @contextmanager
 def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
-    """For the time of the block, texts that are no UTF-8 are read all the same, with replacements or surrogates."""
+    """Decode texts that are not valid UTF-8 with replacements or surrogates for the duration of the block."""
     connection.text_factory = lambda raw: raw.decode(errors=errors)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Lists of conversations: the query, and what keeps one damaged row from spoiling the list."""
+"""Lists of conversations: the query, and the checks that keep one damaged row from spoiling the list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def query(
     before: tuple[int, str] | None,
     limit: int,
 ) -> Any:
-    """Rows of RECORD with the prompt, latest updated first; `before` is the place of the last one seen."""
+    """Return the query for rows of RECORD with the prompt, latest update first, after the position `before`."""
     table = schema.Conversation
     columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
     wanted = (
@@ -41,12 +41,12 @@ def query(
 
 
 def place_of(row: rows.Row) -> tuple[int, str]:
-    """Where the listing goes on behind this row."""
+    """Return the position of a row, from which the next page continues."""
     return row[rows.RECORD.index("updated_at")], row[rows.RECORD.index("id")]
 
 
 def refuse_broken_texts(row: rows.Row) -> None:
-    """Raises UnicodeEncodeError if a text that was read with surrogates is no UTF-8."""
+    """Raise UnicodeEncodeError if a text that was read with surrogates is not valid UTF-8."""
     for value in row:
         if isinstance(value, str):
             value.encode()

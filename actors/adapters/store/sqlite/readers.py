@@ -1,4 +1,4 @@
-"""Connections that only read, lent for one read at a time."""
+"""A pool of read-only connections, lent for one read at a time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 16
-"""Connections at most; whoever finds none waits for a read to end."""
+"""Connections at most; further reads wait for one."""
 
 
 class Readers:
-    """Lends connections to whatever thread asks; none belongs to a thread, so none outlives one."""
+    """Lend connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         self._path = path
@@ -44,10 +44,7 @@ class Readers:
 
     @contextmanager
     def lend(self) -> Generator[peewee.SqliteDatabase]:
-        """A connection for the time of the block.
-
-        Raises StoreUnavailableError or StoreDamagedError, whatever went wrong.
-        """
+        """Lend a connection for the duration of the block. Raises StoreUnavailableError or StoreDamagedError."""
         with self._places:
             database = None
             try:
@@ -89,7 +86,7 @@ class Readers:
         database.close()
 
     def close(self) -> None:
-        """Refuse new reads, wait for those under way, close every connection. Idempotent."""
+        """Refuse new reads, wait for current ones, close every connection. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -102,9 +99,9 @@ class Readers:
 
 
 def read_again(read: Callable[P, T]) -> Callable[P, T]:
-    """A read that is done once more, on another connection, before what it finds counts as damaged.
+    """Repeat a read once, on another connection, before its result counts as damaged.
 
-    SQLite calls a page damaged that the disk failed to deliver; a disk often delivers it at the second try.
+    SQLite reports a page as damaged that the disk failed to deliver; a second attempt often succeeds.
     """
 
     @wraps(read)
@@ -119,7 +116,7 @@ def read_again(read: Callable[P, T]) -> Callable[P, T]:
 
 
 def _explained(error: BaseException) -> StoreError | None:
-    """The port's word for what SQLite or a decoder says; None for anything else."""
+    """Convert an error of SQLite or a decoder to an exception of the port; None for any other error."""
     match error:
         case sqlite3.OperationalError() | peewee.OperationalError() if "decode" not in str(error):
             return StoreUnavailableError(f"the database cannot be read: {error}")

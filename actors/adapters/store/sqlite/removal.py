@@ -1,8 +1,8 @@
-"""Removing what was deleted, a little at a time.
+"""Remove deleted conversations in the background, in small slices.
 
-A deletion only hides: its conversations are noted in `deletions`, lose their slug, and get an epoch that fences off
-every late change. Their rows go afterwards, in slices, so that nobody waits for the removal of a large family. What a
-crash leaves is noted, and goes on with the next start.
+A deletion only hides: its conversations are recorded in `deletions`, lose their slug, and get an epoch that fences off
+every late change. Their rows are removed afterwards in slices, so that no caller waits for the removal of a large
+family. After a crash, removal resumes from the record at the next start.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from actors.adapters.store.sqlite.engine import sqlite3
 
 SLICE_SECONDS = 0.005
-"""What a slice takes at most, but for its commit; then whoever waits has a turn."""
+"""The duration of a slice, without its commit; waiting changes are written between slices."""
 SLICE_ROWS = 64
-"""Of a slice: each may be on a page of its own, all of which its commit has to write."""
+"""Rows of a slice: each may be on its own page, which the commit has to write."""
 
 _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
 }  # fmt: skip
-"""Tables with rows of a conversation, and how many are deleted between two looks at the clock."""
+"""Tables with rows of a conversation, and how many are deleted between two checks of the budget."""
 _NO_EPOCH = (1 << 63) - 1
-"""Later than that of any actor."""
+"""An epoch later than that of any actor."""
 
 _NOTE = """
 WITH RECURSIVE family (id, depth) AS (
@@ -45,42 +45,43 @@ _NEXT = "SELECT conversation_id FROM deletions ORDER BY depth DESC LIMIT 1"
 
 
 class _Budget(Struct):
-    """What a slice may still do."""
+    """The rows and the time that a slice may still use."""
 
     rows: int
     until: float
 
     @property
     def spent(self) -> bool:
+        """Return whether the slice must end."""
         return self.rows <= 0 or time.monotonic() > self.until
 
 
 class Removal:
-    """What is deleted and not yet removed. Any thread, `remove_slice` apart."""
+    """Track conversations that are deleted and not yet removed. Any thread, except for `remove_slice`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """What earlier servers left to be removed."""
+        """Load what earlier processes left to be removed."""
         self._hidden = {id_ for (id_,) in connection.execute("SELECT conversation_id FROM deletions")}
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything."""
+        """Return whether anything is left to remove."""
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """The id, or, of what is hidden, one that nothing has."""
+        """Return the id; for a hidden conversation "", which no conversation has."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:
-        """They are deleted."""
+        """Note that these conversations are deleted."""
         self._hidden.update(ids)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """There are new conversations with these ids."""
+        """Note that these ids belong to new conversations."""
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
-        """Remove some of it, sub-agents before their parents; whether there was anything (writer's thread)."""
+        """Remove some rows, sub-agents before their parents; return whether there were any (writer's thread)."""
         budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
         found = connection.execute(_NEXT).fetchone()
         if found is None:
@@ -92,25 +93,25 @@ class Removal:
 
 
 def hide(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
-    """Note the conversation and its sub-agents for removal; returns the ids of those that were not noted yet."""
+    """Mark the conversation and its sub-agents for removal; return the ids that were not marked before."""
     ids = tuple(id_ for (id_,) in connection.execute(_NOTE, (conversation_id,)).fetchall())
     connection.execute(_HIDE, (_NO_EPOCH, rows.names(ids)))
     return ids
 
 
 def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Whether it is deleted but not yet removed."""
+    """Return whether the conversation is deleted but not yet removed."""
     found = connection.execute("SELECT 1 FROM deletions WHERE conversation_id = ?", (conversation_id,))
     return found.fetchone() is not None
 
 
 def remove_all(connection: sqlite3.Connection, conversation_id: str) -> None:
-    """Remove what is left of one, at once."""
+    """Remove what is left of one conversation at once."""
     _remove(connection, conversation_id, _Budget(sys.maxsize, float("inf")))
 
 
 def _remove(connection: sqlite3.Connection, conversation_id: str, budget: _Budget) -> bool:
-    """Whether nothing of it is left."""
+    """Remove rows within the budget; return whether none is left."""
     for table, count in _ROWS.items():
         some = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE conversation_id = ? LIMIT {count})"  # noqa: S608
         while removed := connection.execute(some, (conversation_id,)).rowcount:

@@ -1,4 +1,4 @@
-"""The SQL that writes, for one row or for many at once."""
+"""The SQL statements that write, for one row or many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context"})
-"""Columns whose NULL is handed over as an empty text: binding None costs ten times what binding a text does."""
+"""Columns whose NULL is bound as an empty text: binding None takes ten times as long as binding a text."""
 
 
 def _value(column: str, text: str, nullable: Set[str] = NULLABLE) -> str:
@@ -53,7 +53,7 @@ WHERE id IN (SELECT value FROM json_each(?))
 
 @lru_cache
 def update_conversations(count: int) -> str:
-    """Update `count` rows of (id, CHANGING, log_hash) that are known to fit."""
+    """Return the statement that updates `count` rows of (id, CHANGING, log_hash) known to fit."""
     columns = (*CHANGING, "log_hash")
     values = ", ".join(f"{name} = {_value(name, f'new.column{place}')}" for place, name in enumerate(columns, 2))
     table = _table(len(columns) + 1, count)
@@ -62,19 +62,19 @@ def update_conversations(count: int) -> str:
 
 @lru_cache
 def insert_messages(count: int) -> str:
-    """Insert `count` rows of MESSAGE."""
+    """Return the statement that inserts `count` rows of MESSAGE."""
     return _insert_many("messages", MESSAGE, count)
 
 
 @lru_cache
 def insert_log(count: int) -> str:
-    """Insert `count` rows of LOG."""
+    """Return the statement that inserts `count` rows of LOG."""
     return _insert_many("log", LOG, count)
 
 
 @lru_cache
 def insert_runs(count: int) -> str:
-    """Insert `count` rows of RUN."""
+    """Return the statement that inserts `count` rows of RUN."""
     return _insert_many("runs", RUN, count)
 
 

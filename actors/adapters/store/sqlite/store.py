@@ -1,4 +1,4 @@
-"""The store on SQLite: fixed SQL where it is hot, peewee's queries where it is not."""
+"""The store on SQLite: fixed SQL on hot paths, peewee queries elsewhere."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ AND {schema.NOT_DELETED} ORDER BY id LIMIT :limit
 
 
 class PeeweeStore:
-    """`actors.ports.Store` on one SQLite file. Any thread. Open it with `open_store`."""
+    """Implement ports.Store on one SQLite file. Any thread. Open it with `open_store`."""
 
     def __init__(
         self,
@@ -113,10 +113,12 @@ class PeeweeStore:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        """Write the commits atomically and durably; see ports.Store."""
         self._writer.write(changes.Transition(parts), urgent=urgent)
         self._removal.forget(part.record.id for part in parts if part.create)
 
     def delete(self, conversation_id: str) -> None:
+        """Hide the conversation and its sub-agents at once; see ports.Store."""
         deletion = changes.Deletion(conversation_id)
         self._writer.write(deletion)
         self._removal.add(deletion.hidden)
@@ -124,6 +126,7 @@ class PeeweeStore:
 
     @read_again
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        """Prune one batch of old rows and return their number; see ports.Store."""
         with self._reading(at_one_moment=True) as connection:
             conversation_id = self._visible(conversation_id)
             begins = beginning(connection, conversation_id)
@@ -136,6 +139,7 @@ class PeeweeStore:
         return len(going)
 
     def reclaim(self, pages: int, *, spare: int) -> bool:
+        """Return free pages to the file system; see ports.Store."""
         with self._reading() as connection:
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
             (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
@@ -145,6 +149,7 @@ class PeeweeStore:
         return True
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        """Store an attachment; an existing one stays; see ports.Store."""
         now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
         self._writer.write(changes.NewAttachment(conversation_id, attachment, now))
 
@@ -152,16 +157,19 @@ class PeeweeStore:
 
     @read_again
     def load(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record; None if there is none; see ports.Store."""
         with self._reading() as connection:
             return self._load(connection, self._visible(conversation_id))
 
     @read_again
     def owner(self, conversation_id: str) -> str | None:
+        """Return the principal of a conversation; see ports.Store."""
         conversation_id, table = self._visible(conversation_id), schema.Conversation
         return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
     @read_again
     def find_slug(self, slug: str) -> str | None:
+        """Return the conversation with this slug; see ports.Store."""
         found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
         return next(iter(self._column(found)), None)
 
@@ -177,6 +185,7 @@ class PeeweeStore:
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> tuple[ConversationRecord, ...]:
+        """Return a page of conversations, latest update first; see ports.Store."""
         found: list[ConversationRecord] = []
         with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
             while (wanted := limit - len(found)) > 0:
@@ -193,7 +202,7 @@ class PeeweeStore:
     def _readable(
         self, connection: sqlite3.Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
     ) -> Iterator[ConversationRecord]:
-        """The records of rows; one that cannot be read keeps no other from being listed."""
+        """Yield the records of rows; an unreadable one is reported and skipped, so that the others are listed."""
         for row in page:
             try:
                 listing.refuse_broken_texts(row)
@@ -205,12 +214,14 @@ class PeeweeStore:
 
     @read_again
     def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the ids of its sub-agents; see ports.Store."""
         table = schema.Conversation
         of_parent = table.parent_conversation == self._visible(conversation_id)
         return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
 
     @read_again
     def unsettled(self) -> tuple[str, ...]:
+        """Return the conversations to recover on start; see ports.Store."""
         return self._column(
             schema.Conversation.select(schema.Conversation.id).where(
                 SQL(f"({schema.UNSETTLED}) AND {schema.NOT_DELETED}")
@@ -218,9 +229,11 @@ class PeeweeStore:
         )
 
     def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations whose log may be pruned; see ports.Store."""
         return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations archived before a time; see ports.Store."""
         return self._ids(_ARCHIVED, {"before": before, "after": after, "limit": limit})
 
     @read_again
@@ -240,6 +253,7 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
+        """Return a page of messages; see ports.Store."""
         query = _between(MESSAGES, "sequence_id", before, descending=descending)
         with self._reading() as connection:
             return tuple(
@@ -247,10 +261,12 @@ class PeeweeStore:
             )
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Return all messages up to a sequence; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=ALL)
 
     @read_again
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Return events after a revision; see ports.Store."""
         bounds = {"id": self._visible(conversation_id), "next": after + 1, "limit": limit}
         with self._reading() as connection:
             found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
@@ -269,6 +285,7 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
+        """Return a page of stopped runs; see ports.Store."""
         query = _between(RUNS, "revision", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(run_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
@@ -283,12 +300,14 @@ class PeeweeStore:
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
+        """Return a page of settled inputs; see ports.Store."""
         query = _between(FATES, "revision", before, descending=descending)
         with self._reading() as connection:
             return tuple(map(fate_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
 
     @read_again
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Return the record and its latest messages at one moment; see ports.Store."""
         conversation_id = self._visible(conversation_id)
         query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
         with self._reading(at_one_moment=True) as connection:
@@ -300,11 +319,13 @@ class PeeweeStore:
 
     @read_again
     def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+        """Return rows of the log; see ports.Store."""
         with self._reading() as connection:
             found = connection.execute(LOGGED, (self._visible(conversation_id), after_step, limit))
             return tuple(stored_transition(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """Return what fails verification, in words; see ports.Store."""
         try:
             return self._checked(conversation_id)
         except StoreDamagedError:
@@ -319,9 +340,11 @@ class PeeweeStore:
     # --- commands and attachments -----------------------------------------------------------------------------
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted command of a conversation; see ports.Store."""
         return self._command("conversation_id", self._visible(conversation_id), request_id)
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted create command of a principal; see ports.Store."""
         return self._command("principal", principal, request_id)
 
     @read_again
@@ -333,6 +356,7 @@ class PeeweeStore:
 
     @read_again
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        """Return an attachment; None if there is none; see ports.Store."""
         query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
         with self._reading() as connection:
             row = connection.execute(query, (self._visible(conversation_id), attachment_id)).fetchone()
@@ -341,21 +365,26 @@ class PeeweeStore:
     # --- the rest ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """Release everything; idempotent; see ports.Store."""
         with self._close_once:
             self._closing.close()
 
     def _close_database(self) -> None:
-        """The last connection moves the write-ahead log into the database and removes it: by its path. It is left to
-        the end of the process where that path may lead to the log of another database."""
+        """Close the last connection, unless the database's path leads to another file now.
+
+        Closing checkpoints the write-ahead log and removes it by its path, which could then be the log of another
+        database; in that case the process's end closes the connection.
+        """
         if self._files.database_is_there:
             close_database(self._database, self._space)
 
     def _visible(self, conversation_id: str) -> str:
+        """Return the id; "" for a deleted conversation, so that queries find nothing."""
         return self._removal.unless_hidden(conversation_id)
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
-        """A connection; everything read from it `at_one_moment` if asked for."""
+        """Lend a connection; `at_one_moment`: all reads see one snapshot."""
         with self._readers.lend() as database:
             connection = raw(database)
             if not at_one_moment:
@@ -374,7 +403,7 @@ class PeeweeStore:
         return None if row is None else self._record(connection, row)
 
     def _record(self, connection: sqlite3.Connection, row: rows.Row) -> ConversationRecord:
-        """The record, as Idle and with an alarm in the log if its state cannot be read (C39)."""
+        """Return the record; with an unreadable state, log an error and return it as Idle."""
         record, intact = rows.record_of(row)
         if intact:
             return record
@@ -390,16 +419,16 @@ class PeeweeStore:
 
 
 def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
-    """The rest of a query for a page of (conversation, after, limit)."""
+    """Return a query for a page, with the parameters (conversation, after, limit)."""
     order = "DESC" if descending else "ASC"
     bound = "" if before is None else f"AND {column} < {before:d}"
     return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"
 
 
 def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | None = None) -> PeeweeStore:
-    """Open, or create, the store in the data directory `path`, which this process then holds until `close`.
+    """Open or create the store in the data directory `path`, which this process holds until `close`.
 
-    `faults` is told store.before_begin, store.before_savepoint (once per change), store.before_commit and
+    `faults` is hit at store.before_begin, store.before_savepoint (once per change), store.before_commit and
     store.after_commit, all on the writer's thread. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
@@ -434,7 +463,7 @@ def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | Non
 
 
 def _open_database(directory: DataDirectory, space: DiskReserve) -> SqliteDatabase:
-    """Open it and bring it up to date. Raises StoreUnusableError."""
+    """Open the database and apply migrations. Raises StoreUnusableError."""
     with ExitStack() as opened:
         database = open_writer(directory.path / FILE)
         opened.callback(close_database, database, space)

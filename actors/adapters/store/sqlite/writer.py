@@ -1,10 +1,10 @@
-"""The one thread that writes.
+"""The only thread that writes (group commit).
 
-Threads that want something written queue a change and wait. The writer takes all that waits, urgent ones first, and
-writes it in one transaction: one sync of the disk for everybody. Inside it every change has a savepoint of its own, so
-one that is refused fails alone. If the transaction fails as a whole, nothing of it is written and all its callers are
-told; the next one starts afresh. Only this thread checkpoints, between transactions, after the callers are awake; where
-so much is written that this comes too late, SQLite does it at the end of a commit.
+Calling threads queue a change and wait. The writer takes all queued changes, urgent ones first, and writes them in one
+transaction, with one sync of the disk for all. Inside it every change has a savepoint, so one that is refused fails
+alone. If the transaction fails as a whole, nothing is written and all its callers get the error; the next one starts
+from scratch. Only this thread checkpoints, between transactions, after the callers were woken; under heavy load SQLite
+does it at the end of a commit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_BATCH = 128
-"""Changes in one transaction: bounds how long a change waits for the one under way."""
+"""Changes in one transaction: bounds how long a change waits for the current transaction."""
 TIDY_SECONDS = 0.25
-"""How often something is tidied up while changes never cease to arrive."""
+"""Seconds between two slices of background work under constant load."""
 TIDY_AGAIN_SECONDS = 5.0
-"""After it failed."""
+"""Seconds before background work is retried after a failure."""
 WATCH_SECONDS = 1.0
-"""How often the open files are looked after while nothing is written."""
+"""Seconds between two checks of the open files while nothing is written."""
 
 
 class _Ticket:
@@ -50,12 +50,12 @@ class _Ticket:
     def __init__(self, change: Change) -> None:
         self.change = change
         self.error: Exception | None = None
-        self.done = threading.Lock()
+        self.done = threading.Lock()  # held until the change is written; cheaper than an Event per change
         self.done.acquire()
 
 
 class Writer:
-    """Owns the writing connection from its start to its `close`."""
+    """Own the writing connection from start to `close`."""
 
     def __init__(
         self,
@@ -67,8 +67,11 @@ class Writer:
         tidy: Callable[[sqlite3.Connection], bool] = lambda _connection: False,
         space: DiskReserve | None = None,
     ) -> None:
-        """Start. `files` is None for a database without any. On the writer's thread `every_second` is called, and
-        `tidy`, in transactions of its own, while nothing else waits and it returns that there is more to do."""
+        """Start the thread. `files` is None for a database without files.
+
+        `every_second` is called on the writer's thread, and `tidy` in transactions of its own while no change waits and
+        as long as it returns that there is more to do.
+        """
         self._database = database
         self._files = files
         self._space = space
@@ -103,13 +106,13 @@ class Writer:
             raise ticket.error
 
     def tidy(self) -> None:
-        """There is something to tidy up (any thread)."""
+        """Request background work (any thread)."""
         with self._arrived:
             self._tidying = True
             self._arrived.notify()
 
     def close(self) -> None:
-        """Write what waits and end the thread; the connection stays open. Idempotent."""
+        """Write what is queued and end the thread; the connection stays open. Idempotent."""
         with self._arrived:
             self._closing = True
             self._arrived.notify()
@@ -123,13 +126,13 @@ class Writer:
                 tidied = self._tidy_if_due(idle=not batch)
                 self._log.move_if_due(len(batch) + tidied, self._space)
                 self._watch_if_due()
-        except BaseException:  # noqa: BLE001 -- whatever ended this thread, nobody may wait for it
+        except BaseException:  # noqa: BLE001 -- whatever ended this thread, its callers must be released
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         finally:
             self._abandon()
 
     def _take(self) -> list[_Ticket] | None:
-        """Wait for changes; an empty list if there is time for something else, None if there will be none any more."""
+        """Wait for changes; an empty list when background work is due, None when the writer should end."""
         with self._arrived:
             if not (self._urgent or self._normal or self._closing or self._tidying):
                 self._arrived.wait(WATCH_SECONDS)
@@ -142,7 +145,7 @@ class Writer:
             return batch
 
     def _tidy_if_due(self, *, idle: bool) -> bool:
-        """A slice while nothing waits, and one now and then where something always does; whether there was one."""
+        """Do a slice of background work if no change waits, or if the last one was long ago; return whether it did."""
         if not self._tidying or not (idle or time.monotonic() - self._tidied_at >= TIDY_SECONDS):
             return False
         try:
@@ -151,7 +154,7 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             self._tidying = self._tidy_slice(connection)
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 -- what it does is done again; nobody waits for it
+        except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
             _log.warning("what was deleted could not be removed yet: %s", error)
             self._roll_back()
             self._make_room()
@@ -173,9 +176,9 @@ class Writer:
                 self._check_files()
 
     def _check_files(self) -> None:
-        """Raises StoreUnavailableError if the database, or its write-ahead log, was removed or replaced.
+        """Raise StoreUnavailableError if the database or its write-ahead log was removed or replaced.
 
-        What only a log without a name still holds is saved first.
+        Before that, save into the database what only an unlinked log still contains.
         """
         if self._files is None:
             return
@@ -212,19 +215,19 @@ class Writer:
                 ticket.done.release()
 
     def _serve_from_reserve(self, batch: list[_Ticket]) -> list[_Ticket]:
-        """Do once more, with the room that is kept for it, what frees space; returns what was done."""
+        """Retry the deletions in `batch` with the disk space of the reserve; return those that were written."""
         freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
         if not freeing or not self._make_room():
             return []
         try:
             self._transact(freeing)
-        except Exception:  # noqa: BLE001 -- they are told what went wrong the first time
+        except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
             self._roll_back()
             return []
         return freeing
 
     def _make_room(self) -> bool:
-        """Whether there was something to try."""
+        """Release the disk reserve and shorten the write-ahead log; return whether there is a reserve at all."""
         if self._space is None:
             return False
         self._space.give_up()
@@ -247,7 +250,7 @@ class Writer:
     def _admit(self, ticket: _Ticket) -> bool:
         try:
             self._faults.hit("store.before_savepoint")
-        except Exception as error:  # noqa: BLE001 -- whatever a test raises is this caller's failure
+        except Exception as error:  # noqa: BLE001 -- whatever a fault point raises fails this caller alone
             ticket.error = StoreUnavailableError(f"nothing was written: {error}")
         return ticket.error is None
 
@@ -263,7 +266,7 @@ class Writer:
         connection.execute("RELEASE change")
 
     def _roll_back(self) -> None:
-        """Leave no transaction open. SQLite often has ended it itself: rolling back once more would raise."""
+        """Leave no transaction open; SQLite often has ended it itself, and then another rollback would raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:

@@ -1,0 +1,1 @@
+"""The files of the data directory: locks, backups, the disk reserve, the write-ahead log."""

@@ -1,7 +1,7 @@
-"""Copies of the database: taken while a server writes to it, and put back where it was.
+"""Back up the database while a server writes to it, and restore it.
 
-Whatever is written has the name NAME.part until it is complete, checked and on the disk. So a program that is killed
-leaves no half file under a name that somebody counts on; the next one takes what it left.
+Files are written as NAME.part until they are complete, checked and synced, so a killed program leaves no partial file
+under its final name; the next one takes the .part file over.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 MAX_DAMAGED = 8
-"""Named by a restore, at most."""
+"""Damaged objects that a restore names, at most."""
 __all__ = ["BackupFailed", "Copied", "DamagedBackup", "TargetExists", "back_up", "restore"]
 
 PAGES = 1_024
-"""Copied in one step; between two of them Ctrl-C is heard."""
+"""Pages copied per step; Ctrl-C takes effect between steps."""
 
 _LIVE, _AT_REST = "mode=ro", "immutable=1"
-"""How to open a file for reading: one that others may write, and one that nobody does."""
+"""URI parameters for reading a database that other processes may write, and one that no process writes."""
 
 
 class TargetExists(BackupFailed):
-    """The file that a backup was to be written to is there already."""
+    """The target of a backup already exists."""
 
 
 class DamagedBackup(BackupFailed):
-    """Conversations in the backup are not what was written; the file as a whole can be read."""
+    """Conversations in the backup fail verification, although the file as a whole can be read."""
 
 
 class Copied(Struct, frozen=True):
-    """What a backup or a restore made."""
+    """The result of a backup or a restore."""
 
     path: Path
     conversations: int
-    """Sub-agents and archived ones too."""
+    """Includes sub-agents and archived conversations."""
     size: int
     """Bytes."""
     kept: Path | None = None
-    """What a restore found in its place is called this now."""
+    """The new name of the database that a restore replaced."""
     damaged: tuple[str, ...] = ()
-    """What a restore put back although it is not what was written, and what is wrong with it."""
+    """Damaged objects that a restore accepted, each with its finding."""
 
 
 def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
-    """Write the database of the data directory, as it is at this moment, into the file `target`, for its owner only.
+    """Write a snapshot of the database of the data directory into the file `target`, for its owner only.
 
-    A server may go on: the copy is read in one transaction, which holds up nobody; only the write-ahead log grows
-    meanwhile. Raises BackupFailed, also if `target` exists, unless it is to be replaced; StoreUnusableError if the
+    A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
+    meanwhile. Raises BackupFailed, also if `target` exists, unless it may be replaced; StoreUnusableError if the
     database was written by a newer version.
     """
     source, target = directory / FILE, target.resolve()
@@ -88,12 +88,12 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 
 
 def restore(backup: Path, directory: Path, *, replace: bool = False, accept_damage: bool = False) -> Copied:
-    """Put a copy of the file `backup` into the data directory as its database; makes the directory if it is missing.
+    """Copy the file `backup` into the data directory as its database; creates the directory if it is missing.
 
-    Every row of it is compared with its digest, and every log with its chain of hashes, first. With `replace` a
-    database that is there stays beside it, under a name with the date. Raises BackupFailed, also for a conversation
-    that is not what was written, unless that is accepted; StoreUnusableError if the file is of a newer version;
-    DataDirectoryBusyError while a server holds the directory.
+    First every row is verified by its digest, and every log by its hash chain. With `replace` an existing database is
+    kept beside it, under a name with the date. Raises BackupFailed, also for a conversation that fails verification,
+    unless that is accepted; StoreUnusableError if the file is of a newer version; DataDirectoryBusyError while a server
+    holds the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
@@ -116,7 +116,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """What the system or SQLite says, in one line."""
+    """Convert errors of the system and of SQLite to BackupFailed with a one-line text."""
     try:
         yield
     except OSError as error:
@@ -127,7 +127,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Opening a database needs some room beside it, even for reading. Raises BackupFailed."""
+    """Raise BackupFailed if a database cannot be opened for lack of disk space, which even reading needs."""
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
@@ -144,7 +144,7 @@ def _refuse_if_taken(target: Path, *, replace: bool) -> None:
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """A first look, before anything is made for it."""
+    """Check the backup before anything is created. Raises BackupFailed."""
     if not path.is_file():
         raise BackupFailed(f"{path} is no file")
     if path.name.endswith(PART):
@@ -159,7 +159,7 @@ def _refuse_if_no_backup(path: Path) -> None:
 
 @contextmanager
 def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
-    """A connection that cannot write; not even a checkpoint when it is closed as the last one."""
+    """Open a connection that cannot write, not even by the checkpoint of the last connection's close."""
     address = f"{path.absolute().as_uri()}?{how}"
     database = SqliteDatabase(address, uri=True, timeout=BUSY_SECONDS, thread_safe=False)
     database.connect()
@@ -170,7 +170,7 @@ def _reading(path: Path, how: str) -> Generator[SqliteDatabase]:
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> None:
-    """One read transaction for all steps: without it, every commit of a server would make the copy begin anew."""
+    """Copy in one read transaction: without it, every commit of a server would restart the copy."""
     with closing(sqlite3.connect(path, isolation_level=None)) as target:
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -180,10 +180,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Whether a copy can be relied on; returns how many conversations it has.
-
-    Raises BackupFailed, StoreUnusableError.
-    """
+    """Verify a copy as a file; return its number of conversations. Raises BackupFailed or StoreUnusableError."""
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
@@ -194,15 +191,15 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """What in a copy is not what was written, the first few in words; it is brought up to date first."""
+    """Return what fails verification in a copy, the first few in words; applies migrations first."""
     database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
     try:
         migrate(database)
         found = list(islice(check_all(raw(database)), MAX_DAMAGED + 1))
     finally:
         database.close()
-    told = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
-    return (*told, "and more") if len(found) > MAX_DAMAGED else tuple(told)
+    damaged = [f"{what}: {finding}" for what, finding in found[:MAX_DAMAGED]]
+    return (*damaged, "and more") if len(found) > MAX_DAMAGED else tuple(damaged)
 
 
 def _schema(database: SqliteDatabase, origin: Path) -> None:
@@ -211,9 +208,9 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 
 
 def _keep_aside(database: Path) -> Path:
-    """Give a database a second name, which it has alone when its first one is taken; returns that.
+    """Give the database a second name, which survives when the first is replaced; return it.
 
-    No write-ahead log stays behind: SQLite would take it for that of the next database of the name.
+    Its write-ahead log must move along: SQLite would take it for the log of the next database of the old name.
     """
     _fold_log(database)
     now = time.time_ns() // 1_000_000
@@ -227,13 +224,13 @@ def _keep_aside(database: Path) -> Path:
 
 
 def _fold_log(database: Path) -> None:
-    """Move the write-ahead log into the database, so that it is one file, if it is whole and there is space."""
+    """Checkpoint the write-ahead log into the database, if it is intact and there is space."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk."""
+    """Sync a file, or the entries of a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The directory that one server, and only one, keeps its data in."""
+"""The data directory, which exactly one server holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MARKER = "initialized"
-"""Is there once the directory has had a database."""
+"""The name of the file that says that the directory has had a database."""
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
@@ -31,10 +31,10 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 
 
 class DataDirectory:
-    """A directory held by this process until `close`, or until the process is gone.
+    """A directory held by this process until `close` or the end of the process.
 
-    Two locks hold it: one on the directory itself, which nobody can take away from under it, and one on the file
-    `lock`, which also tells by whom.
+    Two locks hold it: one on the directory itself, which cannot be unlinked while it is in use, and one on the file
+    `lock`, which also names the holder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class DataDirectory:
             raise
 
     def _take(self) -> None:
-        """Raises DataDirectoryBusyError or OSError."""
+        """Take both locks. Raises DataDirectoryBusyError or OSError."""
         directory, lock_file = self._held
         try:
             _lock(lock_file)
@@ -67,13 +67,13 @@ class DataDirectory:
         except BlockingIOError:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
-        told = f"{os.getpid()}\n".encode()
-        os.pwrite(lock_file, told, 0)  # first, so that a full disk has room for it: where the last one was
-        os.ftruncate(lock_file, len(told))
+        holder = f"{os.getpid()}\n".encode()
+        os.pwrite(lock_file, holder, 0)  # before truncating: on a full disk only the old block is available
+        os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)
 
     def check_lock_file(self) -> None:
-        """Say so, once, if the lock file is not there any more. The directory stays held without it."""
+        """Log once if the lock file was removed or replaced. The directory stays locked without it."""
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:
             _log.critical(
@@ -84,7 +84,7 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to begin with an empty database where there was one. Raises StoreUnusableError."""
+        """Refuse to start with an empty database where there was one. Raises StoreUnusableError."""
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
             raise StoreUnusableError(
@@ -93,7 +93,7 @@ class DataDirectory:
             )
 
     def mark(self) -> None:
-        """Note that it has a database from now on. Raises StoreUnusableError."""
+        """Record that the directory has a database. Raises StoreUnusableError."""
         marker = self.path / MARKER
         try:
             if not marker.exists():
@@ -107,13 +107,13 @@ class DataDirectory:
             raise StoreUnusableError(f"{marker} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let another process have it. Once."""
+        """Release the locks. Call it once."""
         for held in self._held:
             os.close(held)
 
 
 def _lock(lock_file: int) -> None:
-    """Raises BlockingIOError."""
+    """Lock the file, retrying while a client tests the lock. Raises BlockingIOError."""
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +125,7 @@ def _lock(lock_file: int) -> None:
 
 
 def _lock_directory(directory: int) -> None:
-    """Raises BlockingIOError."""
+    """Lock the directory where the file system can. Raises BlockingIOError."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

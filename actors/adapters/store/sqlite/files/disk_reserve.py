@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for what frees space.
+"""Disk space that is reserved for operations that free space.
 
-A deletion has to be written before it frees anything, which a full disk refuses; so has what a server writes when it
-starts. So a file of some MiB lies in the data directory, also while no server runs; it is given up when a deletion or a
-start finds no room, and made again from what has been freed.
+A deletion has to be written before it frees anything, which a full disk refuses; the same holds for what a server
+writes at its start. So a file of some MiB lies in the data directory, also while no server runs. It is removed when a
+deletion or a start finds no space, and created again once space was freed.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 RESERVE = "reserve"
-"""Name of the file in the data directory."""
+"""The name of the file in the data directory."""
 SIZE = 4 * 1024 * 1024
 START_BYTES = 1024 * 1024
-"""What a server writes when it starts: the index of a write-ahead log of some hundred MiB, and a few small files."""
+"""Bytes written at a start: the index of a write-ahead log of some hundred MiB, and a few small files."""
 GIVE_BACK_PAGES = 256
-"""Of free pages of the database, given back to the file system in one step."""
+"""Free pages of the database that are returned to the file system per step."""
 
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MAYBE_FULL = ("disk i/o error", "unable to open database file")
-"""What SQLite says when it cannot extend the index of the write-ahead log, among other reasons."""
+"""Errors of SQLite when it cannot extend the index of the write-ahead log; they have other causes too."""
 
 
 def free_bytes(directory: Path) -> int:
-    """What may be written to the file system of a directory. Raises OSError."""
+    """Return the bytes that can be written to the file system of a directory. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def is_want_of_room(error: BaseException, directory: Path) -> bool:
-    """Whether something failed because the disk of the directory is full. SQLite often calls it an I/O error."""
+    """Return whether an error was caused by a full disk; SQLite often reports that as an I/O error."""
     cause: BaseException | None = error
     while cause is not None:
         text = str(cause).lower()
@@ -62,24 +62,24 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """What is wrong, and what to do about it."""
+    """Return what is wrong and what to do about it, for users."""
     return f"the disk is full: free at least {2 * SIZE >> 20} MiB on the file system of {directory}, and try again"
 
 
 class DiskReserve:
-    """Owns the reserve. Writer's thread, but for its first and its last moment."""
+    """Own the reserve file. Used by the writer's thread, except when the store opens and closes."""
 
     def __init__(self, directory: Path) -> None:
-        """By the one who holds the directory; `make` is yet to be called."""
+        """Prepare the reserve; call it while holding the directory. `make` creates the file."""
         self._path = directory / RESERVE
         self.scarce = True
-        """There is no reserve: it was given up, or there is no room for it."""
+        """Whether there is no reserve: it was released, or there is no space for it."""
         self._given_up = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
-        """What `opening` returns; the reserve is given up for it if there is no room for a start without that.
+        """Return what `opening` returns, releasing the reserve if a start finds no space without that.
 
-        Raises what `opening` raises, and StoreUnusableError with what to do if the disk is full.
+        Raises what `opening` raises, and StoreUnusableError with advice if the disk is full.
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
@@ -100,7 +100,7 @@ class DiskReserve:
             raise
 
     def make(self) -> None:
-        """Have a reserve, if there is none and there is room for it and as much again."""
+        """Create the reserve if it is missing and twice its size is free."""
         if not self.scarce:
             return
         try:
@@ -122,7 +122,7 @@ class DiskReserve:
             os.close(made)
 
     def give_up(self) -> None:
-        """Let its room be used."""
+        """Remove the file, so that its space can be used."""
         if self._path.exists():
             _log.warning("the disk is full: the room that is kept for deletions and starts is used")
             self._given_up = True
@@ -130,16 +130,17 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Whether what is in the write-ahead log can be moved into the database, `without` so many of its pages.
+        """Return whether the write-ahead log can be checkpointed, not counting `without` pages.
 
-        A move that fails half-way leaves a longer database, which has eaten the room, and a log that is no shorter.
+        A checkpoint that fails half-way leaves a longer database, which used up the space, and a log that is no
+        shorter.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
         return bool(growth <= 0 or growth <= free_bytes(self._path.parent) - SIZE // 2)
 
     def give_back(self, connection: sqlite3.Connection) -> bool:
-        """While there is no reserve: give free pages back to the file system; whether any were."""
+        """Return free pages to the file system while there is no reserve; return whether there were any."""
         if not self.scarce:
             return False
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -150,7 +151,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """Keep for the next start what is left of a reserve that was given up, less than a whole one if need be."""
+        """Keep what is left of a released reserve for the next start, if necessary less than a whole one."""
         if not self._given_up:
             return
         try:

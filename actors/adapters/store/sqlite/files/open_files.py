@@ -1,7 +1,7 @@
-"""Whether the paths of the open database still lead to the files that are open.
+"""Check that the paths of the open database still lead to the open files.
 
-SQLite goes on with a file that was removed or replaced under it: it would acknowledge changes that nobody finds any
-more. So the inodes are compared: before and after every transaction, and every second without one.
+SQLite keeps using a file that was removed or replaced: it would acknowledge changes that are lost afterwards. So the
+inodes are compared before and after every transaction, and every second without one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _WITHOUT_DATABASE = "if it does not come back, stop the server and restore a bac
 _WITHOUT_LOG = "what was in it is moved into the database; restart the server"
 
 Inode: TypeAlias = "tuple[int, int]"
-"""Device and number."""
+"""Device and inode number."""
 
 
 def inode_of(descriptor: int) -> Inode:
-    """Of an open file. Raises OSError."""
+    """Return the inode of an open file. Raises OSError."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 
 
 def inode_at(path: str | Path) -> Inode | None:
-    """Of the file at a path; None if none can be reached."""
+    """Return the inode of the file at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -40,24 +40,24 @@ def inode_at(path: str | Path) -> Inode | None:
 
 
 class OpenFiles:
-    """The files of an open database. `check` belongs to the writer's thread; the rest to any."""
+    """The files of an open database. `check` belongs to the writer's thread, the rest to any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Right after the database at `path` was opened, by the one who holds its directory."""
+        """Record the inodes. Call it right after opening the database, while holding its directory."""
         self._path = path
         self._log_path = f"{path}-wal"
         self._database = inode_at(path)
         self._write_ahead_log = inode_at(self._log_path)
         self.missing = ""
-        """The file that was removed or replaced, empty if all are there."""
+        """The file that was removed or replaced; "" if all are in place."""
 
     @property
     def database_is_there(self) -> bool:
-        """Whether the path leads to the database now."""
+        """Return whether the path still leads to the open database."""
         return self._database is not None and inode_at(self._path) == self._database
 
     def check(self) -> None:
-        """Compare. Raises StoreUnavailableError; says in the log when that begins and when it ends."""
+        """Compare the inodes and log when a problem begins and ends. Raises StoreUnavailableError."""
         was, self.missing = self.missing, self._find_missing()
         if self.missing and not was:
             _log.critical(
@@ -70,12 +70,12 @@ class OpenFiles:
         self.refuse_if_missing()
 
     def refuse_if_missing(self) -> None:
-        """Raises StoreUnavailableError if the last comparison found a file missing."""
+        """Raise StoreUnavailableError if the last comparison found a file missing."""
         if self.missing:
             raise StoreUnavailableError(f"{self.missing} was removed or replaced")
 
     def forget_log(self) -> None:
-        """The connection was given up: the next one may begin another write-ahead log."""
+        """Accept a new write-ahead log, since the connection was closed."""
         self._write_ahead_log = None
 
     def _find_missing(self) -> str:

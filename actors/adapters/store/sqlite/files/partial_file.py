@@ -1,4 +1,4 @@
-"""A file that gets its name only when it is complete: until then it is NAME.part, held by a lock."""
+"""A file that gets its final name only when it is complete; until then it is NAME.part, under a lock."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 PART = ".part"
-"""Ends the name of what is not complete."""
+"""The suffix of incomplete files."""
 
 
 class BackupFailed(Exception):
-    """A backup or a restore that was not made, and changed nothing; the text says why."""
+    """A backup or restore failed and changed nothing; the text says why."""
 
 
 @contextmanager
 def part_of(target: Path) -> Generator[Path]:
-    """An empty file beside `target`, to be renamed to it when it is complete, and removed if that fails.
+    """Yield an empty file beside `target`, to be renamed to it when complete; remove it on failure.
 
-    The lock on it goes with the process: what a killed one left is taken over. Raises BackupFailed while another
-    process writes it, OSError.
+    Its lock ends with the process, so the file of a killed process is taken over. Raises BackupFailed while another
+    process writes it, and OSError.
     """
     part = target.with_name(target.name + PART)
     held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -44,13 +44,13 @@ def part_of(target: Path) -> Generator[Path]:
 
 
 def _remove_logs_of(part: Path) -> None:
-    """SQLite would take what a killed process left for the changes of the next database of the name."""
+    """Remove logs of a killed process: SQLite would apply them to the next database of that name."""
     for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{part}{suffix}").unlink(missing_ok=True)
 
 
 def _lock(held: int, part: Path) -> None:
-    """Whoever had the lock before may have renamed the file: then it is not this name's any more."""
+    """Lock the file; check that the former holder did not rename it, which would lock the wrong file."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(held), part.stat()):

@@ -1,4 +1,4 @@
-"""The write-ahead log, moved into the database between transactions by the one thread that writes."""
+"""Checkpoints of the write-ahead log, made between transactions by the writer's thread."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOVE_EVERY = 1_000
-"""Changes between two moves."""
+"""Changes between two checkpoints."""
 PAGES = 32_768
-"""A longer log is cut, waiting for readers if need be."""
+"""Pages beyond which the log is truncated, waiting for readers if necessary."""
 CUT_SECONDS = 0.1
-"""How long, since everybody who writes waits as well. The next move tries again."""
+"""Seconds to wait for readers: all writers wait as well, and the next checkpoint tries again."""
 
 
 class WriteAheadLog:
-    """Of a database that is written through this connection only. Writer's thread."""
+    """The log of a database that only this connection writes. Used by the writer's thread."""
 
     def __init__(self, database: peewee.SqliteDatabase) -> None:
         self._database = database
         self._since = 0
 
     def move_if_due(self, written: int, space: DiskReserve | None = None) -> None:
-        """So many changes have been written since the last call; a log that does not fit into the database stays."""
+        """Count `written` changes, and checkpoint after enough of them; a log that does not fit stays."""
         self._since += written
         if self._since < MOVE_EVERY or self._database.is_closed():
             return
@@ -41,7 +41,7 @@ class WriteAheadLog:
         self._since = 0
 
     def move(self) -> None:
-        """Move it into the database; cut it if it is long."""
+        """Checkpoint the log into the database; truncate a long one."""
         self._since = 0
         try:
             connection = raw(self._database)
@@ -52,9 +52,9 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
     def cut(self, space: DiskReserve) -> None:
-        """Move it, and give its room back to the file system, if it fits into the database.
+        """Checkpoint and truncate the log if it fits into the database.
 
-        As long as it does not, commits do not move it either.
+        As long as it does not, automatic checkpoints are off as well.
         """
         try:
             connection = raw(self._database)
@@ -67,9 +67,9 @@ class WriteAheadLog:
 
 
 def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
-    """Close the last connection, which moves the log into the database and removes it, if it fits.
+    """Close the last connection, which checkpoints and removes the log, if the log fits.
 
-    Where it does not it is left for the next start, as after a crash.
+    Otherwise leave it for the next start, as after a crash.
     """
     if database.is_closed():
         return
@@ -81,7 +81,7 @@ def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
 
 
 def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
-    """Another connection is there until it is closed, and that one may not write: so neither moves the log."""
+    """Close while a read-only connection is open: neither close then checkpoints the log."""
     try:
         address = f"{Path(database.database).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as last:
@@ -92,7 +92,7 @@ def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
 
 
 def _fits(database: peewee.SqliteDatabase, space: DiskReserve) -> bool:
-    """Also where nobody can tell: then closing does what it always does."""
+    """Return whether the log fits; True if that cannot be determined, so that closing does what it always does."""
     try:
         return space.log_fits(raw(database))
     except (OSError, sqlite3.Error, peewee.PeeweeException):

@@ -1,7 +1,7 @@
-"""The tables as peewee sees them: for cold reads and for the drift check against the migrations.
+"""The tables as peewee models: for cold reads and for comparing them with the migrations.
 
-`conversations` and `messages` are the seed's, column for column, with what later decisions added. A value that is
-not here is derived, or lives in the JSON of `state_data`, `content`, `usage_data` and `display_data`.
+`conversations` and `messages` have the columns of the specification plus later additions. Values without a column are
+derived, or part of the JSON in `state_data`, `content`, `usage_data` and `display_data`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from peewee import TextField as Text
 UNSETTLED = (
     "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
 )
-"""What a restart must bring to rest; the partial index and the query must spell it alike."""
+"""Conversations that a restart must recover; the partial index and the query must use the same text."""
 
 
 class Timestamp(Field):
-    """Milliseconds since the epoch, UTC, under the type name that the seed gives them."""
+    """Milliseconds since the epoch, UTC, with the type name of the specification."""
 
     field_type = "TIMESTAMP"
 
 
 class Flag(BooleanField):
-    """A truth value under the type name that the seed gives it."""
+    """A truth value with the type name of the specification."""
 
     field_type = "BOOLEAN"
 
 
 class Count(BigIntegerField):
-    """A number that never is NULL and starts at 0."""
+    """A number that is never NULL and starts at 0."""
 
     field_type = "INTEGER"
 
@@ -41,7 +41,7 @@ def _text(default: str) -> Text:
 
 
 class Conversation(Model):
-    """One row per conversation: everything but its messages and its log."""
+    """A conversation without its messages and its log."""
 
     id = Text(primary_key=True)
     slug = Text(null=True, constraints=[SQL("UNIQUE")])
@@ -75,6 +75,8 @@ class Conversation(Model):
     principal = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "conversations"
 
 
@@ -91,12 +93,12 @@ Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED),
 
 
 def _owner() -> ForeignKeyField:
-    """The conversation that a row goes away with; every table has its own index that begins with it."""
+    """Return the column of the conversation that a row is deleted with; each table has an index that starts with it."""
     return ForeignKeyField(Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+")
 
 
 class Prompt(Model):
-    """The system prompt, frozen at creation. Apart, because every transition rewrites the conversation's row."""
+    """The system prompt, fixed at creation; a separate table, since transitions rewrite the conversation's row."""
 
     conversation = ForeignKeyField(
         Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -105,11 +107,13 @@ class Prompt(Model):
     text_digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "prompts"
 
 
 class Message(Model):
-    """One row per message; only ever added (I28)."""
+    """A message; rows are only ever added, never changed."""
 
     id = Text(primary_key=True)
     conversation = _owner()
@@ -126,12 +130,14 @@ class Message(Model):
     digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "messages"
         indexes = ((("conversation", "sequence_id"), True),)
 
 
 class Log(Model):
-    """One row per transition: events, journal and audit in one, each row hashed over the one before.
+    """One transition: its events, its inputs for replay, and its hash over the row before.
 
     Revisions grow with the steps, so one index serves both orders; a transition without events shares its first
     revision with the next one.
@@ -150,12 +156,14 @@ class Log(Model):
     context = Text(null=True)
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "log"
         primary_key = CompositeKey("conversation", "first_revision", "step")
 
 
 class Run(Model):
-    """How a run ended; the log may be pruned, this is not."""
+    """The outcome of a run, which outlives pruning of the log."""
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -168,12 +176,14 @@ class Run(Model):
     digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "runs"
         primary_key = CompositeKey("conversation", "revision")
 
 
 class Fate(Model):
-    """What became of a steer or follow-up that waited; the log may be pruned, this is not."""
+    """The outcome of a queued steer or follow-up, which outlives pruning of the log."""
 
     conversation = _owner()
     revision = BigIntegerField()
@@ -186,12 +196,14 @@ class Fate(Model):
     digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "fates"
         primary_key = CompositeKey("conversation", "revision")
 
 
 class Pruning(Model):
-    """The last row that was pruned off a log; the rows that are left follow it."""
+    """The last row that was pruned from a log; the remaining rows follow it."""
 
     conversation = ForeignKeyField(
         Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -201,6 +213,8 @@ class Pruning(Model):
     hash = Text()
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "prunings"
 
 
@@ -218,6 +232,8 @@ class Command(Model):
     digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "commands"
         primary_key = False
         constraints = (Check("(conversation_id IS NULL) <> (principal IS NULL)"),)
@@ -244,7 +260,7 @@ Command.add_index(
 
 
 class Attachment(Model):
-    """Bytes by content hash: originals, and the views that providers are shown."""
+    """Bytes under their content hash: original images, and the views that providers get."""
 
     conversation = _owner()
     id = Text()
@@ -256,12 +272,14 @@ class Attachment(Model):
     digest = _text("")
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "attachments"
         primary_key = CompositeKey("conversation", "id")
 
 
 class Deletion(Model):
-    """A conversation that is deleted and not yet removed; sub-agents, which are deeper, are removed first."""
+    """A conversation that is deleted and not yet removed; deeper sub-agents are removed first."""
 
     conversation = ForeignKeyField(
         Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
@@ -269,9 +287,11 @@ class Deletion(Model):
     depth = BigIntegerField()
 
     class Meta:
+        """Options of peewee."""
+
         table_name = "deletions"
 
 
 TABLES = (Conversation, Prompt, Message, Log, Run, Fate, Pruning, Command, Attachment, Deletion)
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""Leaves out conversations that are deleted and not yet removed."""
+"""A condition that excludes conversations that are deleted and not yet removed."""

@@ -1,8 +1,7 @@
-"""Which migrations a database has had, and whether it has the tables that they make.
+"""Check which migrations a database has had, and that its tables are what they create.
 
-A migration is known by its name alone. A database whose first migration was another one of the same name, or whose
-tables were changed by hand, would be taken for one of ours and fail later, in the middle of a conversation: so the
-tables themselves are compared too.
+Migrations are known by name only. A database from a different migration of the same name, or with tables that were
+changed by hand, would fail later, in the middle of a conversation: so the tables themselves are compared too.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LI
 
 
 def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS) -> str:
-    """The latest migration that the database at `path` has had, empty if it is none of ours.
+    """Return the latest migration of the database at `path`, "" if it is no database of Bedrock.
 
-    Raises StoreUnusableError if it was written by a newer version, or if its tables are not those that its migrations
-    make; or what SQLite raises.
+    Raises StoreUnusableError if it was written by a newer version, or if its tables differ from those that its
+    migrations create; or what SQLite raises.
     """
     had = [migration for migration in Runner(database, str(directory)).status() if migration.applied]
     unknown = [migration.name for migration in had if migration.path is None]
@@ -43,9 +42,9 @@ def schema_of(database: SqliteDatabase, path: Path, directory: Path = MIGRATIONS
 
 
 def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
-    """Bring the schema up to date, each migration in a transaction of its own.
+    """Apply missing migrations, each in a transaction of its own.
 
-    Raises StoreUnusableError if the file was written by a newer version, is no database of ours, or was changed.
+    Raises StoreUnusableError if the file was written by a newer version, is not a database of Bedrock, or was changed.
     """
     try:
         schema_of(database, Path(database.database), directory)
@@ -55,7 +54,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """The first thing that is not as the migrations up to `latest` make it, in words; empty if there is none."""
+    """Return the first difference from what the migrations up to `latest` create, in words; "" if there is none."""
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -68,7 +67,7 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """What the migrations up to this one make of an empty database."""
+    """Return what the migrations up to this one create in an empty database."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Runner(database, str(directory)).up(latest)
@@ -78,6 +77,6 @@ def _made_by(latest: str, directory: Path) -> dict[str, str]:
 
 
 def _objects(connection: sqlite3.Connection) -> dict[str, str]:
-    """The SQL of every table, index, view and trigger, whatever its layout."""
+    """Return the SQL of every table, index, view and trigger, with normalised white space."""
     objects: list[tuple[str, str | None]] = connection.execute(_OBJECTS).fetchall()
     return {name: " ".join((sql or "").split()) for name, sql in objects if _HISTORY not in name}

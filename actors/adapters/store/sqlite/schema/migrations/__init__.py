@@ -1,0 +1,1 @@
+"""Migrations, applied in the order of their names."""
