@@ -27,9 +27,10 @@ from actors.core.events import (
     ToolComplete,
     ToolRetryTimeout,
     ToolTransient,
+    TriggerContinuation,
 )
 from actors.core.notifications import ApprovalResolved, Decision, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.states import Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
+from actors.core.states import AwaitingContinuation, Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -168,6 +169,21 @@ def test_every_attempt_that_streamed_is_discarded_by_itself() -> None:
     fail(talk, ErrorKind.AUTH)
 
     assert talk.every(StreamDiscarded) == [StreamDiscarded("c:r1", 1), StreamDiscarded("c:r1", 2)]
+
+
+@pytest.mark.parametrize("summary", [False, True], ids=["answer", "summary"])
+def test_an_attempt_that_has_begun_has_no_time_of_a_retry(summary: bool) -> None:
+    talk = Talk(OPEN)
+    if summary:
+        talk.tell(TriggerContinuation(talk.at()))
+    else:
+        talk.say("go")
+    talk.tell(LlmError(talk.at(), "c:r1", 1, LlmFailure(ErrorKind.NETWORK, "cut")))
+    assert isinstance(talk.state, LlmRequesting | AwaitingContinuation)
+    assert talk.state.retry_at > talk.clock
+    talk.tell(RetryTimeout(talk.state.retry_at, "c:r1", 2))
+    assert isinstance(talk.state, LlmRequesting | AwaitingContinuation)
+    assert (talk.state.phase, talk.state.retry_at) == (Phase.CONNECTING, 0)
 
 
 def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
