@@ -9,6 +9,7 @@ Closing a stream, or the end of a ``with`` around it, ends the call at once::
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
 from itertools import islice
@@ -24,7 +25,39 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Stream(Generic[T]):
+class Closing(ABC):
+    """A context manager that is closed at the end of its block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClosing(ABC):
+    """A context manager for ``async with`` that is closed at the end of its block."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release what is open."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Stream(Closing, Generic[T]):
     """An iterator over what a server sends, and a context manager."""
 
     def __init__(self, items: Generator[T]) -> None:
@@ -36,14 +69,6 @@ class Stream(Generic[T]):
 
     def __next__(self) -> T:
         return self._first.pop() if self._first else next(self._items)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def open(self) -> Self:
         """Wait for the first item, which raises the errors of the call now; the item is not lost."""
@@ -67,7 +92,7 @@ class Stream(Generic[T]):
         self._items.close()
 
 
-class AsyncStream(Generic[T]):
+class AsyncStream(AsyncClosing, Generic[T]):
     """An asynchronous iterator over what a server sends, and a context manager."""
 
     def __init__(self, items: AsyncGenerator[T]) -> None:
@@ -79,14 +104,6 @@ class AsyncStream(Generic[T]):
 
     async def __anext__(self) -> T:
         return self._first.pop() if self._first else await anext(self._items)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def open(self) -> Self:
         """Wait for the first item, which raises the errors of the call now; the item is not lost."""

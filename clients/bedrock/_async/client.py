@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
 from bedrock._async.conversation import AsyncConversation
@@ -17,11 +17,11 @@ from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
 from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
+from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
 
     from bedrock.errors import BedrockError
     from bedrock.streams import AsyncStream
@@ -33,7 +33,7 @@ Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=requests.Page)
 
 
-class AsyncClient:
+class AsyncClient(AsyncClosing):
     """A connection to a Bedrock server. Belongs to the event loop that runs when it is created. Close it when done.
 
     `timeout` of a method is the seconds that this call may take, other than the client's.
@@ -103,14 +103,6 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection and end every stream of events that is still open. Runs continue on the server."""
         await self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def create(
         self,

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from bedrock._sync.client import Client
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    from bedrock._shared import requests
-    from bedrock.answers import Answer, OnApproval
-    from bedrock.types import ApprovalPolicy, Mode
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def ask(
-    text: str,
-    *,
-    working_directory: str | os.PathLike[str] | None = None,
-    model: str | None = None,
-    mode: Mode | None = None,
-    approval_policy: ApprovalPolicy | None = None,
-    images: requests.ImageSource | Sequence[requests.ImageSource] = (),
-    on_approval: OnApproval | None = None,
-    wait_for_others: bool = False,
-    timeout: float | None = None,
-) -> Answer:
-    """Ask the server that the environment names, or that of this machine, with a client of its own.
+def _with_own_client(method: Callable[Concatenate[Client, P], T]) -> Callable[P, T]:
+    """Return a function that calls a method of a new client, which it closes then."""
 
-    Arguments and errors are those of `Client.ask`.
-    """
-    with Client() as client:
-        return client.ask(
-            text,
-            working_directory=working_directory,
-            model=model,
-            mode=mode,
-            approval_policy=approval_policy,
-            images=images,
-            on_approval=on_approval,
-            wait_for_others=wait_for_others,
-            timeout=timeout,
-        )
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with Client() as client:
+            return method(client, *args, **kwargs)
+
+    signature = inspect.signature(method)
+    call.__name__ = call.__qualname__ = method.__name__
+    call.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+    call.__doc__ = inspect.getdoc(method)
+    return call
+
+
+ask = _with_own_client(Client.ask)
+"""Ask the server that the environment names, or that of this machine; with the arguments of `Client.ask`."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -18,11 +18,11 @@ from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
 from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
+from bedrock.streams import Closing
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from bedrock.errors import BedrockError
     from bedrock.streams import Stream
@@ -34,7 +34,7 @@ Response = TypeVar("Response")
 PageT = TypeVar("PageT", bound=requests.Page)
 
 
-class Client:
+class Client(Closing):
     """A connection to a Bedrock server. May be used from several threads. Close it when done.
 
     `timeout` of a method is the seconds that this call may take, other than the client's.
@@ -104,14 +104,6 @@ class Client:
     def close(self) -> None:
         """Close the connection and end every stream of events that is still open. Runs continue on the server."""
         self._transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def create(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -43,3 +44,9 @@ def test_everything_promised_can_be_imported() -> None:
 def test_anything_else_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         bedrock.Nonsense  # noqa: B018
+
+
+def test_ask_takes_what_the_method_of_a_client_takes() -> None:
+    _, *parameters = inspect.signature(bedrock.Client.ask).parameters.values()
+    assert [*inspect.signature(bedrock.ask).parameters.values()] == parameters
+    assert bedrock.ask.__doc__

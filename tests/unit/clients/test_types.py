@@ -141,3 +141,16 @@ def test_a_misspelt_word_is_an_error_of_the_type_checker(checker: str, tmp_path:
         and "async for" not in line
     }
     assert found == expected, done.stdout + done.stderr
+
+
+def test_the_examples_of_the_readme_are_typed(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "clients" / "README.md").read_text(), re.DOTALL)
+    assert examples
+    for number, example in enumerate(examples):
+        (tmp_path / f"example_{number}.py").write_text(example)
+    command = ["mypy", "--strict", f"--cache-dir={ROOT / '.mypy_cache'}", *sorted(tmp_path.glob("*.py"))]
+    env = {**os.environ, "MYPYPATH": str(ROOT / "clients")}
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
