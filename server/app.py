@@ -28,7 +28,6 @@ from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, 
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import probe, with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import open_store
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
@@ -81,7 +80,7 @@ class Wiring:
     token: str
     socket: Listen
     """For the clients of this machine."""
-    sqlite_version: str
+    engine_version: str
     exposed: tuple[str, ...] = ()
     """Files of the server's own that are hidden only as what they are when a call begins."""
 
@@ -134,7 +133,7 @@ def wire(config: Config) -> Generator[Wiring]:
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
         listen = Listen(path=str(socket))
-        yield Wiring(runtime, hub, supervisor, housekeeper, token, listen, sqlite3.sqlite_version, sandbox.exposed)
+        yield Wiring(runtime, hub, supervisor, housekeeper, token, listen, store.engine_version, sandbox.exposed)
 
 
 def _retention(config: Config) -> Retention:
@@ -223,7 +222,7 @@ async def _serve(
         wired.supervisor,
         TokenAuth(wired.token),
         watching=WatchSettings(max_streams=config.max_streams),
-        sqlite_version=wired.sqlite_version,
+        engine_version=wired.engine_version,
         reflection=config.reflection,
     )
     try:

@@ -180,7 +180,9 @@ class Machine:
 
     def _is_stored(self, draft: Draft) -> bool:
         """Whether an earlier attempt to commit this very draft succeeded, though it looked like a failure."""
-        rows = self._runtime.store.journal(draft.record.id, after_step=draft.before.step, limit=len(draft.entries) + 1)
+        rows = self._runtime.store.transitions(
+            draft.record.id, after_step=draft.before.step, limit=len(draft.entries) + 1
+        )
         stored = [(row.step, row.epoch, row.event) for row in rows]
         return stored == [(entry.step, draft.record.epoch, entry.event) for entry in draft.entries]
 

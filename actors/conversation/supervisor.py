@@ -67,7 +67,7 @@ class Supervisor:
         One transaction per batch; no model is asked, no process started (C35). A conversation that resists is
         left to its next message, with an alarm in the log (C39). Raises StoreError if the store itself fails.
         """
-        ids = self._runtime.store.unsettled()
+        ids = self._runtime.store.needing_recovery()
         for first in range(0, len(ids), RESTORE_BATCH):
             self._restore(ids[first : first + RESTORE_BATCH])
         return ids

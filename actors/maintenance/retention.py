@@ -16,7 +16,7 @@ from msgspec import Struct
 from actors.core.errors import Rejected
 from actors.messages.commands import ConversationCommand, DeleteConversationCommand
 from actors.messages.errors import EtagMismatchError, UnknownConversationError
-from actors.ports import Clock, Store, StoreError, StoreUnavailableError
+from actors.ports import Clock, StoreError, StoreMaintenance, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,10 +35,10 @@ REST = 10.0
 """Rest after a step, in times that the step took."""
 PAGE = 100
 """Conversations found at a time."""
-RECLAIM_PAGES = 256
+COMPACT_BYTES = 1 << 20
 """Given back to the file system in one step."""
-SPARE_PAGES = 4_096
-"""Free pages that are not given back: they will be written again soon."""
+SPARE_BYTES = 16 << 20
+"""Free space that is not given back: it will be written again soon."""
 DELETE_SECONDS = 10.0
 """What the deletion of one conversation may take before the next one is looked at."""
 
@@ -72,7 +72,9 @@ class Conversations(Protocol):
 class Housekeeper:
     """Owns its thread from `start` to `close`."""
 
-    def __init__(self, store: Store, conversations: Conversations, clock: Clock, retention: Retention) -> None:
+    def __init__(
+        self, store: StoreMaintenance, conversations: Conversations, clock: Clock, retention: Retention
+    ) -> None:
         self._store = store
         self._conversations = conversations
         self._clock = clock
@@ -115,12 +117,12 @@ class Housekeeper:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:
             yield from self._delete(self._clock.now_ms() - round(self._retention.archived_days * DAY_MS))
-        while self._store.reclaim(RECLAIM_PAGES, spare=SPARE_PAGES):
+        while self._store.compact(COMPACT_BYTES, spare_bytes=SPARE_BYTES):
             yield
 
     def _prune(self, before: int) -> Iterator[None]:
         keep = self._retention.events_min
-        for id_ in _all(lambda after: self._store.aged(before=before, keep=keep, after=after, limit=PAGE)):
+        for id_ in _all(lambda after: self._store.prunable(before=before, keep=keep, after=after, limit=PAGE)):
             try:
                 yield from self._prune_one(id_, before)
             except StoreUnavailableError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import MessageAdded
-from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredEvent
+from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredEvent, StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ TRIES = 3
 """How often the story is begun again because its beginning was pruned meanwhile."""
 
 
-def findings(store: Store, record: ConversationRecord) -> tuple[str, ...]:
+def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
     """What is wrong with a conversation up to where `record` stands, in words for people; empty if all is well.
 
     Raises StoreUnavailableError.
@@ -44,7 +44,7 @@ def findings(store: Store, record: ConversationRecord) -> tuple[str, ...]:
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _story(store: Store, record: ConversationRecord) -> Iterator[str]:
+def _story(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
     """What the log tells, held against the rules and the state. Raises RevisionTooOldError or StoreDamagedError."""
     checker, begins = InvariantChecker(record.id), _beginning(store, record)
     if begins:
@@ -62,7 +62,7 @@ def _story(store: Store, record: ConversationRecord) -> Iterator[str]:
     yield from checker.check_end(record.state, record.mode)
 
 
-def _beginning(store: Store, record: ConversationRecord) -> int:
+def _beginning(store: StoreReader, record: ConversationRecord) -> int:
     """The revision after which all events are kept; 0 if none was pruned."""
     try:
         store.events(record.id, after=0, limit=1)
@@ -71,7 +71,7 @@ def _beginning(store: Store, record: ConversationRecord) -> int:
     return 0
 
 
-def _events(store: Store, record: ConversationRecord, after: int) -> Iterator[StoredEvent]:
+def _events(store: StoreReader, record: ConversationRecord, after: int) -> Iterator[StoredEvent]:
     while after < record.last_seq:
         page = store.events(record.id, after=after, limit=min(PAGE, record.last_seq - after))
         if not page:
@@ -80,7 +80,7 @@ def _events(store: Store, record: ConversationRecord, after: int) -> Iterator[St
         after = page[-1].revision
 
 
-def _messages(store: Store, record: ConversationRecord, before: int) -> Iterator[Message]:
+def _messages(store: StoreReader, record: ConversationRecord, before: int) -> Iterator[Message]:
     """The messages with a lower sequence."""
     after = 0
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):

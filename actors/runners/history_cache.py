@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from actors.ports import Store, StoreDamagedError
+from actors.ports import ConversationReader, StoreDamagedError
 
 if TYPE_CHECKING:
     from actors.core.content import Message
@@ -16,7 +16,7 @@ PAGE = 1_000
 class StoredHistory:
     """Messages are only ever appended (I28), so what was read stays true. Any thread; reads block briefly."""
 
-    def __init__(self, store: Store, conversation_id: str) -> None:
+    def __init__(self, store: ConversationReader, conversation_id: str) -> None:
         self._store = store
         self._conversation_id = conversation_id
         self._lock = threading.Lock()

@@ -14,14 +14,14 @@ from server.contract.errors import ConversationNotFoundError, SlowReaderError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.ports import Attachment, Store
+    from actors.ports import Attachment, AttachmentStore
     from server.queries.read_pool import ReadPool
 
 
 class AttachmentDownloads:
     """Event loop only."""
 
-    def __init__(self, store: Store, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
+    def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
         self._reads = reads
         self._stall_seconds = stall_seconds

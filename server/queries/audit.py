@@ -8,7 +8,7 @@ from bedrock import v1
 
 from actors.maintenance.replay import Replay, ReplayedStep
 from actors.maintenance.verify import findings
-from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoreDamagedError, StoredTransition
+from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.slow_reader import send
@@ -25,7 +25,7 @@ ROWS = 50
 class StoredAudits:
     """Event loop only, but for what it has read."""
 
-    def __init__(self, store: Store, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
+    def __init__(self, store: StoreReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
         self._reads = reads
         self._stall_seconds = stall_seconds
@@ -72,7 +72,7 @@ class StoredAudits:
 class _Run:
     """One replay, in portions (reading threads, one after the other)."""
 
-    def __init__(self, store: Store, record: ConversationRecord, until: int) -> None:
+    def __init__(self, store: StoreReader, record: ConversationRecord, until: int) -> None:
         self._store = store
         self._record = record
         self._until = until
@@ -96,7 +96,7 @@ class _Run:
         return [self._shown(self._replay.take(row)) for row in rows]
 
     def _rows(self, limit: int) -> Sequence[StoredTransition]:
-        rows = self._store.journal(self._record.id, after_step=self._step, limit=limit)
+        rows = self._store.transitions(self._record.id, after_step=self._step, limit=limit)
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:

@@ -9,7 +9,7 @@ from bedrock import v1
 from google.protobuf import json_format
 
 from actors.core.notifications import ConversationUpdated
-from actors.ports import ConversationRecord, RevisionTooOldError, Store, StoredEvent
+from actors.ports import ConversationRecord, RevisionTooOldError, StoredEvent, StoreReader
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.slow_reader import send
@@ -33,7 +33,11 @@ class ConversationExports:
     """Event loop only, but for what it has read."""
 
     def __init__(
-        self, store: Store, reads: ReadPool, conversion: ConversionContext, stall_seconds: float = limits.STALL_SECONDS
+        self,
+        store: StoreReader,
+        reads: ReadPool,
+        conversion: ConversionContext,
+        stall_seconds: float = limits.STALL_SECONDS,
     ) -> None:
         self._store = store
         self._reads = reads
@@ -60,7 +64,7 @@ class ConversationExports:
             )  # it was deleted meanwhile, and what was written may not be all
 
 
-def _pages(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
+def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """Yield the lines up to the revision in `record`; append-only data needs no snapshot."""
     shown = conversation(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
@@ -68,14 +72,14 @@ def _pages(store: Store, conversion: ConversionContext, record: ConversationReco
     yield from _events(store, conversion, record)
 
 
-def _messages(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
+def _messages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     after, end = 0, record.state.ledger.seq + 1
     while page := store.messages(record.id, after=after, before=end, limit=PAGE):
         yield [_line("message", message(conversion, record.id, each)) for each in page]
         after = page[-1].sequence
 
 
-def _events(store: Store, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
+def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """Yield the events that are kept; those that were pruned, also meanwhile, are left out."""
     after = 0
     while after < record.last_seq:

@@ -19,7 +19,7 @@ from server.wire import messages
 
 if TYPE_CHECKING:
     from actors.core.content import Message
-    from actors.ports import ConversationRecord, Store
+    from actors.ports import ConversationRecord, StoreReader
     from server.wire.context import ConversionContext
 
 CHUNK = 100
@@ -42,7 +42,7 @@ class _Messages(Struct):
 class Listings:
     """Reads for the list calls."""
 
-    def __init__(self, store: Store, conversion: ConversionContext) -> None:
+    def __init__(self, store: StoreReader, conversion: ConversionContext) -> None:
         self._store = store
         self._conversion = conversion
 

@@ -10,7 +10,7 @@ from server.contract.auth import caller
 from server.contract.errors import ConversationNotFoundError
 
 if TYPE_CHECKING:
-    from actors.ports import ConversationRecord, Store
+    from actors.ports import ConversationReader, ConversationRecord
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
@@ -20,7 +20,7 @@ OWNERS = 10_000
 class NameResolver:
     """Event loop only."""
 
-    def __init__(self, store: Store, reads: ReadPool) -> None:
+    def __init__(self, store: ConversationReader, reads: ReadPool) -> None:
         self._store = store
         self._reads = reads
         self._owners: dict[str, str] = {}

@@ -20,7 +20,7 @@ from server.wire.values import timestamp
 
 if TYPE_CHECKING:
     from actors.core.notifications import QueueChanged
-    from actors.ports import ConversationRecord, SettledInput, Store
+    from actors.ports import ConversationRecord, SettledInput, StoreReader
 
 CHUNK = 100
 """Rows read at a time."""
@@ -66,7 +66,7 @@ def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = Fal
     return [entry for entry in entries if entry[0].at >= last.at]
 
 
-def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
+def list_queue(store: StoreReader, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
     """Return a page of the queue. Raises ConversationNotFoundError.
 
     A message whose wait ends between two pages is on one of them, and may be on both.
@@ -91,7 +91,9 @@ def list_queue(store: Store, request: v1.ListQueueRequest, conversation_id: str)
 _Entries = Iterator[tuple[v1.QueuedMessage, _Place]]
 
 
-def _forwards(store: Store, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None) -> _Entries:
+def _forwards(
+    store: StoreReader, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None
+) -> _Entries:
     last = last or _Place()
     while request.include_settled:
         found = store.settled_inputs(record.id, after=last.revision, before=record.last_seq + 1, limit=CHUNK)
@@ -104,7 +106,9 @@ def _forwards(store: Store, record: ConversationRecord, request: v1.ListQueueReq
         yield _waiting(record.id, queued, delivery, run), _Place(record.last_seq, queued.at, queued.message_id)
 
 
-def _backwards(store: Store, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None) -> _Entries:
+def _backwards(
+    store: StoreReader, record: ConversationRecord, request: v1.ListQueueRequest, last: _Place | None
+) -> _Entries:
     if last is None or last.message_id:
         entries = waiting(record)[::-1]
         for queued, delivery, run in _behind(entries, last, descending=True) if last else entries:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from actors.core import request_cycles as cycles
 from actors.core.notifications import Durable, MessageAdded
 from actors.core.summary import run_id
-from actors.ports import ConversationRecord, StoppedRun, Store
+from actors.ports import ConversationRecord, StoppedRun, StoreReader
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
@@ -51,7 +51,7 @@ class _Span(Struct):
 
 
 def list_cycles(
-    store: Store, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
+    store: StoreReader, conversion: ConversionContext, request: v1.ListRequestCyclesRequest, conversation_id: str
 ) -> v1.ListRequestCyclesResponse:
     """Return a page of cycles; the live run is at the newest end. Raises ConversationNotFoundError."""
     record = store.load(conversation_id)
@@ -92,7 +92,7 @@ def _fold(
     return cycles.cycle_of(cycles.events_of(told, conversion.groups, times))
 
 
-def _forwards(store: Store, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
+def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
     place = last or _Place()
     while True:
         found = store.stopped_runs(record.id, after=place.revision, limit=chunk)
@@ -105,7 +105,7 @@ def _forwards(store: Store, record: ConversationRecord, last: _Place | None, chu
     yield from _under_way(record, place.sequence)
 
 
-def _backwards(store: Store, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
+def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
     before = last.revision or None if last else None  # no revision: the run under way was the last one shown
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
@@ -118,7 +118,9 @@ def _backwards(store: Store, record: ConversationRecord, last: _Place | None, ch
             yield _Span(ended.stop.run, older.last_sequence if older else 0, ended.last_sequence, ended)
 
 
-def _stopped_backwards(store: Store, conversation_id: str, before: int | None, chunk: int) -> Iterator[StoppedRun]:
+def _stopped_backwards(
+    store: StoreReader, conversation_id: str, before: int | None, chunk: int
+) -> Iterator[StoppedRun]:
     while found := store.stopped_runs(conversation_id, before=before, limit=chunk, descending=True):
         yield from found
         before = found[-1].revision

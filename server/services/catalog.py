@@ -60,7 +60,7 @@ class CatalogService(v1.CatalogServiceServicer):
         reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
-        sqlite_version: str,
+        engine_version: str,
     ) -> None:
         self._models = models
         self._workspace = workspace
@@ -70,7 +70,7 @@ class CatalogService(v1.CatalogServiceServicer):
             sandbox=_sandbox(report),
             limits=_limits(bounds, watching),
             default_mode=MODE[Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED],
-            sqlite_version=sqlite_version,
+            sqlite_version=engine_version,
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:

@@ -74,7 +74,7 @@ class GrpcServer:
         auth: TokenAuth,
         *,
         watching: WatchSettings | None = None,
-        sqlite_version: str = "",
+        engine_version: str = "",
         reflection: bool = False,
     ) -> None:
         watching = watching or WatchSettings()
@@ -114,7 +114,7 @@ class GrpcServer:
             reads=self._reads,
             bounds=runtime.limits,
             watching=watching,
-            sqlite_version=sqlite_version,
+            engine_version=engine_version,
         )
         v1.add_ConversationServiceServicer_to_server(service, self._server)
         v1.add_CatalogServiceServicer_to_server(catalog, self._server)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.events.hub import HubEvent
     from actors.events.live_text import LiveText
-    from actors.ports import Clock, ConversationRecord, Store, StoredEvent
+    from actors.ports import Clock, ConversationReader, ConversationRecord, StoredEvent
     from server.wire.context import ConversionContext
 
 _TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
@@ -48,7 +48,7 @@ def _varint(value: int) -> bytes:
 class EventEncoder:
     """Makes frames. Event loop only, but for `stored`."""
 
-    def __init__(self, store: Store, conversion: ConversionContext, clock: Clock) -> None:
+    def __init__(self, store: ConversationReader, conversion: ConversionContext, clock: Clock) -> None:
         self._store = store
         self._conversion = conversion
         self._clock = clock

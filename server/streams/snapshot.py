@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmRequesting, Phase
-from actors.ports import ConversationRecord, Snapshot, Store
+from actors.ports import ConversationReader, ConversationRecord, Snapshot
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
@@ -53,7 +53,7 @@ class InitialSnapshot:
 
 
 def open_stream(
-    store: Store, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
+    store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
     """Read what a stream begins with (reading thread).
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.core.errors import Reason, Rejected
 from actors.events.hub import Batch, EventHub
-from actors.ports import Store, StoredEvent
+from actors.ports import StoredEvent, StoreReader
 from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams, WatchSettings
 from server.streams.encoding import EventEncoder
@@ -34,7 +34,7 @@ class Sources:
     """Where watchers find what they send."""
 
     hub: EventHub
-    store: Store
+    store: StoreReader
     reads: ReadPool
     frames: EventEncoder
     conversion: ConversionContext

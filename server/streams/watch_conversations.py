@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.ports import ConversationRecord, Store, StoreDamagedError
+from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
 from server.contract import resource_names as names
 from server.streams.base import Stream, Streams
 from server.wire.conversation_messages import conversation
@@ -43,7 +43,7 @@ class ConversationListStreams:
         streams: Streams,
         *,
         feed: ListFeed,
-        store: Store,
+        store: ConversationReader,
         reads: ReadPool,
         conversion: ConversionContext,
         wakeups: Wakeups,

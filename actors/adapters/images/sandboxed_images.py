@@ -19,6 +19,7 @@ from actors.core.content import Image
 from actors.core.context import Mode
 from actors.ports import (
     Attachment,
+    AttachmentStore,
     CancelToken,
     ImagesUnavailableError,
     ImageView,
@@ -29,7 +30,6 @@ from actors.ports import (
     ProcessStartError,
     Sandbox,
     SandboxUnavailableError,
-    Store,
 )
 from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
 
@@ -70,7 +70,7 @@ class Decoded(Struct, frozen=True):
 class SandboxedImages:
     """Implements ports.Images. Any thread. Owns nothing but what `ingest` and `view` are waiting for."""
 
-    def __init__(self, store: Store, sandbox: Sandbox) -> None:
+    def __init__(self, store: AttachmentStore, sandbox: Sandbox) -> None:
         self._store = store
         self._sandbox = sandbox
         self._slots = WorkerSlots(MAX_WORKERS)

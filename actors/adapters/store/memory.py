@@ -145,8 +145,8 @@ class MemoryStore:
                 self._kept[conversation_id] = kept._replace(log=rest, begins=place_after(going[-1]))
             return len(going)
 
-    def reclaim(self, pages: int, *, spare: int) -> bool:
-        """Return free pages to the file system; see ports.Store."""
+    def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
+        """Return free space to the file system; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
@@ -158,6 +158,11 @@ class MemoryStore:
             self._hit("store.before_commit")
             attachments = {attachment.id: attachment, **kept.attachments}
             self._kept[conversation_id] = kept._replace(attachments=attachments)
+
+    @property
+    def engine_version(self) -> str:
+        """Version of the database engine; see ports.Store."""
+        return ""
 
     # --- conversations ----------------------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class MemoryStore:
         kept = self._read()
         return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
 
-    def unsettled(self) -> tuple[str, ...]:
+    def needing_recovery(self) -> tuple[str, ...]:
         """Return the conversations to recover on start; see ports.Store."""
         records = (kept.record for kept in self._read().values())
         return tuple(
@@ -212,7 +217,7 @@ class MemoryStore:
             if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
         )
 
-    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+    def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return conversations whose log may be pruned; see ports.Store."""
         found = (id_ for id_, kept in sorted(self._read().items()) if id_ > after and kept.aged(before, keep))
         return tuple(islice(found, limit))
@@ -289,7 +294,7 @@ class MemoryStore:
             return None
         return Snapshot(kept.record, kept.messages[max(0, len(kept.messages) - recent_messages) :])
 
-    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         """Return rows of the log; see ports.Store."""
         kept = self._read().get(conversation_id)
         found = [row for row in (kept.log if kept else ()) if row.step > after_step]

@@ -66,7 +66,7 @@ def turn(world: World, talk: Any) -> None:
 
 
 def begins_at(world: World, talk: Any) -> int:
-    return int(world.truth.journal(talk.id, after_step=0, limit=1)[0].first_revision)
+    return int(world.truth.transitions(talk.id, after_step=0, limit=1)[0].first_revision)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ def test_it_comes_by_itself_again_and_again_and_ends_when_told(world: World, mon
     rounds = threading.Semaphore(0)
     failures: list[Exception] = [StoreUnavailableError("the disk is full"), ValueError("a bug")]
 
-    def reclaim(pages: int, *, spare: int) -> bool:
+    def compact(max_bytes: int, *, spare_bytes: int) -> bool:
         rounds.release()
         if failures:
             raise failures.pop()
         return False
 
-    monkeypatch.setattr(world.store, "reclaim", reclaim)
+    monkeypatch.setattr(world.store, "compact", compact)
     keeping = keeper(world, 0)
     keeping.start()
     for _ in range(5):
@@ -215,14 +215,14 @@ def test_it_stops_between_two_steps_when_it_is_closed(world: World, monkeypatch:
     keeping = keeper(world, 0)
     steps = 0
 
-    def reclaim(pages: int, *, spare: int) -> bool:
+    def compact(max_bytes: int, *, spare_bytes: int) -> bool:
         nonlocal steps
         steps += 1
         if steps == 3:
             keeping.close()
         return True
 
-    monkeypatch.setattr(world.store, "reclaim", reclaim)
+    monkeypatch.setattr(world.store, "compact", compact)
     keeping.sweep()
     assert steps == 3
 

@@ -158,7 +158,7 @@ class House:
             self.conversations,
             TokenAuth(TOKEN),
             watching=watching,
-            sqlite_version="3",
+            engine_version="3",
             reflection=True,
         )
         where = endpoint.listen(Listen("127.0.0.1", 0))

@@ -121,12 +121,12 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
         store.prune_log("c", world.record.last_seq // 2)
         return found
 
-    monkeypatch.setattr(store, "journal", read_and_prune)
+    monkeypatch.setattr(store, "transitions", read_and_prune)
     refusal = refused(lambda: replay(house))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
 
 
-@pytest.mark.parametrize(("call", "read"), [(replay, "journal"), (export, "messages"), (export, "events")])
+@pytest.mark.parametrize(("call", "read"), [(replay, "transitions"), (export, "messages"), (export, "events")])
 def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
     house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, call: Callable[[House], Any], read: str
 ) -> None:

@@ -429,7 +429,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
     assert (ledger.seq, ledger.agents, ledger.total_usage, ledger.used_tokens) == (5, 3, usage, 15)
     assert ledger.run >= 2
     assert ledger.req >= 4
-    assert store.unsettled() == ("c1", "c1-a3"), "it was busy: the restart looks at it"
+    assert store.needing_recovery() == ("c1", "c1-a3"), "it was busy: the restart looks at it"
     snapshot = store.snapshot("c1", 2)
     assert snapshot is not None
     assert snapshot.record == record
@@ -645,11 +645,11 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     store.list(principal="local", archived=False, parent="c1", before=None, limit=5)
     store.list(principal="local", archived=False, parent=None, directory="/work", before=(9, "c9"), limit=5)
     store.children("c1")
-    store.unsettled()
+    store.needing_recovery()
     store.history("c1", 5)
     store.messages("c1", limit=2, descending=True)
     store.events("c1", after=2, limit=5)
-    store.journal("c1", after_step=2, limit=5)
+    store.transitions("c1", after_step=2, limit=5)
     store.command("c1", "r")
     store.create_command("local", "r")
     store.attachment("c1", "a")
@@ -699,8 +699,8 @@ READS: list[Callable[[PeeweeStore], object]] = [
     lambda store: store.owner("c1"),
     lambda store: store.find_slug("c1"),
     lambda store: store.children("c1"),
-    lambda store: store.unsettled(),
-    lambda store: store.aged(before=9_999, keep=0, limit=9),
+    lambda store: store.needing_recovery(),
+    lambda store: store.prunable(before=9_999, keep=0, limit=9),
     lambda store: store.archived(before=9_999, limit=9),
     lambda store: store.list(principal="local", archived=False, parent=None, before=None, limit=9),
     lambda store: store.messages("c1", limit=9),
@@ -709,7 +709,7 @@ READS: list[Callable[[PeeweeStore], object]] = [
     lambda store: store.stopped_runs("c1", limit=9),
     lambda store: store.settled_inputs("c1", limit=9),
     lambda store: store.snapshot("c1", 9),
-    lambda store: store.journal("c1", after_step=0, limit=9),
+    lambda store: store.transitions("c1", after_step=0, limit=9),
     lambda store: store.verify("c1"),
     lambda store: store.command("c1", "r"),
     lambda store: store.create_command("local", "r"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+PAGE_BYTES = 4_096
 STEPS = 40
 
 
@@ -34,7 +35,7 @@ def grow(store: Store, conversation_id: str = "c1", steps: int = STEPS) -> Draft
 
 
 def first_step(store: Store) -> int:
-    return store.journal("c1", after_step=0, limit=1)[0].step
+    return store.transitions("c1", after_step=0, limit=1)[0].step
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_old_rows_go_a_few_at_a_time_until_none_is_left(store: Store, few_at_a_t
         assert store.verify("c1") == ()
     assert taken == [7, 7, 7, 7, 7]
     assert first_step(store) == 36
-    assert [row.step for row in store.journal("c1", after_step=0, limit=99)] == [36, 37, 38, 39, 40]
+    assert [row.step for row in store.transitions("c1", after_step=0, limit=99)] == [36, 37, 38, 39, 40]
 
 
 def test_much_text_goes_in_smaller_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_much_text_goes_in_smaller_steps(store: Store, monkeypatch: pytest.Monke
 
 def test_only_what_is_old_enough_goes(store: Store) -> None:
     draft = grow(store)
-    at = store.journal("c1", after_step=11, limit=1)[0].at
+    at = store.transitions("c1", after_step=11, limit=1)[0].at
     assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 11
     assert store.prune_log("c1", draft.record.last_seq, older_than=at) == 0
     assert first_step(store) == 12
@@ -169,14 +170,14 @@ def test_whatever_is_changed_about_a_pruned_conversation_is_found(tmp_path: Path
 def test_conversations_whose_log_begins_long_ago_are_found(store: Store) -> None:
     for number in range(5):
         grow(store, f"c{number}", steps=5 + number)
-    at = store.journal("c1", after_step=0, limit=1)[0].at
-    assert store.aged(before=at, keep=0, limit=9) == ()
-    assert store.aged(before=at + 1, keep=0, limit=9) == ("c0", "c1", "c2", "c3", "c4")
-    assert store.aged(before=at + 1, keep=0, after="c1", limit=2) == ("c2", "c3")
-    assert store.aged(before=at + 1, keep=13, limit=9) == ("c3", "c4")
+    at = store.transitions("c1", after_step=0, limit=1)[0].at
+    assert store.prunable(before=at, keep=0, limit=9) == ()
+    assert store.prunable(before=at + 1, keep=0, limit=9) == ("c0", "c1", "c2", "c3", "c4")
+    assert store.prunable(before=at + 1, keep=0, after="c1", limit=2) == ("c2", "c3")
+    assert store.prunable(before=at + 1, keep=13, limit=9) == ("c3", "c4")
     while store.prune_log("c4", 99):
         pass
-    assert store.aged(before=at + 1, keep=13, limit=9) == ("c3",)
+    assert store.prunable(before=at + 1, keep=13, limit=9) == ("c3",)
 
 
 def test_what_has_been_archived_for_long_is_found_sub_agents_apart(store: Store) -> None:
@@ -206,7 +207,7 @@ def test_space_is_given_back_a_little_at_a_time_but_for_a_reserve(tmp_path: Path
     wait_until_removed(store)
     assert size_of(store, tmp_path) == full
     steps = 0
-    while store.reclaim(16, spare=20):
+    while store.compact(16 * PAGE_BYTES, spare_bytes=20 * PAGE_BYTES):
         steps += 1
     pages = raw(store._database).execute("PRAGMA freelist_count").fetchone()[0]
     assert (steps > 3, pages) == (True, 20)
@@ -227,9 +228,9 @@ def test_a_database_that_cannot_give_space_back_keeps_it(
     for number in range(10):
         grow(store, f"c{number}", steps=10)
         store.delete(f"c{number}")
-    assert not store.reclaim(16, spare=0)
+    assert not store.compact(16 * PAGE_BYTES, spare_bytes=0)
     store.close()
-    assert not open_any(Gate()).reclaim(16, spare=10_000)
+    assert not open_any(Gate()).compact(16 * PAGE_BYTES, spare_bytes=10_000 * PAGE_BYTES)
 
 
 def test_the_write_ahead_log_stays_short_whatever_the_size_of_a_change(

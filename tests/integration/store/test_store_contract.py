@@ -113,7 +113,12 @@ def stored(store: Store, conversation_id: str) -> tuple[Any, ...]:
     """Everything of a conversation that a refusal must leave as it was."""
     record = store.load(conversation_id)
     events = store.events(conversation_id, after=0, limit=1_000)
-    return record, store.history(conversation_id, 1_000), events, store.journal(conversation_id, after_step=0, limit=99)
+    return (
+        record,
+        store.history(conversation_id, 1_000),
+        events,
+        store.transitions(conversation_id, after_step=0, limit=99),
+    )
 
 
 def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> list[BaseException | None]:
@@ -194,7 +199,7 @@ def test_unknown_ids_are_simply_not_there(store: Store) -> None:
     assert store.snapshot("no", 5) is None
     assert not store.history("no", 5)
     assert not store.events("no", after=0, limit=5)
-    assert not store.journal("no", after_step=0, limit=5)
+    assert not store.transitions("no", after_step=0, limit=5)
     assert store.children("no") == store.verify("no") == ()
     assert store.command("no", "r") is store.create_command("no", "r") is None
     assert store.attachment("no", "a") is None
@@ -391,7 +396,7 @@ def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
     draft = Draft("c1")
     store.commit(draft.create(steps=3))
     store.commit(draft.next(steps=4, messages=2))
-    assert [row.step for row in store.journal("c1", after_step=0, limit=99)] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row.step for row in store.transitions("c1", after_step=0, limit=99)] == [1, 2, 3, 4, 5, 6, 7]
     assert store.verify("c1") == ()
 
 
@@ -417,7 +422,7 @@ def test_a_failure_after_the_commit_is_reported_though_it_is_stored(store: Store
     assert loaded(store, "c1").step == 4
     with pytest.raises(FencedError):
         store.commit(commit)
-    assert store.journal("c1", after_step=3, limit=9)[0].event == commit.log[0].event
+    assert store.transitions("c1", after_step=3, limit=9)[0].event == commit.log[0].event
 
 
 # --- messages -------------------------------------------------------------------------------------------------
@@ -542,7 +547,7 @@ def test_an_event_carries_what_was_told_and_when(store: Store) -> None:
 def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store, eventful: Draft) -> None:
     whole = store.events("c1", after=0, limit=1_000)
     store.prune_log("c1", 9)
-    first = store.journal("c1", after_step=0, limit=1)[0].first_revision
+    first = store.transitions("c1", after_step=0, limit=1)[0].first_revision
     assert 1 < first <= 9
     for after in range(len(whole)):
         if after < first - 1:
@@ -644,7 +649,7 @@ def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> 
     commits = [draft.create(), draft.next(context=b'{"mode":"restricted"}'), draft.next(events=(), messages=0)]
     for commit in commits:
         store.commit(commit)
-    rows = store.journal("c1", after_step=0, limit=9)
+    rows = store.transitions("c1", after_step=0, limit=9)
     assert [row.event for row in rows] == [commit.log[0].event for commit in commits]
     assert [row.context for row in rows] == [None, b'{"mode":"restricted"}', None]
     assert [row.notifications for row in rows] == [commit.log[0].notifications for commit in commits]
@@ -652,12 +657,12 @@ def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> 
     assert [row.prev_hash for row in rows] == ["", rows[0].hash, rows[1].hash]
     assert len({row.hash for row in rows}) == 3
     assert loaded(store, "c1").log_hash == rows[-1].hash
-    assert store.journal("c1", after_step=1, limit=1) == rows[1:2]
+    assert store.transitions("c1", after_step=1, limit=1) == rows[1:2]
 
 
 def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grown: Draft) -> None:
     store.commit(grown.next(log_hash="made up"))
-    assert loaded(store, "c1").log_hash == store.journal("c1", after_step=3, limit=1)[0].hash
+    assert loaded(store, "c1").log_hash == store.transitions("c1", after_step=3, limit=1)[0].hash
     assert store.verify("c1") == ()
 
 
@@ -791,7 +796,7 @@ def test_what_a_restart_must_bring_to_rest_is_known(store: Store, state: State, 
     draft.record = replace(draft.record, user_initiated=not sub_agent)
     commit = draft.create()
     store.commit(replace(commit, record=replace(commit.record, state=state)))
-    assert store.unsettled() == (() if isinstance(state, at_rest) else ("c1",))
+    assert store.needing_recovery() == (() if isinstance(state, at_rest) else ("c1",))
 
 
 # --- deletion -------------------------------------------------------------------------------------------------
@@ -831,7 +836,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     store.delete("c1")
     for gone in ("c1", "c1-a1"):
         assert (store.load(gone), store.owner(gone), store.snapshot(gone, 9), store.find_slug(gone)) == (None,) * 4
-        assert (*store.events(gone, after=0, limit=9), *store.journal(gone, after_step=0, limit=9)) == ()
+        assert (*store.events(gone, after=0, limit=9), *store.transitions(gone, after_step=0, limit=9)) == ()
         assert store.verify(gone) == ()
         assert store.prune_log(gone, 9) == 0
         with pytest.raises(FencedError):
@@ -842,8 +847,8 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
     assert [record.id for record in listed] == ["c2"]
     assert store.list(principal="local", archived=False, parent="c1", before=None, limit=9) == ()
-    assert store.unsettled() == ()
-    assert store.aged(before=99_999, keep=0, limit=9) == ("c2",)
+    assert store.needing_recovery() == ()
+    assert store.prunable(before=99_999, keep=0, limit=9) == ("c2",)
     store.commit(Draft("c3", slug="c1").create())
     assert store.find_slug("c1") == "c3"
     store.delete("c1")

@@ -108,7 +108,7 @@ def test_a_chain_is_one_commit_with_a_step_for_each_transition(machine: Machine,
     effects = run(machine, message())
     assert effects == (RequestLlm("c1:r1", 1, "known", 1),)
     assert isinstance(machine.state, LlmRequesting)
-    rows = store.journal("c1", after_step=1, limit=9)
+    rows = store.transitions("c1", after_step=1, limit=9)
     assert [(row.step, row.first_revision, len(row.notifications)) for row in rows] == [(2, 1, 2), (3, 3, 1)]
     assert [type(event.notification) for event in bus.published] == [MessageAdded, StateChanged, StateChanged]
     assert store.verify("c1") == ()
@@ -215,7 +215,7 @@ def test_text_passes_by_the_store_and_the_journal(machine: Machine, store: Faili
     run(machine, LlmStreamChunk(3, "c1:r1", 1, Text("secret")))
     assert [delta.text for delta in bus.deltas] == ["secret"]
     assert machine.record.step == step
-    assert all(b"secret" not in row.event for row in store.journal("c1", after_step=0, limit=99))
+    assert all(b"secret" not in row.event for row in store.transitions("c1", after_step=0, limit=99))
 
 
 def test_a_state_is_entered_when_its_name_changes(machine: Machine) -> None:
@@ -229,7 +229,7 @@ def test_a_state_is_entered_when_its_name_changes(machine: Machine) -> None:
 
 
 def contexts(store: Failing) -> list[ConvContext | None]:
-    rows = store.journal("c1", after_step=1, limit=99)
+    rows = store.transitions("c1", after_step=1, limit=99)
     return [msgspec.json.decode(row.context, type=ConvContext) if row.context else None for row in rows]
 
 

@@ -32,7 +32,7 @@ def life() -> tuple[Journal, ConversationRecord]:
     store = MemoryStore()
     world = WrittenWorld(store, a_context(tape := Tape(random.Random(22).randbytes(700))))
     live(world, tape)
-    return list(store.journal("c", after_step=0, limit=10_000)), world.record
+    return list(store.transitions("c", after_step=0, limit=10_000)), world.record
 
 
 def replayed(journal: Journal) -> tuple[Replay, dict[int, str]]:

@@ -67,7 +67,7 @@ def test_a_birth_is_one_step_with_no_events_and_is_what_was_asked_for(runtime: S
     stored = runtime.store.load("c1")
     assert stored is not None
     assert msgspec.structs.replace(stored, log_hash="") == record
-    assert [row.event for row in runtime.store.journal("c1", after_step=0, limit=9)] == [
+    assert [row.event for row in runtime.store.transitions("c1", after_step=0, limit=9)] == [
         b'{"type":"created","at":5,"principal":"p"}'
     ]
     assert runtime.store.verify("c1") == ()

@@ -183,8 +183,8 @@ class Pruning:
             connection.execute(statements.PRUNE_LOG, self._values)
 
 
-class Reclaiming:
-    """Free pages, given back to the file system."""
+class Compaction:
+    """Free pages that are returned to the file system."""
 
     def __init__(self, pages: int) -> None:
         self._pages = pages

@@ -138,14 +138,15 @@ class PeeweeStore:
             self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
         return len(going)
 
-    def reclaim(self, pages: int, *, spare: int) -> bool:
-        """Return free pages to the file system; see ports.Store."""
+    def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
+        """Return free space to the file system; see ports.Store."""
         with self._reading() as connection:
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-            (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
-        if mode != INCREMENTAL or free <= spare:
+            pragmas = ("freelist_count", "page_size", "auto_vacuum")
+            free, page_size, mode = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas)
+        pages = min(max_bytes, free * page_size - spare_bytes) // page_size
+        if mode != INCREMENTAL or pages <= 0:
             return False
-        self._writer.write(changes.Reclaiming(min(pages, free - spare)))
+        self._writer.write(changes.Compaction(pages))
         return True
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
@@ -220,7 +221,7 @@ class PeeweeStore:
         return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
 
     @read_again
-    def unsettled(self) -> tuple[str, ...]:
+    def needing_recovery(self) -> tuple[str, ...]:
         """Return the conversations to recover on start; see ports.Store."""
         return self._column(
             schema.Conversation.select(schema.Conversation.id).where(
@@ -228,7 +229,7 @@ class PeeweeStore:
             )
         )
 
-    def aged(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+    def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return conversations whose log may be pruned; see ports.Store."""
         return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
 
@@ -318,7 +319,7 @@ class PeeweeStore:
             return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
 
     @read_again
-    def journal(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
         """Return rows of the log; see ports.Store."""
         with self._reading() as connection:
             found = connection.execute(LOGGED, (self._visible(conversation_id), after_step, limit))
@@ -363,6 +364,11 @@ class PeeweeStore:
         return None if row is None else Attachment(*row)
 
     # --- the rest ---------------------------------------------------------------------------------------------
+
+    @property
+    def engine_version(self) -> str:
+        """Version of the database engine; see ports.Store."""
+        return sqlite3.sqlite_version
 
     def close(self) -> None:
         """Release everything; idempotent; see ports.Store."""

@@ -1,0 +1,59 @@
+"""The Store port: durable memory of conversations, in parts, so that each user can name the part it needs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from actors.ports.store.attachments import AttachmentStore
+from actors.ports.store.errors import (
+    CommandExistsError,
+    DataDirectoryBusyError,
+    FencedError,
+    RevisionTooOldError,
+    SlugTakenError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+from actors.ports.store.log import LogReader
+from actors.ports.store.maintenance import StoreMaintenance
+from actors.ports.store.reader import ConversationReader
+from actors.ports.store.writer import ConversationWriter
+
+
+class StoreReader(ConversationReader, LogReader, Protocol):
+    """Everything that can be read of a conversation but its attachments."""
+
+
+class Store(StoreReader, ConversationWriter, AttachmentStore, StoreMaintenance, Protocol):
+    """The whole store. Any thread. Reads see committed data only; they and the writes block."""
+
+    @property
+    def engine_version(self) -> str:
+        """Version of the database engine, "" if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Finish accepted writes, then close every connection; idempotent."""
+        ...
+
+
+__all__ = [
+    "AttachmentStore",
+    "CommandExistsError",
+    "ConversationReader",
+    "ConversationWriter",
+    "DataDirectoryBusyError",
+    "FencedError",
+    "LogReader",
+    "RevisionTooOldError",
+    "SlugTakenError",
+    "Store",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreMaintenance",
+    "StoreReader",
+    "StoreUnavailableError",
+    "StoreUnusableError",
+]

@@ -1,0 +1,56 @@
+"""Errors of the store. A write that raises one of them has written nothing, unless its docstring says otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class StoreError(Exception):
+    """Base class of the store's errors."""
+
+
+class StoreUnavailableError(StoreError):
+    """The disk is full, an I/O error occurred, or the store is closed; a later attempt may succeed."""
+
+
+class FencedError(StoreError):
+    """Another owner has written to the conversation since: the state in memory is out of date."""
+
+
+class SlugTakenError(StoreError):
+    """Another conversation has this slug."""
+
+
+class CommandExistsError(StoreError):
+    """A command with this request id was accepted before, for the same conversation or principal."""
+
+
+class RevisionTooOldError(StoreError):
+    """The events after this revision were pruned from the log."""
+
+    def __init__(self, text: str = "", *, oldest: int = 0) -> None:
+        super().__init__(text)
+        self.oldest = oldest
+        """The lowest revision after which all events are kept."""
+
+
+class StoreDamagedError(StoreError):
+    """Stored data cannot be read back: the file is corrupt, or a row is not what was written."""
+
+
+class StoreUnusableError(StoreError):
+    """The store cannot be opened; the text says why: read-only, not a database, a newer schema."""
+
+
+class DataDirectoryBusyError(StoreError):
+    """Another process has the data directory locked."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        holder = f"process {pid}" if pid else "another process"
+        super().__init__(f"the data directory {path} is in use by {holder}")
+        self.path = path
+        self.pid = pid
+        """Process id of the holder; 0 if unknown."""

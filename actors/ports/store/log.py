@@ -1,0 +1,55 @@
+"""Reading the transition log of a conversation, its events, and the indexes over them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from actors.ports.records import SettledInput, StoppedRun, StoredEvent, StoredTransition
+
+
+class LogReader(Protocol):
+    """The log of committed transitions. Any thread; blocks briefly.
+
+    Every method raises StoreUnavailableError or StoreDamagedError.
+    """
+
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Return durable events after this revision, in order and without gaps. Raises RevisionTooOldError."""
+        ...
+
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+        """Return logged transitions after this step, in order."""
+        ...
+
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        """Return ended runs by the revision of their run-stop, between `after` and `before`. Never pruned."""
+        ...
+
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        """Return steers and follow-ups that left the queue, by revision, between `after` and `before`. Never pruned."""
+        ...
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """Check what is stored and return one sentence for each finding; empty if all is well. Repairs nothing.
+
+        Checks the hash chain of the log, that steps, revisions and message sequences have no gaps, and that the
+        messages are those that the log recorded.
+        """
+        ...

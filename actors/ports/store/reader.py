@@ -1,0 +1,90 @@
+"""Reading conversations, their messages and their commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.content import Message
+    from actors.ports.records import CommandRecord, ConversationRecord, Snapshot
+
+
+class ConversationReader(Protocol):
+    """Conversations as they were last committed. Any thread; blocks briefly.
+
+    Every method raises StoreUnavailableError or StoreDamagedError.
+    """
+
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the conversation's row, or None if there is no such conversation."""
+        ...
+
+    def owner(self, conversation_id: str) -> str | None:
+        """Return the conversation's principal, even if the rest of its row is unreadable; None without such a row."""
+        ...
+
+    def find_slug(self, slug: str) -> str | None:
+        """Return the id of the conversation with this slug, or None."""
+        ...
+
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        directory: str | None = None,
+        before: tuple[int, str] | None,
+        limit: int,
+        skipped: Callable[[str], object] = lambda _: None,
+    ) -> tuple[ConversationRecord, ...]:
+        """Return conversations, the last updated first. Fewer than `limit` means that there are no more.
+
+        Args:
+            principal: whose conversations.
+            archived: whether to return archived or unarchived ones.
+            parent: only sub-agents of this conversation; None: only conversations that are no sub-agents.
+            directory: only those with this real path as their working directory.
+            before: (updated_at, id) of the last conversation of the page before.
+            limit: how many at most.
+            skipped: called with the id of each conversation that is left out because its row is unreadable.
+        """
+        ...
+
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the ids of all sub-agents of a conversation."""
+        ...
+
+    def needing_recovery(self) -> tuple[str, ...]:
+        """Return the ids of conversations to recover on start: those not idle, and sub-agents not terminal."""
+        ...
+
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        """Return messages with a sequence between `after` and `before`, both excluded, in order of sequence."""
+        ...
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Return every message up to and including this sequence, in order."""
+        ...
+
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Return the row and the latest messages from one read transaction; None without such a conversation."""
+        ...
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        """Return the accepted command of a conversation with this request id, or None."""
+        ...
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        """Return the accepted command of this principal that created a conversation, or None."""
+        ...

@@ -1,0 +1,24 @@
+"""Writing conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from actors.ports.records import Commit
+
+
+class ConversationWriter(Protocol):
+    """Atomic, durable writes. Any thread; blocks until the write is on disk."""
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        """Write all parts in one transaction and return once it is durable. Urgent ones overtake others that wait.
+
+        Raises StoreUnavailableError, FencedError, SlugTakenError or CommandExistsError; ValueError if the parts
+        contradict each other.
+        """
+        ...
+
+    def delete(self, conversation_id: str) -> None:
+        """Delete the conversation with its sub-agents, messages, log and attachments. Raises StoreUnavailableError."""
+        ...
