@@ -114,7 +114,7 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
 ) -> None:
     monkeypatch.setattr(audits, "ROWS", 7)
     world = lived(store)
-    read = store.journal
+    read = store.transitions
 
     def read_and_prune(*args: Any, **options: Any) -> Any:
         found = read(*args, **options)
