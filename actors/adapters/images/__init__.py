@@ -1,1 +1,1 @@
-"""Images: originals by content hash, and what models see of them. Decoding happens in a process of its own."""
+"""Images: stored by content hash and decoded in separate processes, with scaled views for models."""

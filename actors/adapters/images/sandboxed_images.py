@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 MAX_WORKERS = 2
-"""Images that are decoded at the same time, in the whole process."""
+"""Images that are decoded at the same time in this process."""
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
-"""Of one worker. An image of the greatest size, in the most wasteful format, takes about 700 MB."""
+"""Limits of one worker. The largest accepted image in the most wasteful format takes about 700 MB."""
 
 OUTPUT_BYTES = 8 << 20
-"""More than a worker writes: half of it holds the largest view."""
+"""Bytes of a worker's output; twice the largest view."""
 
 VIEW_KIND = "view1"
-"""Part of a view's id. Another way to derive views gets another one, so that a stored view never changes."""
+"""Part of a view's id. A new way to derive views gets a new kind, so that a stored view never changes."""
 
 KNOWN_SIZES = 10_000
-"""Views whose size is remembered."""
+"""Views whose size is cached, at most."""
 
 PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path.append({pillow!r}); "
@@ -61,14 +61,14 @@ CANCELLED = "looking at the image was cancelled"
 
 
 class Decoded(Struct, frozen=True):
-    """What a worker says of an image."""
+    """A worker's result."""
 
     image: Image
     view: Attachment
 
 
 class SandboxedImages:
-    """Implements ports.Images. Any thread. Owns nothing but what `ingest` and `view` are waiting for."""
+    """Implement ports.Images. Any thread; keeps no processes beyond the calls of `ingest` and `view`."""
 
     def __init__(self, store: AttachmentStore, sandbox: Sandbox) -> None:
         self._store = store
@@ -78,7 +78,10 @@ class SandboxedImages:
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
-        """See Images. Each conversation keeps its own copy, and loses it with everything else of it."""
+        """Decode and store an image; see ports.Images.
+
+        Each conversation keeps its own copy, which is deleted with it.
+        """
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
         name = content_name(data)
@@ -87,13 +90,13 @@ class SandboxedImages:
             return Image(name, kept.media_type, kept.width, kept.height)
         seen = self._decode(data, name, cancel)
         image = seen.image
-        # The view first: an original that is there has its view.
+        # Store the view first, so that every stored original has one even after a crash.
         self._store.put_attachment(conversation_id, seen.view)
         self._store.put_attachment(conversation_id, Attachment(name, image.media_type, data, image.width, image.height))
         return image
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """See Images."""
+        """Return what models see of the image; see ports.Images."""
         view = self._store.attachment(conversation_id, view_name(image.attachment))
         if view is None:
             original = self._store.attachment(conversation_id, image.attachment)
@@ -107,7 +110,10 @@ class SandboxedImages:
         return ImageView(view.media_type, view.data)
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """See Images. Remembered per conversation: another one may have a view of an earlier release."""
+        """Return the size of the view in bytes; see ports.Images.
+
+        Cached per conversation: another one may have a view that an earlier release derived.
+        """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:
             known = self._sizes.get(key)
@@ -122,7 +128,7 @@ class SandboxedImages:
         return size
 
     def _decode(self, data: bytes, name: str, cancel: CancelToken) -> Decoded:
-        """Decode it in a worker. Raises InvalidImageError or ImagesUnavailableError."""
+        """Decode an image in a worker. Raises InvalidImageError or ImagesUnavailableError."""
         with self._slots.taken(cancel):
             end = self._run(data, cancel)
         if cancel.cancelled:
@@ -163,7 +169,7 @@ class SandboxedImages:
 
 
 class WorkerSlots:
-    """As many at a time as there are places; who waits for one can be told to stop. Any thread."""
+    """A semaphore whose waiters can be cancelled. Any thread."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -171,7 +177,7 @@ class WorkerSlots:
 
     @contextmanager
     def taken(self, cancel: CancelToken) -> Generator[None]:
-        """Hold a place. Raises ImagesUnavailableError if it is cancelled before there is one."""
+        """Hold a slot for the duration of the block. Raises ImagesUnavailableError if cancelled while waiting."""
         wake = self._wake
         cancel.on_cancel(wake)
         try:
@@ -195,17 +201,17 @@ class WorkerSlots:
 
 
 def content_name(data: bytes) -> str:
-    """The id of an original: its content hash."""
+    """Return the id of an original: its content hash."""
     return f"sha256-{hashlib.sha256(data).hexdigest()}"
 
 
 def view_name(original: str) -> str:
-    """The id of an original's view."""
+    """Return the id of an original's view."""
     return f"{original}.{VIEW_KIND}"
 
 
 def _parse_answer(answer: bytes, name: str) -> Decoded:
-    """Read what a worker wrote, in which a hostile image may have had a hand. Raises ImagesUnavailableError."""
+    """Parse a worker's output, which a hostile image may have influenced. Raises ImagesUnavailableError."""
     line, _, view = answer.partition(b"\n")
     try:
         facts = json.loads(line)
@@ -221,7 +227,7 @@ def _parse_answer(answer: bytes, name: str) -> Decoded:
 
 
 def _pillow_directory() -> str:
-    """Where it is imported from; it is not imported here."""
+    """Return the directory that Pillow is imported from, without importing it."""
     found = find_spec("PIL")
     if found is None or found.origin is None:
         raise ImagesUnavailableError("the package pillow is not installed with the server")

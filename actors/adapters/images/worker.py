@@ -1,8 +1,8 @@
-"""Decode one image and derive what models see of it: reads it from standard input, MAX_PIXELS is the argument.
+"""Decode one image from standard input and derive the view that models get; the argument is MAX_PIXELS.
 
-Runs as a process of its own with limits, since decoders are large, and images hostile. It knows the standard library
-and Pillow only. Prints "error", a newline and what is wrong with the image; or "ok", a newline, an object with what
-the image is, as JSON on one line, and the bytes of the view.
+Runs as a separate process with limits, since decoders are large and images may be hostile. Uses only the standard
+library and Pillow. Prints "error", a newline and what is wrong with the image; or "ok", a newline, a JSON object on one
+line that describes the image, and the bytes of the view.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-# Imported by name: Pillow knows more formats, some of which run other programs; these four are all it may try.
+# Imported by name, so that Pillow tries only these formats: others of its formats run external programs.
 from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
 LONG_EDGE = 1568
-#: Of a view, in pixels: what is larger is scaled down by the providers themselves.
+#: Pixels of a view's longer edge: providers themselves scale larger images down.
 
 MAX_VIEW_BYTES = 3_500_000
-#: Its base64 stays below 5 MB, the least that a provider takes.
+#: In base64 this stays below 5 MB, the lowest limit of any provider.
 
 QUALITIES = (90, 75, 50, 25)
-#: Of a JPEG, tried in this order until it is small enough.
+#: JPEG qualities, tried in this order until the view is small enough.
 
 DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
-#: Modes that can be scaled as they are; others are converted before.
+#: Modes that can be scaled directly; others are converted first.
 
 ORIENTATION = 0x0112
-#: The EXIF tag that says how a camera was held.
+#: The EXIF tag for the orientation of the camera.
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -52,11 +52,11 @@ SIDEWAYS = (5, 6, 7, 8)
 
 
 class Unusable(Exception):
-    """The image cannot be used; the text goes behind "the image"."""
+    """The image cannot be used; the text continues a sentence that begins with "the image"."""
 
 
 def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
-    """What the image is, and its view. Raises Unusable."""
+    """Return a description of the image, and its view. Raises Unusable."""
     image = opened(data, max_pixels)
     name, size = image.format, image.size
     turn = orientation(image)
@@ -64,7 +64,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
         view = scaled(image)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 -- decoders raise whatever they like
+    except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
         raise Unusable("is damaged or cut off") from None
     if turn in TURNS:
         view = view.transpose(TURNS[turn])
@@ -79,7 +79,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
-    """The image with its header read and nothing else. Raises Unusable."""
+    """Return the image with only its header read. Raises Unusable."""
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -89,7 +89,7 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
         raise Unusable("is not a PNG, JPEG, GIF or WebP image, or is damaged") from None
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 -- decoders raise whatever they like
+    except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
         raise Unusable("is damaged") from None
     if image.width * image.height > max_pixels:
         raise Unusable(too_many)
@@ -97,14 +97,17 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def orientation(image: Image.Image) -> int:
-    """How it has to be turned, 1 if not at all; what cannot be read says nothing."""
+    """Return the EXIF orientation, 1 if there is none or it cannot be read."""
     with suppress(Exception):
         return int(image.getexif().get(ORIENTATION, 1))
     return 1
 
 
 def scaled(image: Image.Image) -> Image.Image:
-    """Its first frame, decoded as a whole, at most LONG_EDGE pixels long, as L, RGB or RGBA, without metadata."""
+    """Return the first frame, decoded completely, at most LONG_EDGE pixels long, as L, RGB or RGBA.
+
+    The result has no metadata.
+    """
     if image.mode.startswith("I;16") or image.mode == "I":
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     elif image.mode not in DIRECT or "transparency" in image.info:
@@ -119,7 +122,7 @@ def scaled(image: Image.Image) -> Image.Image:
 
 
 def encoded(view: Image.Image) -> tuple[str, bytes]:
-    """The view's media type and bytes: PNG, which loses nothing, where that is small enough."""
+    """Return the view's media type and bytes: lossless PNG where that is small enough, else JPEG."""
     png = written(view, format="PNG")
     if len(png) <= MAX_VIEW_BYTES // 4:
         return "image/png", png
@@ -135,12 +138,14 @@ def encoded(view: Image.Image) -> tuple[str, bytes]:
 
 
 def written(view: Image.Image, **settings: Any) -> bytes:
+    """Encode an image and return the bytes."""
     target = io.BytesIO()
     view.save(target, **settings)
     return target.getvalue()
 
 
 def main(arguments: list[str]) -> None:
+    """Run the program; see the module."""
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -1,4 +1,4 @@
-"""Processes that can always be stopped: the tool host, the server's side of it, and what the machine offers.
+"""Process trees that can always be killed: the tool host, the server's side of it, and what the machine offers.
 
-`spawn.ToolHostSandbox(probe.probe())` is what `server.app` builds; everything else is reached through it.
+The server builds a `toolhost_sandbox.ToolHostSandbox(probe.probe())`; everything else is reached through it.
 """

@@ -1,12 +1,12 @@
-"""What is kept of a program's output: its beginning and its end."""
+"""Keep the beginning and the end of a program's output."""
 
 from __future__ import annotations
 
 
 class Capture:
-    """Keeps at most `limit` bytes of a stream: the first half, and the last half once some had to be cut.
+    """Keep at most `limit` bytes of a stream: its first half and, once bytes had to be dropped, its last half.
 
-    One thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -17,7 +17,7 @@ class Capture:
         self._total = 0
 
     def add(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Append a chunk."""
         self._total += len(data)
         taken = min(len(data), self._head_room - len(self._head))
         self._head += data[:taken]
@@ -26,7 +26,7 @@ class Capture:
             self._trim()
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """Head, tail and the number of bytes cut between them; when nothing was cut, all is in the head."""
+        """Return head, tail and the number of bytes dropped between them; without drops, all is in the head."""
         self._trim()
         cut = self._total - len(self._head) - len(self._tail)
         if cut == 0:

@@ -1,4 +1,4 @@
-"""Control groups of the kernel: how many processes a tool has, and how much memory all of them have together."""
+"""Control groups of the kernel: limits for the number of processes of a call and their total memory."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PREFIX = "bedrock-"
-"""Begins the names of servers' groups; the process id of the server follows."""
+"""The prefix of the names of servers' groups; the process id of the server follows."""
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes by which systemd says that a group is its service's own to divide."""
+"""Extended attributes by which systemd marks a group as delegated to its service."""
 
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
-"""A group as the tool host makes it: directory, controllers, whether of version 2, and what its files are to say."""
+"""A group for the tool host to create: directory, controllers, whether of version 2, and the content of its files."""
 
 
 class Hierarchy(Struct, frozen=True):
-    """One tree of groups, and where in it this process is."""
+    """One tree of groups, and this process's place in it."""
 
     own: Path
     controllers: tuple[str, ...]
-    """Of those that are wanted."""
+    """Its controllers, as far as they are among WANTED."""
     unified: bool
-    """Version 2 of control groups."""
+    """Whether it is of version 2."""
     topmost: bool = False
     """Whether this process sees no group above its own, as in a container."""
 
 
 class ControlGroups:
-    """Groups for the calls of this server, beneath its own group: what bounds the server bounds its tools, too.
+    """Groups for the calls of this server, below its own group, so that its own limits bind its tools too.
 
-    Any thread. Without the right to make groups there are none, and `controllers` is empty. A group of version 2 is
-    divided only if it was given to the server for that, because its processes then have to move.
+    Any thread. Without permission to create groups there are none, and `controllers` is empty. A group of version 2 is
+    divided only if it was delegated to the server, because its processes then have to move.
     """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...] | None = None) -> None:
@@ -56,11 +56,11 @@ class ControlGroups:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What the kernel bounds for every call: "pids", "memory", both or nothing."""
+        """Return what the kernel limits for every call: "pids", "memory", both or nothing."""
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """The groups of one more call; `in_memory`: bytes that its directories may hold beside its memory."""
+        """Return the groups of one more call; `in_memory`: bytes that its directories may hold on top of its memory."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -69,14 +69,14 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove what is empty; the rest is removed by a later server."""
+        """Remove empty groups; a later server removes the rest."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
 
 
 def own_hierarchies(process: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
-    """Those that have a controller that is wanted; () where there are none."""
+    """Return the hierarchies that have a wanted controller; () if there are none."""
     try:
         groups = process.joinpath("cgroup").read_text().splitlines()
         mounts = process.joinpath("mountinfo").read_text().splitlines()
@@ -115,7 +115,7 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """What the files of a call's group are to say; swap is counted only by some kernels."""
+    """Return the content of the files of a call's group; not every kernel limits swap."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
         said.append(("pids.max", str(limits.processes + 1)))  # and the tool host's own
@@ -127,7 +127,7 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 
 
 def _prepare(hierarchy: Hierarchy) -> None:
-    """Make the group of this server's calls, and try one. Raises OSError; then nothing is left of it."""
+    """Create the group of this server's calls and try one out. Raises OSError, and then removes it again."""
     ours = _ours(hierarchy)
     try:
         if hierarchy.unified:
@@ -146,7 +146,7 @@ def _prepare(hierarchy: Hierarchy) -> None:
 
 
 def _divide(hierarchy: Hierarchy) -> None:
-    """Let a group of version 2 have parts with these controllers: then it must not have processes itself."""
+    """Enable the controllers for the subgroups of a group of version 2, which then must not have processes itself."""
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
     if not hierarchy.topmost and not _delegated(hierarchy.own):
@@ -175,7 +175,7 @@ def _delegated(folder: Path) -> bool:
 
 
 def _sweep(own: Path) -> None:
-    """Remove the groups of servers that are gone."""
+    """Remove the groups of servers that have ended."""
     for folder in own.glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
@@ -183,7 +183,7 @@ def _sweep(own: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group and those in it, as far as they are empty."""
+    """Remove a group and its subgroups, as far as they are empty."""
     with suppress(OSError):
         for inner in folder.iterdir():
             if inner.is_dir():

@@ -1,8 +1,8 @@
-"""Processes of a call that has lost those that keep it: found by marks that they inherit, and killed.
+"""Find and kill processes of a call whose tool host and init are dead, by marks that processes inherit.
 
-Without a PID namespace a tool can kill its tool host and init, and be nobody's child. What it started still carries
-the call's number, in the environment and as a limit that means nothing, and is in the call's control groups. Only the
-groups cannot be left: without them it is never certain that nothing lives.
+Without a PID namespace a tool can kill its tool host and init, and its processes become orphans. What it started still
+carries the call's number, in the environment and as a meaningless resource limit, and is in the call's control groups.
+A process cannot leave only the groups: without them it is never certain that none is left.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VARIABLE = "BEDROCK_CALL"
-"""Holds the number of a call in the environment of its tool."""
+"""The environment variable with the number of the call."""
 
 _LIMIT = b"Max realtime timeout"
-"""How /proc names the limit that the tool host sets to the call's number: RLIMIT_RTTIME, in microseconds."""
+"""How /proc names the limit that carries the call's number: RLIMIT_RTTIME, in microseconds."""
 
 
 class CallMarks(Struct, frozen=True):
-    """By what the processes of one call are known."""
+    """The marks by which the processes of one call are recognised."""
 
     number: int
     folders: tuple[bytes, ...] = ()
-    """Its control groups."""
+    """The directories of the call's control groups."""
 
 
 def new_number() -> int:
-    """A number that nobody can guess, and as a limit none: more than thirty years of computing."""
+    """Return a random number that cannot be guessed; as a limit it means over thirty years of CPU time."""
     return 1 << 50 | randbits(50)
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
-    """Kill what carries these marks until nothing does any more (any thread). Returns the process ids, and whether
-    it is certain that nothing lives: `grouped`, every process of the call was born in its groups."""
+    """Kill processes with these marks until none is left, for at most `seconds` (any thread).
+
+    Returns the process ids, and whether it is certain that none is left; that takes `grouped`: every process of the
+    call was created in its control groups.
+    """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -49,12 +52,12 @@ def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[se
         if not found:
             return killed, grouped and not any(_members(folder) for folder in trace.folders)
         killed |= found
-        time.sleep(0.005)
+        time.sleep(0.005)  # let the killed die, so that the next pass does not find them again
     return killed, False
 
 
 def remove_groups(trace: CallMarks) -> None:
-    """Remove the control groups of a call that has ended; those with somebody in them stay."""
+    """Remove the control groups of a call that has ended; groups that still have processes stay."""
     for folder in trace.folders:
         with suppress(OSError):
             os.rmdir(folder)
@@ -70,7 +73,10 @@ def _members(folder: bytes) -> list[int]:
 
 
 def _kill(pid: int, trace: CallMarks) -> bool:
-    """Kill it if it is one of them; False if it is not, or cannot be killed. A pidfd keeps it from being another."""
+    """Kill the process if it is one of the call; False if it is not, or cannot be killed.
+
+    The pidfd rules out that the pid is reused in between.
+    """
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -98,7 +104,7 @@ def _is_of(pid: int, trace: CallMarks) -> bool:
 
 
 def _read(path: bytes) -> bytes:
-    """A file that may be gone, or another user's: then b"" ."""
+    """Return a file's content; b"" if it is missing or not readable for this user."""
     try:
         with open(path, "rb") as file:
             return file.read()

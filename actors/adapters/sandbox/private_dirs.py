@@ -1,4 +1,4 @@
-"""The private directories of restricted calls: the only places where these can write."""
+"""Private directories of restricted calls: the only places where such calls can write."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ PREFIX = "bedrock-tools-"
 
 
 class PrivateRoot:
-    """A directory of this server alone, in which private directories are. Any thread.
+    """The parent of all private directories of this server. Any thread.
 
-    It is locked as long as the server lives, so that a later server of the same user can tell what a killed one left
-    behind, and removes that. Its name cannot be known in advance and its owner is checked, so nobody else can put
-    something in its place.
+    It is locked while the server lives, so a later server of the same user can recognise and remove what a killed one
+    left behind. Its name is unpredictable and its owner is checked, so no other user can put something in its place.
     """
 
     def __init__(self, protected: tuple[str, ...] = ()) -> None:
-        """Raises OSError if there is no place for it outside of what is protected."""
+        """Create it. Raises OSError if there is no place for it outside the `protected` paths."""
         self._parent = _parent(protected)
         _sweep(self._parent)
         self._guard = threading.Lock()
@@ -31,7 +30,7 @@ class PrivateRoot:
 
     @property
     def path(self) -> str:
-        """Where it is now: made anew if somebody has removed it, or put something in its place. Raises OSError."""
+        """Return its path; create another one if it was removed or replaced. Raises OSError."""
         with self._guard:
             if self._lock >= 0 and not self._in_place():
                 os.close(self._lock)
@@ -40,11 +39,11 @@ class PrivateRoot:
             return self._path
 
     def make(self) -> str:
-        """A new directory for one call. Raises OSError."""
+        """Create a directory for one call and return its path. Raises OSError."""
         return tempfile.mkdtemp(prefix="call-", dir=self.path)
 
     def close(self) -> None:
-        """Remove it with all that is in it; idempotent."""
+        """Remove it with all its content; idempotent."""
         with self._guard:
             if self._lock >= 0:
                 if self._in_place():
@@ -53,7 +52,7 @@ class PrivateRoot:
                 self._lock = -1
 
     def _in_place(self) -> bool:
-        """Whether the directory at its path is the one that is locked."""
+        """Return whether the directory at its path is the locked one."""
         held = os.fstat(self._lock)
         try:
             here = os.lstat(self._path)
@@ -63,9 +62,9 @@ class PrivateRoot:
 
 
 def remove(path: str) -> None:
-    """Remove a directory whose content is hostile: deep, without rights, full of links. What resists is left.
+    """Remove a directory with hostile content: deeply nested, without permissions, full of links. What resists stays.
 
-    Directories are moved up before they are emptied, so that no path becomes long and no stack deep.
+    Directories are moved up before they are emptied, so that neither paths nor the stack grow with the depth.
     """
     with suppress(OSError):
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -89,7 +88,7 @@ def _empty(top: int) -> None:
 
 
 def _unlink(top: int, name: str) -> bool:
-    """Remove a file, a link or an empty directory; False if it is a directory with something in it."""
+    """Remove a file, a link or an empty directory; False for a directory that is not empty."""
     try:
         os.unlink(name, dir_fd=top)
     except OSError:
@@ -101,7 +100,7 @@ def _unlink(top: int, name: str) -> bool:
 
 
 def _lift(top: int, name: str, mark: str) -> int:
-    """Remove a directory's files and move its directories up to `top`, under new names; how many these are."""
+    """Remove a directory's files, move its directories up to `top` under new names, and return their number."""
     lifted = 0
     with suppress(OSError):
         folder = _open_directory(top, name)
@@ -118,7 +117,7 @@ def _lift(top: int, name: str, mark: str) -> int:
 
 
 def _open_directory(top: int, name: str) -> int:
-    """Open a directory whose owner may have taken all rights to it. Raises OSError."""
+    """Open a directory whose owner may have removed all permissions. Raises OSError."""
     place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
         os.chmod(f"/proc/self/fd/{place}", stat.S_IRWXU)
@@ -136,15 +135,18 @@ def _parent(protected: tuple[str, ...]) -> str:
 
 
 def _create(parent: str) -> tuple[str, int]:
-    """A new locked directory, and what holds the lock."""
+    """Create a locked directory; return its path and the descriptor that holds the lock."""
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-        with suppress(OSError):  # swept by another server before it was locked
+        with suppress(OSError):  # another server may remove it as stale before it is locked: try again
             return path, _lock(path)
 
 
 def _lock(path: str) -> int:
-    """Lock a directory of this user. Raises OSError if it is another's, another server's, or gone."""
+    """Lock a directory of this user.
+
+    Raises OSError if it belongs to another user or another server, or does not exist.
+    """
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,7 +160,7 @@ def _lock(path: str) -> int:
 
 
 def _sweep(parent: str) -> None:
-    """Remove what killed servers of this user left: directories of theirs that nobody locks."""
+    """Remove the directories of this user's killed servers: those that are not locked."""
     for entry in os.scandir(parent):
         if entry.name.startswith(PREFIX):
             with suppress(OSError):

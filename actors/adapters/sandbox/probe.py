@@ -1,4 +1,4 @@
-"""What this machine can do to hold a tool, found out at start by trying it."""
+"""Probe at start what this machine offers to restrict a tool, by trying it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTINGS = ("auto", "A", "B", "none")
-"""What an operator can ask for."""
+"""The values of the setting `sandbox`."""
 
 PROBE_SECONDS = 10.0
-"""How long one try may take."""
+"""Seconds that one attempt may take."""
 
 LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
 def probe(setting: str = "auto") -> SandboxReport:
-    """Try what the kernel allows, in processes that end at once. Blocks for some hundred milliseconds.
+    """Try what the kernel allows, in short-lived processes. Blocks for some hundred milliseconds.
 
-    Raises SandboxUnavailableError if `setting` asks for a tier that cannot be kept.
+    Raises SandboxUnavailableError if `setting` demands a tier that this machine does not support.
     """
     nothing = _namespaces(landlock_abi())
     if setting == "none":
@@ -45,9 +45,9 @@ def probe(setting: str = "auto") -> SandboxReport:
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
-    """The report of a server whose calls have control groups with these controllers: who bounds what.
+    """Return the report of a server whose calls have control groups with these controllers.
 
-    Without one it is the kernel for processes in namespaces, if it is new enough.
+    Without the controller for processes, the kernel limits them in namespaces, if it is new enough.
     """
     alone = report.pid_namespace and report.tier != "B" and toolhost.counts_per_namespace()
     return replace(
@@ -56,7 +56,7 @@ def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxR
 
 
 def landlock_abi() -> int:
-    """The version of Landlock in this kernel, 0 without."""
+    """Return the version of Landlock in this kernel, 0 without."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
@@ -65,7 +65,7 @@ def landlock_abi() -> int:
 
 
 def can_make_pid_namespace() -> bool:
-    """Whether a tool host can put its tool into a PID namespace; tried in a process of its own."""
+    """Return whether a tool host can create a PID namespace; tried in a separate process."""
     try:
         tried = subprocess.run(
             [sys.executable, "-I", "-S", str(toolhost.__file__), "probe"],
@@ -83,7 +83,7 @@ def can_make_pid_namespace() -> bool:
 
 
 def _namespaces(abi: int) -> SandboxReport:
-    """What can be had without a restriction: a PID namespace, and in it files of the server that are hidden."""
+    """Return what is available without a restriction: PID namespaces, and hiding the server's files in them."""
     hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
     if not why_not(hiding):
         return hiding
@@ -130,7 +130,7 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport) -> str:
-    """Run a program under what `report` promises, and let it try to get out; empty if everything held."""
+    """Run a program under what `report` promises and let it try to break out; "" if everything held."""
     try:
         with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
             secret = Path(folder, "protected", "secret")

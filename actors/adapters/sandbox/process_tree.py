@@ -1,4 +1,4 @@
-"""One running program, seen from the server: it hears the tool host, and can always give up on it."""
+"""One running program as the server sees it: receives the tool host's frames, and recovers if the host fails."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
-"""How long a new tool host may take to say that the program runs."""
+"""Seconds that a new tool host may take to report that the program runs."""
 
 REPORT_SECONDS = 2.2
-"""How long after a kill the host may take to report the tree's end: a little more than the tool runner waits, so
-that a tree that is given up here has been reported as leaked there."""
+"""Seconds after a kill within which the host must report the tree's end. A little more than the tool runner waits, so
+that it has reported a tree as leaked by the time it is abandoned here."""
 
 WALL_GRACE_SECONDS = 5.0
-"""How much later than the host the server itself enforces the wall clock."""
+"""Seconds after the host's deadline at which the server itself enforces the wall clock."""
 
 CONFIRM_SECONDS = 0.5
-"""How long the server looks for itself whether a tree is dead whose host did not tell."""
+"""Seconds for which the server itself kills and checks a tree whose host did not report."""
 
 LIMITS = ("", "wall", "processes", "memory")
-"""As the tool host numbers them."""
+"""The names of limits by the tool host's numbers."""
 
 STAGES = {
     "fork": "no process could be created",
@@ -51,11 +51,11 @@ STAGES = {
     "hide": "the server's own files could not be hidden from it",
     "exec": "the program cannot be executed",
 }
-"""Where a start can fail, as the tool host names it."""
+"""Explanations of the stages at which a start can fail, by the tool host's names."""
 
 
 class InitProcess:
-    """The parent of a program's whole tree: its death is the death of all in a namespace, elsewhere the host's cue."""
+    """The root of a program's tree. Its death kills a namespace; otherwise it makes the host kill the rest."""
 
     def __init__(self, pid: int, namespace: bool, host: int) -> None:
         self.pid = pid
@@ -73,19 +73,19 @@ class InitProcess:
             self._ours = _parent(pid) == host
 
     def kill(self) -> None:
-        """SIGKILL it, if it is certain that the pid is still the host's child."""
+        """Send SIGKILL, if it is certain that the pid is still the host's child."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def resume(self) -> None:
-        """SIGCONT it, likewise: stopped, it would clear nothing."""
+        """Send SIGCONT, under the same condition: a stopped init would not clean up."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether it is known to have ended within `seconds`."""
+        """Return whether it is known to have ended within `seconds`."""
         if self._pidfd is None:
             return self._vanished
         poll = select.poll()
@@ -93,19 +93,20 @@ class InitProcess:
         return bool(poll.poll(seconds * 1000))
 
     def close(self) -> None:
+        """Close the pidfd."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, subprocess.Popen[bytes], orphans.CallMarks | None], None]"
-"""Is told of a tree's end, of its host, and by what those are known that may have outlived it."""
+"""Called at a tree's end with its host process and, if processes may have survived, their marks."""
 
 
 class ProcessTree:
-    """A program and its whole process tree, inside its tool host (ports.RunningProcess).
+    """A program and all its descendants, run by its tool host (ports.RunningProcess).
 
-    Threads: `kill` any; `wait` any, the tool's as a rule; a reader of its own that ends with the control socket.
+    Threads: any may call `kill`, `signal` and `wait`; a reader thread ends with the control socket.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ProcessTree:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def begin(self, description: bytes) -> None:
-        """Send the host its launch; raises ProcessStartError, then it did not get it."""
+        """Send the launch to the host. Raises ProcessStartError, and then the program did not start."""
         try:
             self._reader.start()
         except RuntimeError as error:
@@ -164,10 +165,10 @@ class ProcessTree:
             raise ProcessStartError(f"the tool host did not take the launch: {error.strerror}") from error
 
     def await_begin(self) -> None:
-        """Wait until the program runs; raises ProcessStartError or SandboxUnavailableError if it provably did not
-        begin.
+        """Wait until the program runs.
 
-        A host that is lost after it may have begun is no failure here: `wait` tells.
+        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start. A host that is lost after the
+        program may have started is no failure here: `wait` reports that.
         """
         with self._changed:
             known = self._changed.wait_for(self._decided, BEGIN_SECONDS)
@@ -187,7 +188,7 @@ class ProcessTree:
     # --- kill -----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL the whole tree. Any thread; never blocks; twice is once."""
+        """Send SIGKILL to the whole tree. Any thread; never blocks; idempotent."""
         with self._changed:
             if self._over or self._killed_at is not None:
                 return
@@ -202,7 +203,7 @@ class ProcessTree:
             self._changed.notify_all()
 
     def signal(self, number: int) -> None:
-        """Signal the program's process group. Any thread; never blocks; nothing once the program ended."""
+        """Signal the program's process group. Any thread; never blocks; no effect once the program has ended."""
         with self._changed:
             if not self._over and self._killed_at is None:
                 with suppress(OSError):
@@ -211,7 +212,7 @@ class ProcessTree:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:
-        """Block until the program ended and its tree is gone, or is given up as leaked."""
+        """Block until the program has ended and its tree is dead, or is reported as leaked."""
         with self._finishing:
             if self._end is None:
                 self._end = self._finish()
@@ -234,7 +235,7 @@ class ProcessTree:
         return self._result(leaked)
 
     def _join_reader(self, leaked: bool) -> None:
-        """End the reader: the host's end is its end, unless the host goes on killing what leaked."""
+        """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
         if self._reader.ident is None:
             return
         self._reader.join(0 if leaked else CONFIRM_SECONDS)
@@ -243,7 +244,7 @@ class ProcessTree:
         self._reader.join()
 
     def _await_report(self) -> bool:
-        """Wait for the host's report; False if it is lost or does not report in time after a kill."""
+        """Wait for the host's report; False if the host is lost or does not report in time after a kill."""
         with self._changed:
             while self._report is None and not self._silent:
                 left = self._patience()
@@ -261,10 +262,10 @@ class ProcessTree:
         return None if due is None else due - time.monotonic()
 
     def _clear(self) -> bool:
-        """Do the work of a host that is dead or does not report; whether the tree is known to be dead.
+        """Do the work of a host that is dead or does not report; return whether the tree is known to be dead.
 
-        Without a namespace init is not killed before the tree is known to be dead: once its host is gone it is the
-        one that goes on killing what is left. If the tool has killed it, the call's marks tell what is left.
+        Without a namespace, init is not killed before the tree is known to be dead: once its host is dead, init is what
+        kills the rest. If the tool has killed init, the call's marks lead to what is left.
         """
         confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
         if self._host.poll() is None:
@@ -282,9 +283,9 @@ class ProcessTree:
         return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)
 
     def _sweep(self) -> bool:
-        """Kill what is below a host that lives but does not report; whether nothing is left there.
+        """Kill the descendants of a live host that does not report; return whether none is left.
 
-        A host that is ending has given its children away: their absence would prove nothing.
+        A host that is ending has already given up its children: then their absence would prove nothing.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while self._host.poll() is None and time.monotonic() < deadline:
@@ -298,8 +299,8 @@ class ProcessTree:
         return False
 
     def _result(self, leaked: bool) -> ProcessEnd:
-        lost = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
-        code, number, killed, limit, _, milliseconds, *pids = self._report or lost
+        unreported = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
+        code, number, killed, limit, _, milliseconds, *pids = self._report or unreported
         head, tail, cut = self._capture.parts()
         infrastructure = {self._host.pid, self._init.pid if self._init else 0}
         return ProcessEnd(
@@ -322,17 +323,17 @@ class ProcessTree:
             while frame := self._next_frame():
                 self._handle_frame(frame[:1], frame[1:])
         except OSError:
-            pass  # the host is lost; `wait` finds out what that means
+            pass  # the host is lost; `wait` determines what is left of the tree
         finally:
             with self._changed:
                 self._silent = True
                 self._changed.notify_all()
 
     def _next_frame(self) -> bytes:
-        """What the host says next, b"" when it is gone. Raises OSError.
+        """Return the host's next frame, b"" at its end. Raises OSError.
 
-        A host that ends without having read all that it was told resets the socket. That is reported once, and before
-        what it had said itself.
+        A host that ends without reading everything sent to it resets the socket. The reset is reported once and ahead
+        of frames that the host had sent, so reading continues after the first one.
         """
         try:
             return self._control.recv(toolhost.CHUNK + 1)
@@ -382,7 +383,7 @@ def _refusal(content: bytes) -> Exception:
 
 
 def _parent(pid: int) -> int:
-    """The parent of `pid`, 0 if it is gone."""
+    """Return the parent of `pid`, 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read(512).rpartition(b")")[2].split()[1])

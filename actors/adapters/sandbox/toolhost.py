@@ -1,8 +1,8 @@
 """Run one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-Started by `spawn.py` as `python -I -S toolhost.py CONTROL`, single-threaded, in a session of its own, with an empty
-environment. Self-contained and sparing with imports, because it starts once per tool call: `json`, `signal`, `socket`
-and `typing` would each cost more than everything else it does before the program runs.
+Started by `toolhost_sandbox.py` as `python -I -S toolhost.py CONTROL`, single-threaded, in a session of its own, with
+an empty environment. Self-contained and sparing with imports, because it starts once per tool call: `json`, `signal`,
+`socket` and `typing` would each cost more than everything else it does before the program runs.
 
 Theory of operation. Three processes, each the only child of the one before:
 
@@ -14,7 +14,7 @@ In a namespace the death of init is the death of everything, by the kernel. With
 inherit all orphans, and `clear` kills and reaps until the kernel says that no child is left. Either way the host is
 done only when waitpid answers ECHILD. Who dies, and what follows:
 
-    told to kill, out of time    the host kills init and clears; so it does with too many processes or too much memory
+    KILL received, out of time   the host kills init and clears; likewise beyond the limits of processes or memory
     main ended                   its output is drained, then what it left behind is killed likewise
     the server                   the control socket ends or fails: the host clears
     init                         the status pipe ends: the host clears
@@ -83,30 +83,30 @@ CHUNK = 1 << 16
 #: Bytes read from the program at once; the largest frame is one more.
 
 DRAIN_SECONDS = 0.2
-#: How long output is awaited after main ended; a process left behind may hold the pipe for ever.
+#: Seconds to wait for output after main ended; a background process may keep the pipe open for ever.
 
 CENSUS_SECONDS = 0.05, 0.2, 0.5
-#: How often it is asked whether there are too many processes, whether they have too much memory, and whether the
-#: kernel has killed one of them for that.
+#: Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed for
+#: want of memory.
 
 LOOK_SECONDS = 1.0
-#: How often the tree is looked at even if the machine's own figures do not move: what takes memory from caches does
+#: Seconds after which the tree is inspected even if the machine's figures do not move: memory taken from caches does
 #: not move them.
 
 LOOKING_SHARE = 20
-#: Looking at large trees and measuring shared memory is slow: it is done at most this part of the time.
+#: Inspecting large trees and measuring shared memory is slow: it takes at most one part in so many of the time.
 
 BEHIND = 10
-#: By how much less a tree counts for the scheduler that its host has to count, and cannot step ahead of.
+#: The nice value of a tree whose host has to count its processes but may not use a real-time priority.
 
 CLEAR_SECONDS = 3.0
-#: How long what a call left behind may take to die before the host reports a leak (and goes on killing).
+#: Seconds that remaining processes may take to die before the host reports a leak (and keeps killing).
 
 LAST_OUTPUT = 1 << 20
 #: Bytes taken from the pipe after the tree is dead, at most.
 
 SNAPSHOT = 128
-#: Processes of a tree that are taken down for the receipt before it is killed, at most.
+#: Processes that are listed for the receipt before a tree is killed, at most.
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 23, 24, 28, 38
@@ -138,18 +138,18 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ServerGone(Exception):
-    """The control socket ended or failed: nobody is interested any more."""
+    """The control socket ended or failed: the server has no use for this call any more."""
 
 
 class NotStarted(Exception):
-    """The program did not begin; the server has been told why."""
+    """The program did not start; the server has been sent the reason."""
 
 
 # --- the process tree -------------------------------------------------------------------------------------------------
 
 
 def children(pid: int) -> list[int]:
-    """The children of `pid`, of all its threads, zombies included; empty if it is gone."""
+    """Return the children of `pid`, of all its threads, zombies included; [] if it has ended."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -160,7 +160,7 @@ def children(pid: int) -> list[int]:
 
 
 def contents(path: "str | bytes") -> bytes:
-    """What a file of /proc or of a control group says. Raises OSError."""
+    """Return the content of a file of /proc or of a control group. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = b""
@@ -172,7 +172,7 @@ def contents(path: "str | bytes") -> bytes:
 
 
 def alive(pid: int) -> bool:
-    """Whether `pid` exists and is not a zombie."""
+    """Return whether `pid` exists and is not a zombie."""
     try:
         return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except (OSError, IndexError):
@@ -180,9 +180,9 @@ def alive(pid: int) -> bool:
 
 
 def walk(root: int) -> "Iterator[int]":
-    """Living processes below `root`, parents first, each as soon as its own children are known.
+    """Yield living processes below `root`, parents first, each as soon as its own children are known.
 
-    Killing them as they come stops the source of a storm before all that it has brought forth is looked at.
+    Killing them as they come stops a fork bomb at its source before all its descendants are inspected.
     """
     seen = children(root)
     for pid in seen:
@@ -192,12 +192,12 @@ def walk(root: int) -> "Iterator[int]":
 
 
 def descendants(root: int) -> list[int]:
-    """Living processes below `root`, parents first."""
+    """Return the living processes below `root`, parents first."""
     return list(walk(root))
 
 
 def below(root: int, most: int) -> list[int]:
-    """Processes below `root`, ended ones too, parents first: all, or of very many at least `most`."""
+    """Return processes below `root`, ended ones too, parents first: all, or of very many at least `most`."""
     seen = children(root)
     for pid in seen:
         if len(seen) >= most:
@@ -207,16 +207,16 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """What is to be killed below `root`, for the receipt: all that live, or of very many the first SNAPSHOT.
+    """Return what will be killed below `root`, for the receipt: all living, or of very many the first SNAPSHOT.
 
-    The kill waits for it, and a storm grows until then: so many are not looked at one by one.
+    The kill waits for this while a fork bomb grows: so many are not inspected one by one.
     """
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Signal `pid`; nothing happens if it is gone."""
+    """Signal `pid`; no effect if it has ended."""
     try:
         os.kill(pid, number)
     except OSError:
@@ -224,7 +224,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def reap() -> "Iterator[tuple[int, int]]":
-    """Every child that has ended, with its wait status."""
+    """Yield every child that has ended, with its wait status."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -236,7 +236,7 @@ def reap() -> "Iterator[tuple[int, int]]":
 
 
 def childless() -> bool:
-    """Whether the kernel knows no child of this process, running or ended."""
+    """Return whether this process has no child, running or ended."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -247,7 +247,7 @@ def childless() -> bool:
 def clear(killed: "set[int]", seconds: float) -> bool:
     """Kill and reap until no child is left; False if that took longer than `seconds`.
 
-    Adds to `killed` what it kills. Children born meanwhile are found by the next pass, wherever they are: this
+    Adds to `killed` what it kills. Children created meanwhile are found by the next pass, wherever they are: this
     process is their subreaper.
     """
     deadline = time.monotonic() + seconds
@@ -273,7 +273,7 @@ def kill_all(pids: "Iterator[int]", killed: "set[int]") -> None:
                 groups.add(group)
                 os.killpg(group, signal.SIGKILL)
         except OSError:
-            pass  # gone
+            pass  # ended
         send_signal(pid, signal.SIGKILL)
 
 
@@ -283,8 +283,8 @@ def kill_all(pids: "Iterator[int]", killed: "set[int]") -> None:
 class Groups:
     """The control groups of one call. Init joins them before anything else; where that fails, the host counts.
 
-    Joining is done in the ways that do not stop every fork of the machine for a while: in version 2 by being born
-    there, in version 1 as a single thread.
+    Joining avoids the ways that stop every fork of the machine for a while: in version 2 init is created inside, in
+    version 1 it joins as a single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -307,19 +307,19 @@ class Groups:
             self.held.update(controllers.split())
 
     def fork(self) -> int:
-        """Fork; the child is a member of all, or the host is told so: OSError, and nothing was made."""
+        """Fork into the groups; raises OSError if that fails, and then there is no child."""
         if self.born < 0:
             return os.fork()
         arguments = struct_of_words(CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, self.born)
         return checked(ctypes.PyDLL(None, use_errno=True).syscall(NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
-        """Become a member of those that one is not born into (init)."""
+        """Join the groups of version 1, which init is not created in."""
         for file in self.joined:
             os.write(file, b"0")
 
     def starved(self) -> bool:
-        """Whether the kernel has killed one of their processes for want of memory."""
+        """Return whether the kernel has killed a process of the groups for want of memory."""
         for folder in self.folders:
             for name in (b"/memory.events", b"/memory.oom_control"):
                 try:
@@ -331,6 +331,7 @@ class Groups:
         return False
 
     def remove(self) -> None:
+        """Remove the groups, as far as they are empty."""
         for folder in self.folders:
             try:
                 os.rmdir(folder)
@@ -339,15 +340,16 @@ class Groups:
 
 
 def struct_of_words(*words: int) -> bytes:
+    """Encode 64-bit words as a C struct."""
     return b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
 
 class Census:
-    """Counts what the kernel does not bound: the processes of a tree, and the memory of all of them together.
+    """Monitor what the kernel does not limit: the number of processes of a tree, and their total memory.
 
-    The figures of the whole machine are cheap to have. The tree is looked at when they have moved by a good part of a
-    limit, and every LOOK_SECONDS. Memory is that which cannot be given back: anonymous, by each process's share of it,
-    and shared, as far as the machine has more of it than before the call and the tree could be the one that has it.
+    The figures of the whole machine are cheap to read. The tree is inspected when they have moved by a good part of a
+    limit, and every LOOK_SECONDS. Memory means what cannot be reclaimed: anonymous memory, by each process's share of
+    it, and shared memory, as far as the machine has more of it than before the call and the tree could own it.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -361,11 +363,11 @@ class Census:
         self.shared_before = self.shared
 
     def due(self) -> float | None:
-        """When to ask next; None: never."""
+        """Return when to check next (monotonic seconds); None: never."""
         return self.at if self.processes or self.memory or self.groups.joined else None
 
     def exceeded(self, root: int) -> int:
-        """Which limit the tree below `root` is over, 0 if none."""
+        """Return the limit that the tree below `root` exceeds, 0 for none."""
         now = time.monotonic()
         if self.due() is None or now < self.at:
             return 0
@@ -384,7 +386,7 @@ class Census:
         return limit
 
     def moved(self, now: float) -> bool:
-        """Whether the tree may have grown by a part of a limit since it was last looked at."""
+        """Return whether the tree may have grown by a part of a limit since its last inspection."""
         threads, free, shared = machine_figures()
         step = self.memory // 8 or sys.maxsize
         grown = 0 < self.processes // 2 < threads - self.threads
@@ -396,7 +398,7 @@ class Census:
         return False
 
     def over_memory(self, pids: "list[int]", now: float) -> bool:
-        """Whether these processes have more memory together than they may; only what may be so is measured."""
+        """Return whether these processes exceed the memory limit together; measures only when that is possible."""
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
             return False
@@ -407,15 +409,14 @@ class Census:
 
 
 def machine_figures() -> "tuple[int, int, int]":
-    """Threads of the machine, and bytes of it that are free, and that are shared: in memory file systems and between
-    processes."""
+    """Return the machine's threads, its free bytes, and its shared bytes (memory file systems and shared memory)."""
     found = SystemInformation()
     checked(libc.sysinfo(ctypes.byref(found)))
     return found.threads, found.free * found.unit, found.shared * found.unit
 
 
 class SystemInformation(ctypes.Structure):
-    """struct sysinfo."""
+    """The C struct sysinfo."""
 
     _fields_ = (
         ("before", ctypes.c_ulong * 5),
@@ -430,12 +431,15 @@ class SystemInformation(ctypes.Structure):
 
 
 def figure(lines: bytes, name: bytes) -> int:
-    """The number of kilobytes behind this name, in bytes; 0 if there is none."""
+    """Return the kilobytes after `name`, in bytes; 0 if there is no such line."""
     return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
 
 
 def unshared_at_most(pid: int) -> int:
-    """Bytes of anonymous memory that a process has or shares with those that it was forked from; 0 if it is gone."""
+    """Return an upper bound for the anonymous memory of a process in bytes; 0 if it has ended.
+
+    Includes what it shares with the processes that it was forked from.
+    """
     try:
         _, resident, shared, *_ = contents(f"/proc/{pid}/statm").split()
     except (OSError, ValueError):
@@ -444,7 +448,10 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """The same, of what is shared only its share. For a process that cannot be looked into all counts."""
+    """Return the anonymous memory of a process in bytes, of shared pages its share.
+
+    For a process that may not be inspected it is the upper bound.
+    """
     try:
         return figure(contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
     except OSError:
@@ -452,7 +459,7 @@ def unshared(pid: int) -> int:
 
 
 def shareable(pids: "list[int]") -> int:
-    """Bytes of shared memory that these processes could have filled: what they have mapped or opened, full or not."""
+    """Return the bytes of shared memory that these processes could have filled: all they have mapped or opened."""
     sizes: dict[tuple[int, int], int] = {}
     try:
         for pid in pids:
@@ -467,7 +474,7 @@ def shareable(pids: "list[int]") -> int:
 
 
 def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
-    """Shared memory in a process's address space: bytes by device and inode."""
+    """Return the shared memory in a process's address space: bytes by device and inode."""
     found: dict[tuple[int, int], int] = {}
     for line in contents(f"/proc/{pid}/maps").splitlines():
         place, _, _, device, inode, *name = line.split(None, 5)
@@ -480,7 +487,7 @@ def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
-    """Files in memory that a process has open: bytes by device and inode."""
+    """Return the memory files that a process has open: bytes by device and inode."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
@@ -494,13 +501,15 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def counts_per_namespace() -> bool:
-    """Whether the kernel bounds the processes of a namespace, by its user's limit, or root's by its pid_max."""
+    """Return whether the kernel limits the processes of a namespace: by RLIMIT_NPROC, or for root by its pid_max."""
     return kernel_at_least(6, 14) if os.geteuid() == 0 else kernel_at_least(5, 14)
 
 
 def step_ahead() -> int:
-    """Go before the tree that is to be counted, lest it keep this process from doing so. Returns how far behind the
-    tree has to stay instead, if this process may not."""
+    """Raise this process's priority above that of the tree, so that a fork bomb cannot starve the monitoring.
+
+    Returns the nice value for the tree instead if this process may not.
+    """
     try:
         ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, ahead, os.sched_param(1))
@@ -513,22 +522,23 @@ def step_ahead() -> int:
 
 
 def kernel_at_least(*version: int) -> bool:
+    """Return whether the kernel has this version or a newer one."""
     numbers = os.uname().release.split("-")[0].split(".")[:2]
     return tuple(int(number) for number in numbers if number.isdigit()) >= version
 
 
 def checked(result: int) -> int:
-    """The result of a C function; OSError if it says that it failed."""
+    """Return the result of a C function; raises OSError if it reports failure."""
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused by the kernel")
     return result
 
 
 def enter_pid_namespace(restricted: bool = False) -> bool:
-    """Let the next child be PID 1 of a new namespace; False if the kernel refuses.
+    """Make the next child PID 1 of a new namespace; False if the kernel refuses.
 
-    Unrestricted root needs no user namespace. Anybody else gets one in which only the own user and group exist, so
-    programs that become another user do not work there, and files of others seem to belong to nobody.
+    Unrestricted root needs no user namespace. Other users get one that maps only their own user and group, so programs
+    that become another user do not work there, and files of others seem to belong to nobody.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 and not restricted:
@@ -541,6 +551,7 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
 
 
 def write_file(path: str, text: str) -> None:
+    """Write a short text to an existing file. Raises OSError."""
     file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(file, text.encode())
@@ -549,7 +560,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
-    """Give init, and all that it starts, its view of the file system; OSError if it cannot be had but is asked for."""
+    """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible."""
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
     if not namespace:
@@ -571,7 +582,7 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
 
 
 def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> bytes:
-    """As `arrange_mounts`; "stage errno" if it failed, empty if not."""
+    """Set up the mounts; return "stage errno" if that failed, b"" if not."""
     try:
         arrange_mounts(launch, namespace)
     except OSError as error:
@@ -580,10 +591,10 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 
 
 def unshare_mounts(closed: bool, hiding: bool) -> None:
-    """Enter a mount namespace whose changes stay inside, and for tier A the other namespaces, too.
+    """Enter a mount namespace whose changes stay inside, and for tier A the other namespaces too.
 
-    What is mounted outside still shows up inside, but not in tier A, where it could be written to. Without anything
-    to hide only /proc is set apart, so that mounts behave for the program as they do outside.
+    What is mounted outside later shows up inside, except in tier A, where it would be writable. Without anything to
+    hide only /proc is separated, so that mounts behave for the program as they do outside.
     """
     others = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     checked(libc.unshare(CLONE_NEWNS | (others if closed else 0)))
@@ -595,7 +606,7 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
 
 
 def close_mounts(private: bytes) -> None:
-    """Make every mount read-only but for two empty ones in memory: the private directory and shared memory."""
+    """Make every mount read-only, except for two empty tmpfs: the private directory and shared memory."""
     make_read_only(b"/", AT_RECURSIVE)
     mount_memory(private, PRIVATE_BYTES)
     if os.path.isdir(b"/dev/shm"):
@@ -603,11 +614,12 @@ def close_mounts(private: bytes) -> None:
 
 
 def mount_memory(path: bytes, size: int) -> None:
+    """Mount an empty tmpfs of `size` bytes."""
     mount(b"tmpfs", path, b"tmpfs", MS_NOSUID | MS_NODEV, f"mode=700,size={size},nr_inodes={PRIVATE_FILES}".encode())
 
 
 def mask(path: bytes) -> None:
-    """Put nothing in the place of a file or a directory; what does not exist needs none."""
+    """Hide a file or a directory under an empty one; a path that does not exist needs none."""
     if os.path.isdir(path):
         flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
         mount(b"tmpfs", path, b"tmpfs", flags, b"mode=000,size=4k,nr_inodes=2")
@@ -617,16 +629,18 @@ def mask(path: bytes) -> None:
 
 
 def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options: bytes | None = None) -> None:
+    """Mount a file system as mount(2) does. Raises OSError."""
     checked(libc.mount(source, target, kind, ctypes.c_ulong(flags), options))
 
 
 def make_read_only(path: bytes, how: int) -> None:
+    """Make a mount read-only. Raises OSError."""
     attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
     checked(libc.syscall(NR_MOUNT_SETATTR, AT_FDCWD, path, how, ctypes.byref(attributes), ctypes.sizeof(attributes)))
 
 
 def limit_pids(processes: int) -> None:
-    """Bound the processes of this namespace, root's too, where the kernel keeps pid_max per namespace."""
+    """Limit the processes of this namespace, root's too, where the kernel has a pid_max per namespace."""
     if processes and os.geteuid() == 0 and kernel_at_least(6, 14):
         try:
             write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
@@ -660,7 +674,7 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, 
 
 
 def restore_signals() -> None:
-    """Undo what this process, its parents or whoever started the server block and ignore."""
+    """Reset signals that this process, its parents or the server's starter block or ignore."""
     for number in range(1, signal.NSIG):
         if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -668,7 +682,7 @@ def restore_signals() -> None:
 
 
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
-    """Bound what one process may use. The mark is a limit, too: one that means nothing, and that no exec takes off."""
+    """Limit what one process may use. The mark is a limit without effect that survives every exec."""
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
     for name, number in LIMITS.items():
@@ -681,7 +695,7 @@ def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
 
 
 def lower(limit: int, value: int) -> None:
-    """Set a limit, never above what the server itself has."""
+    """Set a limit, never above the server's own."""
     _, hard = resource.getrlimit(limit)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
@@ -689,12 +703,12 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """Threads on the whole machine: RLIMIT_NPROC counts all of a user, wherever they were started."""
+    """Return the threads of the whole machine: RLIMIT_NPROC counts all of a user, wherever they were started."""
     return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
 def arrange_files(stdin: int, output: int, report: int) -> int:
-    """Leave the program its three standard streams and nothing else; returns where `report` is now.
+    """Keep only the three standard streams and `report`; return the new number of `report`.
 
     Without `stdin` the host's own remains: /dev/null.
     """
@@ -709,7 +723,7 @@ def arrange_files(stdin: int, output: int, report: int) -> int:
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Exec argv[0], looked for on the program's own PATH; OSError if there is none."""
+    """Exec argv[0], searched on the program's own PATH. Raises OSError if there is none."""
     program, failure = argv[0], OSError(errno.ENOENT, "not found")
     folders = [b""] if b"/" in program else env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
     for folder in folders:
@@ -729,9 +743,9 @@ SECUREBITS = 0b11101111
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
-    """Apply a restriction to this process for good; OSError if it cannot be kept.
+    """Apply a restriction to this process for good. Raises OSError if it cannot be enforced.
 
-    `keepers`: init and the host, where they can be seen. They are not to be killed by what they kill.
+    `keepers`: the pids of init and the host, where the program can see them; it must not be able to kill them.
     """
     if section is None:
         return
@@ -745,9 +759,9 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) 
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities and every way to get them back, root's included.
+    """Drop all capabilities and every way to regain them, root's included.
 
-    Without CAP_SETPCAP the bounds stay: then there is nothing that could be regained, as no_new_privs is set next.
+    Without CAP_SETPCAP the bounding set stays: then nothing can be regained anyway, as no_new_privs is set next.
     """
     if has_setpcap():
         checked(libc.prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
@@ -763,13 +777,14 @@ def drop_capabilities() -> None:
 
 
 def capabilities() -> "list[int]":
-    """Effective, permitted and inheritable capabilities of this process: the lower 32, then the upper ones."""
+    """Return the effective, permitted and inheritable capabilities: the lower 32 bits of each, then the upper ones."""
     sets = (ctypes.c_uint32 * 6)()
     checked(libc.capget((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), sets))
     return list(sets)
 
 
 def has_setpcap() -> bool:
+    """Return whether this process has CAP_SETPCAP."""
     return bool(capabilities()[0] & 1 << CAP_SETPCAP)
 
 
@@ -790,21 +805,21 @@ DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/uran
 
 
 def file_rights(abi: int) -> int:
-    """All rights to files that this version of Landlock can take away."""
+    """Return all rights to files that this version of Landlock can restrict."""
     bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
     return (1 << bits) - 1
 
 
 def ruleset_attributes(abi: int) -> "list[int]":
-    """struct landlock_ruleset_attr as this version knows it: files, then TCP, then abstract sockets and signals."""
+    """Return struct landlock_ruleset_attr of this version: files, then TCP, then abstract sockets and signals."""
     return [file_rights(abi), 0b11, 0b11][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
 
 
 def apply_landlock(section: "dict[str, Any]") -> None:
-    """Read anywhere but in what is protected, write in the private directory only, reach no one outside.
+    """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    Of devices only the harmless ones can be opened: a disk would show what is protected, a terminal what is typed.
-    In tier A masks hide what is protected but for single files, so there is mostly no search for what is around it.
+    Only harmless devices can be opened: a disk would reveal protected files, a terminal what is typed. In tier A masks
+    hide protected directories, so that usually no search for the paths around them is needed.
     """
     abi = min(section["abi"], LANDLOCK_ABI)
     if abi < 1:
@@ -827,7 +842,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """The fewest paths that hold all of `folder` but what is protected. Links lead to one of them or to nothing."""
+    """Yield the fewest paths that cover `folder` without the protected ones; links lead to one of them or nowhere."""
     if not any(within(path, folder) for path in protected):
         yield folder
         return
@@ -837,11 +852,12 @@ def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
 
 
 def within(path: bytes, folder: bytes) -> bool:
+    """Return whether `path` is `folder` or below it."""
     return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
 
 
 def grant(ruleset: int, path: bytes, rights: int) -> bool:
-    """Allow this beneath `path`; False if there is no such thing, or none that may be looked at: it stays closed."""
+    """Allow `rights` below `path`; False if it does not exist or may not be opened: then it stays closed."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -880,8 +896,8 @@ mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethost
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
 ioperm syslog vhangup shmget
 """
-#: Refused with EPERM whatever their arguments: the network, other processes, the machine; and memory that is nobody's,
-#: and so counts for nobody.
+#: Refused with EPERM whatever their arguments: the network, other processes, the machine; and shared memory without
+#: an owner, which no limit counts.
 
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
@@ -948,7 +964,7 @@ SIGNAL_OWNER = (8, 15)
 
 SOCKET_OWNER = (0x8901, 0x8902)
 LEASES = (1024, 1040)
-#: F_SETLEASE and F_SETDELEG hold up whoever opens the file, outside, too.
+#: F_SETLEASE and F_SETDELEG block other processes that open the file, outside the sandbox too.
 
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 #: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which read.
@@ -960,7 +976,7 @@ IOCTL_KINDS = (0x5400, 0x8900)
 
 
 def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
-    """The filter for this architecture; OSError for one whose system calls are not known here."""
+    """Return the filter for this architecture. Raises OSError for one whose system calls are not known here."""
     table = {"x86_64": X86_64, "aarch64": AARCH64}.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
@@ -976,7 +992,7 @@ def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]
 
 
 def denied_names(tier: str, abi: int) -> "list[str]":
-    """System calls without an allowed use. Landlock knows truncation from version 3 on."""
+    """Return the system calls without any allowed use. Landlock handles truncation from version 3 on."""
     names = list[str](DENIED.split())
     if tier == "B":
         names += DENIED_IN_B.split()
@@ -986,7 +1002,7 @@ def denied_names(tier: str, abi: int) -> "list[str]":
 
 
 def header(machine: str) -> "list[bytes]":
-    """End what calls the kernel as another architecture; leave the number of the system call to look at."""
+    """Kill system calls of another architecture; leave the number of the system call loaded."""
     program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
     if machine == "x86_64":
         program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
@@ -994,7 +1010,7 @@ def header(machine: str) -> "list[bytes]":
 
 
 def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
-    """System calls that depend on their arguments, with what decides."""
+    """Return the system calls that depend on their arguments, with the code that decides."""
     oneself = all_equal((0, 0))
     calls = {
         "clone3": result(UNKNOWN),  # its flags are in memory; the C library then takes clone
@@ -1024,7 +1040,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Spare these processes and their groups; nobody may signal all that there are, nor those that files stand for."""
+    """Protect these processes and their groups; also refuse signals to all processes and through pidfds."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -1034,10 +1050,12 @@ def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
 
 
 def pair_kind() -> "list[bytes]":
+    """Allow socket pairs of streams and packets only."""
     return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
 
 
 def ioctls(tier: str) -> "list[bytes]":
+    """Allow harmless ioctls; refuse those that type on terminals or send signals."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -1050,13 +1068,13 @@ def ioctls(tier: str) -> "list[bytes]":
 
 
 def unless_truncating_reader(flags: int) -> "list[bytes]":
-    """Refuse O_RDONLY with O_TRUNC, which old Landlock does not see; `flags`: which argument."""
+    """Refuse O_RDONLY with O_TRUNC, which old Landlock misses; `flags`: the number of the argument."""
     truncates = mask_word(os.O_ACCMODE | os.O_TRUNC) + test(EQUAL, os.O_RDONLY | os.O_TRUNC, 0, 1)
     return argument(flags) + truncates + result(REFUSE) + result(ALLOW)
 
 
 def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
-    """Allow only what has these arguments, by their number; .5 is the upper half of one."""
+    """Allow only calls with these values of arguments, by number; .5 is the upper half of an argument."""
     program: list[bytes] = []
     for number, value in wanted:
         program += argument(number) + test(EQUAL, value, 1, 0) + result(REFUSE)
@@ -1064,7 +1082,7 @@ def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
 
 
 def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]":
-    """The first result if the loaded word is one of these, else the other."""
+    """Return `found` if the loaded word is one of these, else `other`."""
     program: list[bytes] = []
     for left, value in zip(range(len(values), 0, -1), values, strict=True):
         program += test(EQUAL, value, left, 0)
@@ -1072,38 +1090,43 @@ def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]
 
 
 def argument(number: float) -> "list[bytes]":
+    """Load the lower half of an argument; .5 is the upper half."""
     return load(ARGUMENTS + int(8 * number))
 
 
 def load(offset: int) -> "list[bytes]":
+    """Load the word at this offset of struct seccomp_data."""
     return [instruction(LOAD, 0, 0, offset)]
 
 
 def mask_word(bits: int) -> "list[bytes]":
+    """Apply a bit mask to the loaded word."""
     return [instruction(AND, 0, 0, bits)]
 
 
 def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
-    """Skip so many of the next instructions."""
+    """Compare the loaded word and skip `yes` or `no` of the next instructions."""
     return [instruction(operation, yes, no, value)]
 
 
 def result(action: int) -> "list[bytes]":
+    """Return this action from the filter."""
     return [instruction(RETURN, 0, 0, action)]
 
 
 def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
-    """struct sock_filter."""
+    """Encode a struct sock_filter."""
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
 
 
 class Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C struct sock_fprog."""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 def apply_seccomp(program: bytes) -> None:
+    """Install a filter for this process and its descendants. Raises OSError."""
     described = Program(len(program) // 8, program)
     checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0))
 
@@ -1112,7 +1135,7 @@ def apply_seccomp(program: bytes) -> None:
 
 
 class Pipes:
-    """What connects the three processes; all are closed on exec."""
+    """The pipes between the three processes; all are closed on exec."""
 
     def __init__(self) -> None:
         self.output, self.output_end = os.pipe()
@@ -1123,12 +1146,13 @@ class Pipes:
 
 
 def close(*files: int) -> None:
+    """Close descriptors."""
     for file in files:
         os.close(file)
 
 
 def run_init(call: "Host") -> "NoReturn":
-    """Be the parent of all that main abandons; tell the host how main ended, in 4 bytes."""
+    """Be the parent of all orphans of main, and report main's wait status to the host in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL if namespace else signal.SIGTERM), 0, 0, 0)
@@ -1148,7 +1172,7 @@ def run_init(call: "Host") -> "NoReturn":
 
 
 def joined_or_why_not(groups: Groups) -> bytes:
-    """Join the control groups; "stage errno" if that failed, empty if not."""
+    """Join the control groups; return "stage errno" if that failed, b"" if not."""
     try:
         groups.join()
     except OSError as error:
@@ -1157,7 +1181,7 @@ def joined_or_why_not(groups: Groups) -> bytes:
 
 
 def be_first_to_go(behind: int) -> None:
-    """Have the kernel take this tree, never the server, when the machine has no memory left; wait behind the host."""
+    """Make this tree, never the server, the OOM killer's first choice; run with the nice value `behind`."""
     try:
         write_file("/proc/self/oom_score_adj", "1000")
     except OSError:
@@ -1167,9 +1191,9 @@ def be_first_to_go(behind: int) -> None:
 
 
 def attend(main: int, pipes: Pipes) -> None:
-    """Reap, and tell how `main` ended, until the host is gone. In a namespace that is the end of this process too.
+    """Reap, and report how `main` ended, until the host has ended. In a namespace that ends this process too.
 
-    Signals for main are passed on by its parent, because only that knows for certain that the pid is still main's.
+    Signals for main are sent by its parent, because only the parent knows for certain that the pid is still main's.
     """
     close(pipes.output_end, pipes.report_end)
     os.set_blocking(pipes.life, False)
@@ -1185,7 +1209,7 @@ def attend(main: int, pipes: Pipes) -> None:
 
 
 def clear_for_host(control: int) -> None:
-    """Clear in the dead host's stead, and tell the server if that succeeds in the bound."""
+    """Clear in place of the dead host, and report to the server if that succeeds in time."""
     killed: set[int] = set()
     if clear(killed, CLEAR_SECONDS):
         os.write(control, CLEARED + " ".join(map(str, killed)).encode())
@@ -1196,6 +1220,7 @@ def clear_for_host(control: int) -> None:
 
 
 def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
+    """Fork the process that becomes the program; return its pid. Raises OSError."""
     host = os.getppid()
     try:
         main = os.fork()
@@ -1209,7 +1234,7 @@ def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
 
 
 def wanted(life: int) -> bytes | None:
-    """The signals that the host wants main to get, a byte each; None if the host is gone."""
+    """Return the signals that the host requests for main, one byte each; None if the host has ended."""
     numbers = b""
     try:
         while more := os.read(life, CHUNK):
@@ -1220,7 +1245,7 @@ def wanted(life: int) -> bytes | None:
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Signal a process group; nothing happens if it is gone or the number is none."""
+    """Signal a process group; no effect if it has ended or the number is invalid."""
     try:
         os.killpg(leader, number)
     except OSError:
@@ -1246,13 +1271,13 @@ class Host:
         self.drain_until = 0.0
         self.unsent = b""
         self.output_open = True
-        self.begun = self.told = False
+        self.begun = self.kill_requested = False
         self.limit = 0
         self.behind = 0
         self.killed: set[int] = set()
 
     def run(self) -> None:
-        """Raises ServerGone or NotStarted; whatever happens, the tree is dead or reported as leaked."""
+        """Run the call. Raises ServerGone or NotStarted; in any case the tree is then dead or reported as leaked."""
         try:
             self.begin()
             self.watch()
@@ -1263,7 +1288,7 @@ class Host:
         self.send(END + " ".join(map(str, self.result(cleared, ended))).encode())
 
     def begin(self) -> None:
-        """Start init, tell the server of it, and let it start main."""
+        """Start init, report it to the server, and let it start main."""
         pipes = self.pipes
         restricted = self.launch["restrict"] is not None
         self.groups = Groups(self.launch["groups"])
@@ -1287,11 +1312,12 @@ class Host:
             self.poll.register(source, select.POLLIN)
 
     def fail(self, why: bytes) -> "NoReturn":
+        """Report that the program did not start. Raises NotStarted."""
         self.send(FAILED + why)
         raise NotStarted
 
     def watch(self) -> None:
-        """Pump until the tree is to be killed: told to, out of time, or main ended and its output was drained."""
+        """Pump output until the tree must be killed: on KILL, at a limit, or when main's output is drained."""
         while not self.over():
             ready = {source for source, _ in self.poll.poll(self.patience())}
             if self.control in ready and self.hear():
@@ -1304,6 +1330,7 @@ class Host:
                 self.pump()
 
     def over(self) -> bool:
+        """Return whether the tree must be killed now; sets the exceeded limit."""
         if self.drain_until:
             return time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
         if self.wall > 0 and time.monotonic() >= self.began + self.wall:
@@ -1313,7 +1340,7 @@ class Host:
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """Milliseconds until something is due."""
+        """Return the milliseconds until something is due; None: nothing is."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -1321,7 +1348,7 @@ class Host:
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Take what the server says, and send it what it did not take before; True if it wants the kill."""
+        """Process a frame of the server, or send what it did not accept before; return whether it was KILL."""
         try:
             frame = os.read(self.control, CHUNK)
         except BlockingIOError:
@@ -1329,15 +1356,15 @@ class Host:
         except OSError as error:
             raise ServerGone from error
         else:
-            self.told = frame == KILL
+            self.kill_requested = frame == KILL
             if frame[:1] == SIGNAL:
                 self.pass_on(frame[1:])
-            elif not self.told:
+            elif not self.kill_requested:
                 raise ServerGone
-        return self.told
+        return self.kill_requested
 
     def pass_on(self, number: bytes) -> None:
-        """Let init signal main's process group; nothing happens if it is gone or does not listen."""
+        """Ask init to signal main's process group; no effect if init has ended or does not read."""
         try:
             os.write(self.pipes.life_end, number)
         except OSError:
@@ -1345,7 +1372,7 @@ class Host:
         send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Learn whether main became the program: it said why not, or exec closed the pipe."""
+        """Read whether main became the program: it wrote why not, or exec closed the pipe."""
         self.begun = True
         self.poll.unregister(self.pipes.report)
         why = os.read(self.pipes.report, CHUNK)
@@ -1354,7 +1381,7 @@ class Host:
         self.send(STARTED)
 
     def read_status(self) -> bool:
-        """Take how main ended; False if init is gone."""
+        """Read how main ended; False if init has ended."""
         data = os.read(self.pipes.status, 4)
         if not data:
             return False
@@ -1365,6 +1392,7 @@ class Host:
         return True
 
     def pump(self) -> None:
+        """Read one chunk of output; the pipe is polled again once the server has accepted it."""
         data = os.read(self.pipes.output, CHUNK)
         self.poll.unregister(self.pipes.output)
         if data:
@@ -1374,7 +1402,7 @@ class Host:
             self.output_open = False
 
     def flush(self) -> None:
-        """Send what waits, then read on; while the server does not take it, output is left in the program's pipe."""
+        """Send the pending chunk, then read on. Until the server accepts it, output stays in the program's pipe."""
         if not self.unsent:
             return
         try:
@@ -1389,7 +1417,7 @@ class Host:
             self.poll.register(self.pipes.output, select.POLLIN)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, however long the server takes to make room."""
+        """Send a frame, waiting for as long as the server takes to make room."""
         poll = select.poll()
         poll.register(self.control, select.POLLOUT)
         while True:
@@ -1403,9 +1431,9 @@ class Host:
             return
 
     def clear(self) -> bool:
-        """Kill the tree and wait for its end; False if it is not over in the bound.
+        """Kill the tree and wait for its end; False if it is not dead in time.
 
-        After a kill the bound is the server's, which gives this process up.
+        After KILL the time limit is the server's, which kills this process when it passes.
         """
         if not self.init:
             return True
@@ -1414,7 +1442,7 @@ class Host:
         if self.namespace:  # the kernel kills the others; looking at them as they die would hold it up
             signal.sigtimedwait({signal.SIGCHLD}, CLEAR_SECONDS)
         cleared = clear(self.killed, CLEAR_SECONDS)
-        while self.told and not cleared:
+        while self.kill_requested and not cleared:
             cleared = clear(self.killed, CLEAR_SECONDS)
         self.killed.discard(self.init)
         if not self.limit and self.groups.starved():
@@ -1423,7 +1451,7 @@ class Host:
         return cleared
 
     def send_rest(self) -> None:
-        """Send the output that the dead left in the pipe."""
+        """Send the output that the dead processes left in the pipe."""
         if self.unsent:
             self.send(self.unsent)
         left = LAST_OUTPUT
@@ -1438,15 +1466,16 @@ class Host:
             left -= len(data)
 
     def result(self, cleared: bool, ended: float) -> list[int]:
+        """Return the numbers of the END frame."""
         status = int(signal.SIGKILL) if self.status is None else self.status
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)
-        flags = [int(self.told or self.limit > 0), self.limit, int(not cleared), milliseconds]
+        flags = [int(self.kill_requested or self.limit > 0), self.limit, int(not cleared), milliseconds]
         return [max(code, -1), max(-code, 0), *flags, *sorted(self.killed)]
 
 
 def read_launch(control: int) -> "dict[str, Any]":
-    """Receive the launch; raises ServerGone."""
+    """Receive the launch. Raises ServerGone."""
     try:
         length = int.from_bytes(os.read(control, 4), "big")
         data = b""
@@ -1462,7 +1491,7 @@ def read_launch(control: int) -> "dict[str, Any]":
 
 
 def serve(control: int) -> "NoReturn":
-    """Run the call that the server describes on `control`, and end."""
+    """Run the call that the server describes on `control`, and end this process."""
     os.set_inheritable(control, False)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGTERM})
@@ -1475,7 +1504,7 @@ def serve(control: int) -> "NoReturn":
 
 
 def probe() -> None:
-    """Say on stdout whether a PID namespace can be made here: 1 or 0."""
+    """Write to stdout whether a PID namespace can be created here: 1 or 0."""
     made = enter_pid_namespace()
     child = os.fork()
     if child == 0:
@@ -1488,7 +1517,7 @@ KEPT = b"kept"
 
 
 def check(mode: str, secret: str, outside: str) -> None:
-    """Try to get out of what this process is held by, and say on stdout what worked: nothing is KEPT."""
+    """Try to break out of the restriction of this process; write to stdout what worked, or KEPT for nothing."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode == "restricted":
@@ -1506,6 +1535,7 @@ def check(mode: str, secret: str, outside: str) -> None:
 
 
 def succeeds(attempt: "Callable[[], object]") -> bool:
+    """Return whether a call raises no OSError."""
     try:
         attempt()
     except OSError:

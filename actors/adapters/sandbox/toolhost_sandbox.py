@@ -1,4 +1,4 @@
-"""Starts tool hosts: the server's side of every program that runs as a tool."""
+"""Start tool hosts: the server's side of every program that runs as a tool."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
 
 CLOSE_SECONDS = 0.5
-"""How long the end of the server looks for what each lost call may have left."""
+"""Seconds at shutdown for killing the orphans of each leaked call."""
 
 START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
-"""What the interpreter of a tool host runs; its place is for the number of the file that holds the compiled program."""
+"""What the interpreter of a tool host runs, given the descriptor of the compiled program."""
 
 
 class ToolHostSandbox:
-    """Runs each program in a tool host of its own (ports.Sandbox). Any thread.
+    """Run each program in its own tool host (ports.Sandbox). Any thread.
 
-    `pid_namespace=False` does without PID namespaces: trees are then found by walking. For a server that is not root
-    a PID namespace needs a user namespace, in which programs cannot become another user (sudo).
+    `pid_namespace=False` disables PID namespaces: trees are then found by walking /proc. A server without root needs a
+    user namespace for a PID namespace, in which programs cannot become another user (sudo).
 
-    `protected` is kept from restricted programs, and from the others where the report says so. Nobody may have to
-    wait for a private directory: in tier A they share one mount point, and each has its own memory there; in tier B
-    each has its own directory, removed when the call has ended.
+    `protected` paths are hidden from restricted programs, and from others where the report says so. Private directories
+    cause no waiting: in tier A calls share one mount point, on which each has its own tmpfs; in tier B each has its own
+    directory, removed when the call has ended.
 
-    `groups`: control groups by which the kernel bounds each call, closed with the sandbox. Without them, or without
-    one for something, the tool host counts.
+    `groups`: control groups by which the kernel limits each call, closed with the sandbox. What they do not limit, the
+    tool host monitors.
     """
 
     def __init__(
@@ -67,31 +67,33 @@ class ToolHostSandbox:
         self._live: set[ProcessTree] = set()
         self._lingering: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        _program()  # now, not in the first call
+        _program()  # compile now: the first call would wait for it
 
     @property
     def report(self) -> SandboxReport:
+        """Return what this machine's sandbox can do."""
         return self._report
 
     @property
     def protected(self) -> tuple[str, ...]:
+        """Return the real paths that no tool may change."""
         return self._files.real()
 
     @property
     def exposed(self) -> tuple[str, ...]:
-        """Protected files whose directory others need, too: an unrestricted call sees what takes their place."""
+        """Return protected files in shared directories: an unrestricted call sees a file that replaces one of them."""
         return self._files.in_shared_directories()
 
     @property
     def live(self) -> int:
-        """How many programs run."""
+        """Return the number of running programs."""
         with self._lock:
             return len(self._live)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch`, and wait until it has begun (tool thread, some ten milliseconds).
+        """Start `launch` and wait until it runs (tool thread, some ten milliseconds).
 
-        Raises ProcessStartError or SandboxUnavailableError: then it provably did not begin.
+        Raises ProcessStartError or SandboxUnavailableError; then it certainly did not start.
         """
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
@@ -106,7 +108,7 @@ class ToolHostSandbox:
         return tree
 
     def close(self) -> None:
-        """Kill everything that runs, wait for it, and start nothing more; idempotent."""
+        """Kill everything that runs, wait for it, and refuse new starts; idempotent."""
         with self._lock:
             self._closed = True
             live = tuple(self._live)
@@ -124,7 +126,7 @@ class ToolHostSandbox:
             self._groups.close()
 
     def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes]:
-        """A tool host that waits for its launch, and that launch."""
+        """Start a tool host; return its tree and the launch to send to it."""
         self._reap_lingering()
         with ExitStack() as opened:
             try:
@@ -147,7 +149,7 @@ class ToolHostSandbox:
         return tree, description
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """Where a restricted program may write, "" for others; `unowned` removes it. Raises OSError."""
+        """Return where a restricted program may write, "" for others; `unowned` removes it. Raises OSError."""
         if launch.mode is not Mode.RESTRICTED or self._private is None:
             return ""
         if self._report.tier == "A":
@@ -157,15 +159,15 @@ class ToolHostSandbox:
         return directory
 
     def _trace(self, launch: Launch) -> tuple[orphans.CallMarks, list[Described]]:
-        """By what the call's processes are known, and the control groups that it is to make."""
+        """Return the marks of the call's processes, and the control groups to create for it."""
         in_memory = toolhost.PRIVATE_BYTES + toolhost.SHARED_BYTES if self._report.tier == "A" else 0
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
         return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
 
     def _restriction(self, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
-        """What a restricted program is held by. In tier B it must not see those of other calls either.
+        """Describe the restriction of a program. In tier B the private directories of other calls are protected too.
 
-        In tier A directories are masked, which is quicker than to leave them out of what may be read.
+        In tier A directories are masked instead, which is quicker than excluding them from the readable paths.
         """
         if self._report.tier == "B":
             protected = (*hidden, os.path.dirname(directory))
@@ -181,7 +183,7 @@ class ToolHostSandbox:
     def _describe(
         self, launch: Launch, stdin: int, directory: str, trace: orphans.CallMarks, groups: list[Described]
     ) -> bytes:
-        """The launch as the tool host reads it."""
+        """Encode the launch for the tool host."""
         limits = launch.limits
         restricted = launch.mode is Mode.RESTRICTED
         closed = restricted and self._report.tier == "A"
@@ -204,7 +206,7 @@ class ToolHostSandbox:
         return marshal.dumps(description)
 
     def _register(self, tree: ProcessTree, directory: str) -> None:
-        """Own the tree from here on; after close it is killed before it can begin."""
+        """Register the tree, so that `close` kills it; if closed already, kill it before it can start."""
         with self._lock:
             self._live.add(tree)
             if directory and self._report.tier == "B":
@@ -214,7 +216,7 @@ class ToolHostSandbox:
             tree.kill()
 
     def _ended(self, tree: ProcessTree, host: subprocess.Popen[bytes], left: orphans.CallMarks | None) -> None:
-        """Give up what the tree had; `left`: by what its processes are known that may still live."""
+        """Release what the tree used; `left`: the marks of its processes if some may still live."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:
@@ -227,14 +229,14 @@ class ToolHostSandbox:
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
-        """Reap tool hosts that were still busy with a leaked tree when their call was given up."""
+        """Reap tool hosts that outlived their call because they were still killing leaked processes."""
         with self._lock:
             self._lingering = [host for host in self._lingering if host.poll() is None]
 
 
 @contextmanager
 def _memory_file(content: bytes) -> Generator[BinaryIO]:
-    """An anonymous file with this content, at its start: a program's stdin that nobody has to feed."""
+    """Yield an anonymous file with this content, at its start: a stdin that needs no thread to feed it."""
     with open(os.memfd_create("stdin"), "w+b") as file:
         file.write(content)
         file.seek(0)
@@ -242,12 +244,12 @@ def _memory_file(content: bytes) -> Generator[BinaryIO]:
 
 
 def _at_home_in(directory: str) -> dict[str, str]:
-    """Where programs look for a place to write."""
+    """Return the environment variables that direct programs to a writable directory."""
     return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _bytes(text: str) -> bytes:
-    """Text for exec; raises ProcessStartError if no program could be given it."""
+    """Encode text for exec. Raises ProcessStartError if it cannot be passed to a program."""
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -258,9 +260,9 @@ def _bytes(text: str) -> bytes:
 
 
 def _popen(inherited: list[int]) -> subprocess.Popen[bytes]:
-    """Start the host: vfork and exec, a session of its own, nothing of the server's environment or files.
+    """Start the host: vfork and exec, in a session of its own, with nothing of the server's environment or files.
 
-    The first of the files that it inherits is its control socket.
+    The first of the inherited files is its control socket.
     """
     program = _program()
     return subprocess.Popen(
@@ -277,9 +279,9 @@ def _popen(inherited: list[int]) -> subprocess.Popen[bytes]:
 
 @functools.cache
 def _program() -> int:
-    """The tool host, compiled, as a file in memory that lives as long as this process and that nobody can change.
+    """Return the compiled tool host as a sealed file in memory that lives as long as this process.
 
-    Compiling takes longer than the interpreter needs to start, and not every machine lets compiled files be stored.
+    Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
     """
     source = Path(str(toolhost.__file__))
     code = compile(source.read_bytes(), source.name, "exec", dont_inherit=True, optimize=2)
