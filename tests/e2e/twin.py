@@ -146,8 +146,8 @@ class Twin:
 
     @property
     def asked(self) -> int:
-        """How many requests have come."""
-        return len(self._server.received)
+        """Return how many requests for an answer have come; those for the list of models do not count."""
+        return sum(not _is_listing(received) for received in self._server.received)
 
     @property
     def received(self) -> list[Received]:
@@ -175,7 +175,7 @@ class Twin:
 
     def _serve(self, connection: Connection) -> None:
         received = connection.read_request()
-        if received.path.partition("?")[0].endswith("/models"):
+        if _is_listing(received):
             connection.send(self._listing())
             return
         try:
@@ -364,3 +364,7 @@ def _ending(reason: str) -> list[dict[str, Any]]:
         {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 5}},
         {"type": "message_stop"},
     ]
+
+
+def _is_listing(received: Received) -> bool:
+    return received.path.partition("?")[0].endswith("/models")
