@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-# uv installs faster than pip. Only the user's: the one in $(VENV) would not ask the package index that pip is set up for.
-UV := $(filter-out $(CURDIR)/$(BIN)/uv,$(shell command -v uv))
+# uv installs faster than pip. Only the user's: one in $(VENV) would not ask the package index that pip is set up for.
+UV := $(filter-out $(CURDIR)/%,$(shell command -v uv))
 
 # What running needs, and with it everything that developing needs: the versions of uv.lock, held to their hashes. Our own
 # two packages are built with what is installed by then, without the network.
@@ -48,6 +48,10 @@ local-llm: $(RUN)  ## Chat with a small model that runs on this machine, without
 .PHONY: test
 test: $(STAMP)  ## Set up and run the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-pythons
+test-pythons: $(STAMP)  ## Test with every other Python from 3.11 to 3.14 that is found (ONE=1 for one, TESTS="tests/unit/core" for some)
+	@PYTHONPATH=. $(BIN)/python -m tests.pythons $(if $(ONE),--one) $(TESTS)
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
@@ -198,5 +202,5 @@ protos-drift: $(STAMP)
 
 .PHONY: clean
 clean:  ## Remove the environment and everything generated that is not committed
-	rm -rf $(VENV) .peers .soak clients/node/node_modules reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* .peers .soak clients/node/node_modules reports build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -351,7 +351,7 @@ class ConversationActor(Actor):
         self._rest()
 
     def _contain(self) -> None:
-        """End the run as an error (SEMANTICS §2.12); if even that fails, trust the store only."""
+        """End the run as an error; if even that fails, trust the store only."""
         self._executor.stop_everything()
         if self._road.machine is None:
             return

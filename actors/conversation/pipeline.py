@@ -1,7 +1,7 @@
 """A conversation in memory, and the only road into it: draft, commit, publish.
 
 A draft collects what one message to the actor changes: a chain of transitions, or a changed setting, or both. It
-becomes one commit. Only after the store has it are the events published and the effects handed out (SEMANTICS C36):
+becomes one commit. Only after the store has it are the events published and the effects handed out (C36):
 a draft that fails to commit leaves no trace.
 """
 

@@ -1,4 +1,4 @@
-"""What happened to a conversation and is not stored yet, because the store takes nothing now (SEMANTICS C36).
+"""What happened to a conversation and is not stored yet, because the store takes nothing now (C36).
 
 The actor does not wait for the store: commands get their refusal at once, a cancel is tried at once, and a shutdown
 comes through. What the backlog holds is tried again with growing pauses, oldest first, and before any new command.

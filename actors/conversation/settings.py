@@ -1,4 +1,4 @@
-"""Births and settings: what changes a conversation beside its machine (SEMANTICS §2.12)."""
+"""Births and settings: what changes a conversation beside its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sub-agents come to be: asked for by a client, and born (REQ-BED-008; SEMANTICS C27, C50). Actor's thread."""
+"""How sub-agents come to be: asked for by a client, and born (REQ-BED-008; C27, C50). Actor's thread."""
 
 from __future__ import annotations
 

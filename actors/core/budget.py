@@ -1,4 +1,4 @@
-"""What a conversation may spend, and what is left of it (SEMANTICS §2.5)."""
+"""What a conversation may spend, and what is left of it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Image(Struct, frozen=True, tag="image"):
 
 
 class ToolOutcome(StrEnum):
-    """How a call ended, for clients; nobody matches on texts (SEMANTICS C5)."""
+    """How a call ended, for clients; nobody matches on texts (C5)."""
 
     OK = "ok"
     ERROR = "error"
@@ -123,7 +123,7 @@ class MessageType(StrEnum):
 
 
 class Delivery(StrEnum):
-    """How a user message wants to be taken while the agent works (SEMANTICS decision 7)."""
+    """How a user message wants to be taken while the agent works (decision 7 in docs/semantics.md)."""
 
     REJECT = "reject"
     STEER = "steer"

@@ -1,4 +1,4 @@
-"""What a transition wants done. Applied in three phases: commit, publish, act (SEMANTICS C36)."""
+"""What a transition wants done. Applied in three phases: commit, publish, act (C36)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
-    """Why a request or a run failed (SEMANTICS C12)."""
+    """Why a request or a run failed (C12)."""
 
     NETWORK = "network"
     TIMED_OUT = "timed_out"
@@ -47,7 +47,7 @@ class LlmFailure(Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Why a command is refused: the list of SPEC §2. The machine itself raises only some of them."""
+    """Why a command is refused. The machine itself raises only some of them."""
 
     AGENT_BUSY = "AGENT_BUSY"
     CANCELLING = "CANCELLING"

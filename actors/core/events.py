@@ -2,7 +2,7 @@
 
 Commands ask for something and get exactly one verdict. Settle events follow from a state in the same commit.
 Outcomes report what an effect led to; each carries the identity of that effect, and one that does not match is
-ignored (SEMANTICS §2.3). `at` is the runtime's clock in milliseconds since the epoch.
+ignored. `at` is the runtime's clock in milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -240,14 +240,14 @@ class Restart(Struct, frozen=True, tag="restart"):
 
 
 class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
-    """Take a waiting steer or follow-up back (SEMANTICS §2.12)."""
+    """Take a waiting steer or follow-up back."""
 
     at: int
     message_id: str
 
 
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
-    """The actor itself failed, that is a bug: whatever is under way ends as an error of kind UNKNOWN (§2.12)."""
+    """The actor itself failed, that is a bug: whatever is under way ends as an error of kind UNKNOWN."""
 
     at: int
     message: str
@@ -255,7 +255,7 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):
-    """Tokens were spent without an answer that the conversation waits for (§2.12)."""
+    """Tokens were spent without an answer that the conversation waits for."""
 
     at: int
     usage: Usage
@@ -274,7 +274,7 @@ LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmErr
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
-"""Events that have a cell in every state (SEMANTICS §2.8, §2.9)."""
+"""Events that have a cell in every state."""
 Beside: TypeAlias = WithdrawMessage | InternalFault | UsageReported
 """Events that are treated alike in every state: they are journalled and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

@@ -1,4 +1,4 @@
-"""The Context Manager FSM (seed 3) as a projection of the machine (SEMANTICS §2.6).
+"""The Context Manager FSM (seed 3) as a projection of the machine.
 
 Every StateChanged carries the walk that the transition takes through the seed's diagram: first the momentary
 states it passes (a rule names them), last the state it comes to rest in (`project`). `ChatContext` folds the walks.

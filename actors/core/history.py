@@ -4,7 +4,7 @@ A provider's view is append-only. Read as a row of (role, block) pairs, the view
 beginning of every later view, block for block and in the same order; so what a provider cached or signed stays valid.
 Turns are that row cut where the role changes: only the last turn of a view, always the user's, can grow, at its end,
 by what was said after a request that was cancelled or failed. Two rules keep it that way: an answer is placed right
-behind what its request contained (`Message.through_sequence`, SEMANTICS C48), and what never reached a model, error
+behind what its request contained (`Message.through_sequence`, C48), and what never reached a model, error
 messages, is left out. One block of an unanswered request can vanish: the "Continue." that closed its view when
 nothing else did. Changing the model changes the view once, because the former model's reasoning goes.
 """

@@ -137,7 +137,7 @@ class StopReason(StrEnum):
 
 
 class RunStop(Struct, frozen=True, tag="run_stop"):
-    """A run ended; exactly one per run (SEMANTICS decision 8)."""
+    """A run ended; exactly one per run (decision 8 in docs/semantics.md)."""
 
     run: str
     reason: StopReason

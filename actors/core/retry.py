@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again (SEMANTICS C9, C10; REQ-BED-006). Times in milliseconds."""
+"""When a failed attempt is tried again (C9, C10; REQ-BED-006). Times in milliseconds."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Notice(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """The identity that survives every transition (SEMANTICS §2.1). Counters only grow."""
+    """The identity that survives every transition. Counters only grow."""
 
     run: int = 0
     """Number of the latest request cycle."""

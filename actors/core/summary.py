@@ -72,7 +72,7 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
 
 
 def run_id(conversation_id: str, run: int) -> str:
-    """The id of a request cycle (SEMANTICS §2.1)."""
+    """The id of a request cycle."""
     return f"{conversation_id}:{run}"
 
 

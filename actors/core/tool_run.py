@@ -1,4 +1,4 @@
-"""The small machine of a conversation's tool runner: ready → running → quiescing → ready (SEMANTICS C2).
+"""The small machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
 
 A cancelled conversation is idle at once and may have a tool to run again at once; the runner holds that tool back
 until the processes of the cancelled one are confirmed dead, so that two tools never work in one directory. The wait

@@ -190,7 +190,7 @@ def settle_event(state: State, at: int) -> Settle | None:
 
 
 def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, ...]:
-    """Apply `event` and everything that settles it: one commit (SEMANTICS C51). Empty if the event is ignored.
+    """Apply `event` and everything that settles it: one commit (C51). Empty if the event is ignored.
 
     Raises what `transition` raises; then nothing has happened.
     """

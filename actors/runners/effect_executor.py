@@ -1,7 +1,7 @@
 """Performs effects: the only place where the machine's wishes meet the ports.
 
 Every effect ends in an outcome. One that cannot be performed reports its failure, and one that raises is a fault of
-the conversation, which ends its run (SEMANTICS §2.12): silence would hold the conversation for ever.
+the conversation, which ends its run: silence would hold the conversation for ever.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Mailbox:
         self._closed = False
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add a message, to the urgent lane if it has a true `urgent` (SEMANTICS §2.11).
+        """Add a message, to the urgent lane if it has a true `urgent`.
 
         Once closed: raises ActorDeadError, or fails the envelope's reply if it has one.
         """

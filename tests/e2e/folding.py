@@ -1,6 +1,6 @@
 """The Request Cycle Model folded from the events of a stream, written again for the tests from its rules alone.
 
-SEMANTICS §6.5: P1 to P9 make cycles, S-a to S-f the product view; a round is one request to the model. It knows
+P1 to P9 make cycles, S-a to S-f the product view; a round is one request to the model. It knows
 nothing of the server's own projector: what both make of the same events must be equal.
 """
 

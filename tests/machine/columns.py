@@ -1,4 +1,4 @@
-"""The columns of SEMANTICS §2.8 and §2.9: one resting (or passing) state each, in an otherwise equal world."""
+"""The columns of the matrix in actors/core/README.md: one state each, in an otherwise equal world."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _summary(books: Ledger, phase: Phase, attempt: int = 1) -> AwaitingContinuat
 
 @cache
 def parent_columns() -> tuple[Column, ...]:
-    """Columns of §2.8, in its order."""
+    """Columns of the first table, in its order."""
     books, quiet = ledger(), ledger(live=False, agents=7)
     kind = ApprovalKind.TOOL
     spawned = ledger(agents=2)
@@ -146,7 +146,7 @@ def parent_columns() -> tuple[Column, ...]:
 
 @cache
 def sub_agent_columns() -> tuple[Column, ...]:
-    """Columns of §2.9, in its order."""
+    """Columns of the second table, in its order."""
     books, over = ledger(sub_agent=True), ledger(live=False, sub_agent=True)
     limit = ledger(sub_agent=True, turns=SUB_AGENT.limits.max_turns)
     grace = ledger(sub_agent=True, turns=SUB_AGENT.limits.max_turns + 1, grace=True)

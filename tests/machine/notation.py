@@ -1,4 +1,4 @@
-"""The notation of SEMANTICS §2.8 to §2.10, written from what the code does."""
+"""The notation of the matrix in actors/core/README.md, written from what the code does."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def number(identity: str) -> str:
 
 
 def effect_text(effect: Effect) -> str:
-    """An effect as §2.10 writes it."""
+    """Return an effect as the lists of effects write it."""
     match effect:
         case PersistMessage():
             return f"PersistMessage({_message(effect.message)})"

@@ -1,4 +1,7 @@
-"""The rows of SEMANTICS §2.8 and §2.9: what is told to each column. A row of several events holds for each of them."""
+"""The rows of the matrix in actors/core/README.md: the events that each column gets.
+
+A row of several events holds for each of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's laws (SEMANTICS §3), checked at every step of whatever drives it.
+"""The machine's laws, checked at every step of whatever drives it.
 
 `Laws.step` looks at one transition, `Laws.chain` at one commit, `Laws.end` at a whole walk. Each law names its
 invariant. What a law must remember of the past is kept here and nowhere else, from what the machine put out.
@@ -320,7 +320,7 @@ class Laws:
         sent = self.view
         if not self.view_answered and sent and sent[-1] == ("user", Text("Continue.")):
             sent = sent[:-1]
-        check("LLM §0.2 append-only", row[: len(sent)] == sent, sent, row)
+        check("append-only", row[: len(sent)] == sent, sent, row)
         self.view, self.view_answered = row, False
 
     def _model(self, effect: RequestLlm | RequestContinuation, context: ConvContext) -> None:

@@ -1,4 +1,4 @@
-"""The laws that one transition shows by itself, whatever came before it (SEMANTICS §3)."""
+"""The laws that one transition shows by itself, whatever came before it."""
 
 import msgspec
 from msgspec.structs import replace

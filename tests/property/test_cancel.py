@@ -1,4 +1,4 @@
-"""A cancel at any step (SEMANTICS I7, I8, §2.7): it settles, and the conversation can be talked to again."""
+"""A cancel at any step (I7, I8): it settles, and the conversation can be talked to again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation and its sub-agents against a world that loses, repeats and reorders (SEMANTICS §3: I23 to I30, I43).
+"""A conversation and its sub-agents against a world that loses, repeats and reorders (I23 to I30, I43).
 
 Parent and children are real machines; what passes between them is mail. The laws are checked at every commit of each.
 """

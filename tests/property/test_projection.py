@@ -1,4 +1,4 @@
-"""The request-cycle projection over any event list, sensible or not (SEMANTICS §6.5, I29)."""
+"""The request-cycle projection over any event list, sensible or not (I29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of one transition, from any state whatever (SEMANTICS §3: I1 to I14, I20, I22, I39)."""
+"""The laws of one transition, from any state whatever (I1 to I14, I20, I22, I39)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of the machine along random lives of a conversation (SEMANTICS §3: I1 to I30, I39 to I43).
+"""The laws of the machine along random lives of a conversation (I1 to I30, I39 to I43).
 
 Every walk checks every law at every step, so one set of walks is the examples of all of them.
 """

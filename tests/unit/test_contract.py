@@ -34,7 +34,7 @@ FILES: tuple[FileDescriptor, ...] = (
     event_pb2.DESCRIPTOR,
 )
 
-# SPEC §2, in its order.
+# In the order of the specification.
 REFUSAL_REASONS = [
     "AGENT_BUSY",
     "CANCELLING",
@@ -66,7 +66,7 @@ REFUSAL_REASONS = [
     "SERVER_EXHAUSTED",
 ]
 
-# Where a code is prescribed: SEMANTICS §2.3, SPEC §3 and ECOSYSTEM §8.
+# Where a code is prescribed.
 PRESCRIBED_CODES = {
     "AGENT_BUSY": "FAILED_PRECONDITION",
     "CANCELLING": "FAILED_PRECONDITION",

@@ -1,7 +1,7 @@
 """request_mode_upgrade: how an agent asks for the unrestricted mode; and how the other tools tell it that it can.
 
 A person is asked before the tool runs (the machine sees to that), so running it is what an approval leads to. It
-changes nothing itself: its successful result is what makes the machine set the mode (SEMANTICS C15, C48).
+changes nothing itself: its successful result is what makes the machine set the mode (C15, C48).
 """
 
 from __future__ import annotations

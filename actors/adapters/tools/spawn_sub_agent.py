@@ -1,6 +1,6 @@
 """spawn_sub_agent: start agents that work on tasks of their own, in parallel; the result is what they report.
 
-The tool only says what is to be started. The machine starts it, waits, and makes the result (SEMANTICS C27, C28).
+The tool only says what is to be started. The machine starts it, waits, and makes the result (C27, C28).
 """
 
 from __future__ import annotations

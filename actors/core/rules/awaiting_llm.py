@@ -1,4 +1,4 @@
-"""AwaitingLlm: a request is due. Never rests: BeginLlm follows in the same commit (SEMANTICS C21, C51)."""
+"""AwaitingLlm: a request is due. Never rests: BeginLlm follows in the same commit (C21, C51)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt of a model request, whatever it is for: its echoes, and hanging up (SEMANTICS C1, C23; decision 2)."""
+"""One attempt of a model request, whatever it is for: its echoes, and hanging up (C1, C23; decision 2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
-    """Whether an outcome is of the attempt in flight; anything else is stale (SEMANTICS decision 2)."""
+    """Whether an outcome is of the attempt in flight; anything else is stale (decision 2 in docs/semantics.md)."""
     identity = (event.request_id, event.attempt)
     return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
 

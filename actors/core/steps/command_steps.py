@@ -1,4 +1,4 @@
-"""Commands that every state treats alike, or refuses (SEMANTICS C17, C27, C50)."""
+"""Commands that every state treats alike, or refuses (C17, C27, C50)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Take a waiting message back; it becomes no cycle (SEMANTICS §2.12).
+    """Take a waiting message back; it becomes no cycle.
 
     Raises Rejected(UNKNOWN_OR_DECIDED) if it does not wait (any more).
     """

@@ -1,4 +1,4 @@
-"""The inference boundary: the one place where a model request is built (SEMANTICS §2.5, C19, C21)."""
+"""The inference boundary: the one place where a model request is built (C19, C21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault of the server itself, that is a bug: it ends what is under way and is never silent (SEMANTICS §2.12)."""
+"""A fault of the server itself, that is a bug: it ends what is under way and is never silent."""
 
 from __future__ import annotations
 

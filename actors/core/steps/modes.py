@@ -1,4 +1,4 @@
-"""The mode, and how the agent learns of it (SEMANTICS C48; REQ-BED-016, 017)."""
+"""The mode, and how the agent learns of it (C48; REQ-BED-016, 017)."""
 
 from __future__ import annotations
 

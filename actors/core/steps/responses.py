@@ -1,4 +1,4 @@
-"""What becomes of a whole answer. One response is judged in one order (SEMANTICS §2.5; REQ-BED-003)."""
+"""What becomes of a whole answer. One response is judged in one order (REQ-BED-003)."""
 
 from __future__ import annotations
 

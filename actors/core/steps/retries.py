@@ -1,4 +1,4 @@
-"""A failed attempt: another one later, or the end of the run (SEMANTICS C9-C13; REQ-BED-006)."""
+"""A failed attempt: another one later, or the end of the run (C9-C13; REQ-BED-006)."""
 
 from __future__ import annotations
 

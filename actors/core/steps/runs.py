@@ -1,4 +1,4 @@
-"""Opening and closing a request cycle: exactly one run-stop for each (SEMANTICS decision 8, C18, C20)."""
+"""Opening and closing a request cycle: exactly one run-stop for each (decision 8 in docs/semantics.md, C18, C20)."""
 
 from __future__ import annotations
 

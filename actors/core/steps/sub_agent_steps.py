@@ -79,7 +79,7 @@ def record_outcome(
 
 
 def aggregate(reports: tuple[AgentReport, ...]) -> str:
-    """What the model reads about its sub-agents, in the order of their tasks (SEMANTICS §6.4)."""
+    """What the model reads about its sub-agents, in the order of their tasks."""
     return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
 
 

@@ -1,4 +1,4 @@
-"""submit_result and submit_error: how a sub-agent ends, judged inside the transition (SEMANTICS C29)."""
+"""submit_result and submit_error: how a sub-agent ends, judged inside the transition (C29)."""
 
 from __future__ import annotations
 

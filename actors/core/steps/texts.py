@@ -1,4 +1,4 @@
-"""Every sentence the machine writes. Nobody matches on them; typed outcomes and kinds say the same (SEMANTICS C5)."""
+"""Every sentence the machine writes. Nobody matches on them; typed outcomes and kinds say the same (C5)."""
 
 from __future__ import annotations
 

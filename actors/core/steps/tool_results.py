@@ -1,4 +1,4 @@
-"""Results of tool calls: real ones as they arrive, synthetic ones for calls that did not run (SEMANTICS C5)."""
+"""Results of tool calls: real ones as they arrive, synthetic ones for calls that did not run (C5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool round: which calls ask, and which one runs next (REQ-BED-004; SEMANTICS C14-C16)."""
+"""A tool round: which calls ask, and which one runs next (REQ-BED-004; C14-C16)."""
 
 from __future__ import annotations
 

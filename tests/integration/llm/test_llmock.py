@@ -1,6 +1,6 @@
 """All protocols against llmock, a mock provider that injects faults and judges how its client took them.
 
-The driver below follows Bedrock's rule (SEMANTICS C9, C10: three attempts, base and twice the base in between, or
+The driver below follows Bedrock's rule (C9, C10: three attempts, base and twice the base in between, or
 Retry-After) on top of `Model.respond`, with a base of 100 ms instead of 1 s.
 """
 

@@ -1,4 +1,4 @@
-"""Questions to people (REQ-BED-015; SEMANTICS C15, C16): who is asked, and that every question ends once."""
+"""Questions to people (REQ-BED-015; C15, C16): who is asked, and that every question ends once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains, identity and purity (REQ-BED-001; SEMANTICS C51; I1, I2, I22, I39), over every column and row of the grid."""
+"""Chains, identity and purity (REQ-BED-001; C51; I1, I2, I22, I39), over every column and row of the grid."""
 
 from __future__ import annotations
 

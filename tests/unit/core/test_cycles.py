@@ -1,4 +1,4 @@
-"""The request-cycle projection: the worked examples, and each rule at its edge (SEMANTICS §6.5, seed 4)."""
+"""The request-cycle projection: the worked examples, and each rule at its edge (seed 4)."""
 
 from __future__ import annotations
 

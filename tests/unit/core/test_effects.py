@@ -1,4 +1,4 @@
-"""SEMANTICS §2.10, cell by cell: `effects.txt` holds the specification's own list.
+"""The effects of the machine, cell by cell: `effects.txt` holds the specification's own list.
 
 Effects are compared in the listed order, which the specification states for commit, publish and act together. The
 places where the list is narrower than the specification's prose are in DEVIATIONS, with the reason; everything else
@@ -45,12 +45,12 @@ class Deviation(NamedTuple):
 
 DEVIATIONS = (
     Deviation(
-        "§2.5: every response with usage emits UsageChanged; the list shows only its ContextWarning",
+        "every response with usage emits UsageChanged; the list shows only its ContextWarning",
         lambda name, event: "≥" in event and not name.startswith("Cancelling"),
         r"NotifyClient\(UsageChanged\)",
     ),
     Deviation(
-        "§2.5: every question that was asked ends in one ApprovalResolved; the list shows only the questions",
+        "every question that was asked ends in one ApprovalResolved; the list shows only the questions",
         lambda name, event: (
             name.startswith("Approval")
             and event
@@ -59,7 +59,7 @@ DEVIATIONS = (
         r"NotifyClient\(ApprovalResolved .*\)",
     ),
     Deviation(
-        "I2 with §2.1: a mode message takes a sequence from the ledger, so the state is persisted with it; "
+        "I2: a mode message takes a sequence from the ledger, so the state is persisted with it; "
         "nothing that clients see of the state changes, so there is no StateChanged",
         lambda name, event: event == "SetMode other mode",
         r"PersistState",

@@ -1,4 +1,4 @@
-"""Retries and errors (REQ-BED-006; SEMANTICS C9 to C14): what people see, and what is tried again."""
+"""Retries and errors (REQ-BED-006; C9 to C14): what people see, and what is tried again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEMANTICS §2.8 and §2.9, cell by cell: `grid.md` holds the specification's own tables."""
+"""The matrix of states and events, cell by cell: `grid.md` holds the specification's own tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chain validity and the provider's views (SEMANTICS I23, C24, C34, C48)."""
+"""Chain validity and the provider's views (I23, C24, C34, C48)."""
 
 from __future__ import annotations
 

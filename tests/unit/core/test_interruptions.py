@@ -1,4 +1,4 @@
-"""The agent is told of a run that was cut off, and at which step (REQ-BED-005; SEMANTICS C48)."""
+"""The agent is told of a run that was cut off, and at which step (REQ-BED-005; C48)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes and how the agent hears of them (REQ-BED-016, 017; SEMANTICS C48, I40)."""
+"""Modes and how the agent hears of them (REQ-BED-016, 017; C48, I40)."""
 
 from __future__ import annotations
 

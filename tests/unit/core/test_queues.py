@@ -1,4 +1,4 @@
-"""Steers and follow-ups (SEMANTICS C17 to C20): nothing that was accepted is lost, and nothing waits unseen."""
+"""Steers and follow-ups (C17 to C20): nothing that was accepted is lost, and nothing waits unseen."""
 
 from __future__ import annotations
 

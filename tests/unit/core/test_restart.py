@@ -1,4 +1,4 @@
-"""Cancel and restart in every state (REQ-BED-005, 007; SEMANTICS C1 to C3, C35): a valid history, one run-stop."""
+"""Cancel and restart in every state (REQ-BED-005, 007; C1 to C3, C35): a valid history, one run-stop."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ CASES = (
     (("AwaitSub(last)", "SubAgentResult known"), ("AwaitSub(cmd,last)", "SubAgentResult known")),
     (("AwaitSub", "UserMessage reject"),),
 )
-"""Where each of the seed's rows is lived through, in the seed's order: (column, event) of SEMANTICS §2.8."""
+"""Where each of the seed's rows is lived through, in the seed's order: (column, event) of the core's matrix."""
 
 STATES: dict[str, type[State]] = {
     "Idle": Idle,

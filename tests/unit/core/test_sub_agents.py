@@ -1,4 +1,4 @@
-"""Sub-agents from both sides (REQ-BED-008, 009, 024, 026; SEMANTICS C27 to C32, C50)."""
+"""Sub-agents from both sides (REQ-BED-008, 009, 024, 026; C27 to C32, C50)."""
 
 from __future__ import annotations
 

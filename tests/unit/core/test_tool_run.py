@@ -1,4 +1,4 @@
-"""The tool runner's small machine (SEMANTICS C2): one tool at a time, and a barrier behind a killed one."""
+"""The tool runner's small machine (C2): one tool at a time, and a barrier behind a killed one."""
 
 from __future__ import annotations
 
