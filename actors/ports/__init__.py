@@ -1,7 +1,7 @@
-"""What the actors need from the outside, named by role. Adapters implement these; `server.app` picks them.
+"""Ports: what the actors need from outside, named by role. Adapters implement them; `server.app` chooses adapters.
 
-A port says on which thread it is called and what it raises. Every call that may block takes a CancelToken or is
-bounded; nothing here knows gRPC, SQL or HTTP.
+A port documents the thread it is called on and what it raises. Each call that may block takes a CancelToken or is
+bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a piece of work is told to stop, from any thread."""
+"""Cancellation of running work from any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class CancelToken:
-    """One piece of work that somebody may stop. Any thread; cancelling twice is cancelling once."""
+    """Cancels one piece of work. Any thread; cancelling is idempotent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,11 +22,15 @@ class CancelToken:
 
     @property
     def cancelled(self) -> bool:
+        """Whether the work was cancelled."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Run the callbacks on the caller's thread. They must not block, and should not raise: that is logged, and
-        the others still run."""
+        """Cancel, and run the callbacks on the caller's thread.
+
+        They must not block. One that raises is logged, and the others still run.
+        """
+        # The callbacks run outside of the lock: one of them may register or forget another.
         with self._lock:
             if self._cancelled.is_set():
                 return
@@ -39,7 +43,7 @@ class CancelToken:
                 log.exception("a piece of work could not be stopped")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Run `callback` when cancelled; at once if that has happened already."""
+        """Register `callback` to run when cancelled; runs it at once if that has already happened."""
         with self._lock:
             if not self._cancelled.is_set():
                 self._callbacks.append(callback)
@@ -47,7 +51,7 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Undo on_cancel, so that a finished step holds no resources; False if a cancel has taken it already."""
+        """Undo `on_cancel`, so that a finished step holds no resources; returns False if a cancel took it already."""
         with self._lock:
             if callback not in self._callbacks:
                 return False
@@ -55,5 +59,5 @@ class CancelToken:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait until cancelled, `seconds` at most; returns whether it is."""
+        """Block until cancelled, at most `seconds`; returns whether it was."""
         return self._cancelled.wait(seconds)

@@ -1,4 +1,4 @@
-"""Time, ids and fault points: what the core may not have and tests must own."""
+"""Time, ids and fault points: sources of nondeterminism, which tests replace."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time, injected so that tests own it. Any thread."""
+    """Source of time. Any thread."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC: for records and for the machine."""
+        """Return milliseconds since the epoch, UTC: for records and for events."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back: for deadlines and durations."""
+        """Return seconds that never go back: for deadlines and durations."""
         ...
 
 
 class Ids(Protocol):
-    """Where new identities come from. Any thread."""
+    """Source of new ids. Any thread."""
 
     def conversation(self) -> str:
-        """A new conversation id: lower-case letters, digits and '-', never reused."""
+        """Return a new conversation id: lower-case letters, digits and '-', never reused."""
         ...
 
     def message(self) -> str:
-        """A new message id."""
+        """Return a new message id."""
         ...
 
     def slug(self) -> str:
-        """A short readable handle; may be taken already."""
+        """Return a short readable handle; it may be taken already."""
         ...
 
 
 class FaultPoints(Protocol):
-    """Named points where a test may fail, delay or kill the process. Production does nothing. Any thread."""
+    """Named points at which tests inject failures, delays or the death of the process. Any thread."""
 
     def hit(self, point: str) -> None:
-        """Called as the work passes `point`, e.g. "commit.before"; may raise."""
+        """Pass `point`, e.g. "commit.before"; a test's implementation may raise or block."""
         ...
 
 
 class NoFaultPoints:
-    """Production: nothing fails on purpose."""
+    """Fault points in production: they do nothing."""
 
     def hit(self, point: str) -> None:
         """Do nothing."""

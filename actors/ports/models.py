@@ -1,4 +1,4 @@
-"""Models that can be asked, one attempt at a time."""
+"""Models, and requests to them: one call is one attempt."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
     from actors.ports.cancellation import CancelToken
 
-#: Bytes in UTF-8 of one response's text, reasoning and tool calls: its message has to fit into what clients take.
+#: UTF-8 bytes of the text, reasoning and tool calls of one response: its message must fit into what clients accept.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
 class ModelInfo(Struct, frozen=True):
-    """What is known about a model before it is asked anything. Tokens throughout."""
+    """A model's identity, abilities and limits. Limits are in tokens."""
 
     name: str
-    """As in conversations' `model`, without a prefix: e.g. "claude-sonnet-5-5" or "demo"."""
+    """As in the `model` of conversations, without a prefix, e.g. "claude-sonnet-5-5" or "demo"."""
     display_name: str
     provider: str
     protocol: str
@@ -33,22 +33,22 @@ class ModelInfo(Struct, frozen=True):
     context_window: int
     max_output: int
     usable_window: int
-    """min(input limit, context window minus reserved output): thresholds count against this."""
+    """min(input limit, context window - reserved output): thresholds refer to this."""
     images: bool = False
     known: bool = True
-    """False: limits are the smallest known window (REQ-BED-022)."""
+    """False: the limits are unknown, the smallest known window is assumed (REQ-BED-022)."""
     lean: bool = False
-    """It is slow to read: it is told little before a conversation begins, and offered the essential tools only."""
+    """Whether it reads slowly: it gets a short system prompt and the essential tools only."""
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as the model and the machine see it. Never varies with the mode."""
+    """A tool as the model and the state machine see it. Independent of the mode."""
 
     description: str
     input_schema: dict[str, Any]
     traits: ToolTraits
     essential: bool = False
-    """Offered to lean models too."""
+    """Whether lean models are offered it, too."""
 
     @property
     def name(self) -> str:
@@ -57,18 +57,18 @@ class ToolSpec(Struct, frozen=True):
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """Show no image."""
+    """Return no view: the model does not take images."""
     return None
 
 
 class Purpose(StrEnum):
-    """What a request is for."""
+    """The purpose of a request."""
 
     CONVERSATION = "conversation"
     TITLE = "title"
-    """Beside a conversation: what it is about, in a line."""
+    """A side query: a one-line title of the conversation."""
     EXCERPTS = "excerpts"
-    """Beside a conversation: what matters of something long."""
+    """A side query: the relevant parts of a long text."""
 
 
 class ModelRequest(Struct, frozen=True):
@@ -81,35 +81,37 @@ class ModelRequest(Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     """Empty for the tool-less summary request."""
     turns: tuple[Turn, ...]
-    """From core.history.provider_view: alternating roles, complete tool rounds."""
+    """From `core.history.provider_view`: alternating roles, complete tool rounds."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """What a model that takes images sees of one in `turns`, the same bytes each time; None: a text stands in for it.
-    Reads the store (runner thread). Raises StoreError or ImagesUnavailableError."""
+    """Returns the view of an image in `turns`, the same bytes each time; None: a text replaces it.
+
+    Reads the store (runner thread). Raises StoreError or ImagesUnavailableError.
+    """
     max_output: int = 0
-    """Tokens that the answer may have; 0: what the model's limits allow."""
+    """Limit of the answer in tokens; 0: what the model allows."""
     purpose: Purpose = Purpose.CONVERSATION
-    """What the answer is for. Only the scripted model looks at it."""
+    """Only the scripted model uses it."""
 
 
 class SideQuery(Struct, frozen=True):
-    """A small request beside a conversation, for a small model: no tools, no history."""
+    """A small request beside a conversation, to a small model: without tools or history."""
 
     purpose: Purpose
     system: str
     text: str
     max_output: int
-    """Tokens that the answer may have, its reasoning included."""
+    """Limit of the answer in tokens, its reasoning included."""
 
 
 class SideQueryError(Exception):
-    """An aside was not answered; the text says why, without a period."""
+    """A side query failed; the text says why, without a period."""
 
 
 class ModelAnswer(Struct, frozen=True):
-    """A whole answer."""
+    """A complete answer."""
 
     content: tuple[Content, ...]
-    """Text, Reasoning, ToolUse; ids of tool uses are unique in the conversation."""
+    """Text, Reasoning and ToolUse blocks. Ids of tool uses are unique in the conversation."""
     end_turn: bool
     usage: Usage | None = None
     truncated: bool = False
@@ -117,7 +119,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class ModelFailedError(Exception):
-    """The attempt failed; the text is for people and holds no secret."""
+    """The attempt failed; the text is for people and contains no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)
@@ -127,36 +129,36 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """The cancel token was pulled. Decided by the token, never by what the socket raised."""
+    """The attempt was cancelled. Decided by the token, never by what the socket raised."""
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
         self.usage = usage
-        """What the provider had counted by then."""
+        """The tokens that the provider had reported by then; None: it had reported none."""
 
 
 class ModelSink(Protocol):
-    """Where an answer goes while it arrives. Called on the thread of `respond`."""
+    """Receives an answer as it streams. Called on the thread of `respond`."""
 
     def started(self) -> None:
-        """The answer's stream has begun."""
+        """Take note that the stream has begun."""
         ...
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """The next piece of text."""
+        """Receive the next piece of text."""
         ...
 
 
 class Model(Protocol):
-    """A model that can be asked. One call of `respond` is one attempt: it never retries."""
+    """A model of a provider. One call of `respond` is one attempt: it never retries."""
 
     @property
     def info(self) -> ModelInfo:
-        """Its limits may become known when it is asked for the first or second time."""
+        """The model's limits. They may change once, when its first or second answer tells them."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Ask, and block until the whole answer is there (runner thread).
+        """Send the request and block until the answer is complete (runner thread).
 
         Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
         `cancel` is pulled its socket is shut at once and the call returns soon, in whatever phase it is; nobody waits
@@ -166,44 +168,50 @@ class Model(Protocol):
 
 
 class ModelCatalog(Protocol):
-    """The models that this server offers. Any thread."""
+    """The models that this server offers. Any thread; only `learn` blocks."""
 
     @property
     def default(self) -> str:
-        """The model of conversations that name none; "" if they have to name one. `learn` may change it."""
+        """The model of conversations that name none; "": they must name one. `learn` may change it."""
         ...
 
-    def list(self) -> tuple[ModelInfo, ...]: ...
+    def list(self) -> tuple[ModelInfo, ...]:
+        """Return the known models."""
+        ...
 
     def get(self, name: str) -> Model | None:
-        """The model of a conversation, or None if nobody is known to serve it; never a substitute. Never waits.
+        """Return the model of a conversation, or None if no provider is known to serve it; never a substitute.
 
-        It may have been accepted before a restart: where only one provider can have served it, it is that one's.
+        A model that was accepted before a restart is found where only one provider can have served it.
         """
         ...
 
     def offers(self, name: str) -> bool:
-        """Whether a conversation may begin with this model, as far as is known. Never waits."""
+        """Whether a conversation may be created with this model, as far as is known."""
         ...
 
     def undecided(self, name: str) -> bool:
-        """Whether providers may know better than `offers`, so that `learn` should ask them first. Never waits."""
+        """Whether `learn` should ask the providers about this model first: `offers` may be out of date."""
         ...
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask the providers that may serve this model which models they have; "": all that can be asked. Waits some
-        seconds for each of them at most; never raises."""
+        """Ask the providers that may serve this model which models they have; "": ask all providers.
+
+        Blocks for some seconds per provider at most; never raises.
+        """
         ...
 
     def refusal(self, name: str) -> LlmFailure:
-        """Why nobody serves this model, with the names of those that are served; passing if a provider that may serve
-        it could not be asked."""
+        """Return why no provider serves this model, with the names of those that are served.
+
+        Retryable if a provider that may serve it could not be asked.
+        """
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Keep nothing in memory of what this conversation asked: it has gone to sleep, or was deleted. Never waits."""
+        """Drop what is cached for this conversation: its actor has stopped, or it was deleted."""
         ...
 
     def small(self, name: str) -> Model | None:
-        """The model for small requests beside a conversation with the model `name`; None: none are to be made."""
+        """Return the model for side queries of conversations with the model `name`; None: make none."""
         ...

@@ -1,4 +1,4 @@
-"""Programs that run as tools, each in a tree that can always be killed."""
+"""Programs that run as tools, each with a process tree that can always be killed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from actors.core.context import Mode
 
 
 class ProcessLimits(Struct, frozen=True):
-    """What one tool may use; 0: no limit."""
+    """Resource limits of one tool call; 0: no limit."""
 
     wall_seconds: float = 0
     cpu_seconds: int = 0
     memory_bytes: int = 2 << 30
-    """Of each process, and of all together."""
+    """Of each process, and of all processes of the call together."""
     file_bytes: int = 1 << 30
     open_files: int = 1024
     processes: int = 512
@@ -28,101 +28,109 @@ class Launch(Struct, frozen=True):
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Complete but for BEDROCK_CALL, the call's number: nothing of the server's environment is added. In restricted
-    mode HOME and TMPDIR become the private directory of the call, the only place where it can write, which is gone
-    when the call is."""
+    """The whole environment, but for BEDROCK_CALL (the number of the call), which is added.
+
+    In restricted mode HOME and TMPDIR become a private directory of the call. The program can write nowhere else, and
+    the directory is removed at the end of the call.
+    """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
-    """Of merged stdout and stderr: kept at most, head and tail."""
+    """How much of the merged stdout and stderr is kept: its head and its tail."""
 
 
 class ProcessEnd(Struct, frozen=True):
-    """How a program ended, and that nothing of its tree is left."""
+    """How a program ended. Its process tree is dead, unless `leaked`."""
 
     exit_code: int | None
-    """None if a signal ended it."""
+    """None if a signal terminated it."""
     signal: int | None
     head: bytes
-    """The output, or its first part when some was cut."""
+    """The output, or its first part if some was cut."""
     tail: bytes
-    """The last part when some was cut, else b""."""
+    """The last part of the output if some was cut, else b""."""
     cut_bytes: int
-    """How much was left out between head and tail."""
+    """Bytes cut between head and tail."""
     duration_ms: int
     reaped: tuple[int, ...]
-    """Process ids (as the server sees them) of the tree that had to be killed."""
+    """Ids of the killed processes of the tree, in the server's PID namespace."""
     killed: bool = False
-    """kill() or a limit ended it."""
+    """Whether kill() or a limit ended it."""
     leaked: bool = False
-    """True: the tree could not be confirmed dead within the bound."""
+    """Whether some process of the tree could not be confirmed dead in time."""
     limit: str = ""
-    """The limit that ended it: "wall", "processes" or "memory", "" if none."""
+    """The limit that ended it: "wall", "processes" or "memory"; "" if none did."""
 
 
 class ProcessStartError(Exception):
-    """The program provably did not begin (fork failed, …): safe to try again."""
+    """The program provably did not start, e.g. fork failed: safe to retry."""
 
 
 class SandboxUnavailableError(Exception):
-    """A restriction was asked for that cannot be kept here: nothing was started (fail closed)."""
+    """A requested restriction cannot be enforced on this machine; nothing was started (fail closed)."""
 
 
 class RunningProcess(Protocol):
-    """A program and its whole tree, inside its tool host."""
+    """A running program with its process tree, inside its tool host."""
 
     def kill(self) -> None:
-        """SIGKILL the whole tree. Any thread; never blocks; twice is once."""
+        """Send SIGKILL to the whole tree. Any thread; never blocks; idempotent."""
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program's process group, as a shell's job control would. Any thread; never blocks;
-        nothing happens once the program has ended."""
+        """Send a signal to the program's process group, as a shell's job control would.
+
+        Any thread; never blocks; does nothing once the program has ended.
+        """
         ...
 
     def wait(self) -> ProcessEnd:
-        """Block until the program ended and its tree is gone (tool thread). Once."""
+        """Block until the program has ended and its tree is dead (tool thread). Call it once."""
         ...
 
 
 class SandboxReport(Struct, frozen=True):
-    """What this machine can enforce, probed at start."""
+    """What this machine can enforce, probed on start."""
 
     tier: str
     """"A", "B" or "none"."""
     landlock_abi: int
     pid_namespace: bool
     reason: str = ""
-    """Why the tier is not better, for people."""
+    """Why the tier is not better, as text for people."""
     hides_protected: bool = False
-    """Whether the sandbox keeps unrestricted tools, too, from `Sandbox.protected`."""
+    """Whether unrestricted tools cannot access `Sandbox.protected` either."""
     by_setting: bool = False
-    """Whether an operator asked for just this tier, so that a better one may be possible."""
+    """Whether the operator chose this tier; a better one may be possible."""
     kernel_bounds_processes: bool = False
-    """Whether the kernel bounds the processes of a call; else its tool host counts them, and ends it."""
+    """Whether the kernel limits the number of processes of a call; otherwise its tool host counts them."""
     kernel_bounds_memory: bool = False
-    """Likewise the memory of all its processes together."""
+    """Whether the kernel limits the memory of all processes of a call together."""
 
     @property
     def restriction_available(self) -> bool:
+        """Whether restricted mode can be enforced."""
         return self.tier != "none"
 
 
 class Sandbox(Protocol):
-    """Starts programs so that they can always be stopped."""
+    """Starts programs in process trees that can always be killed."""
 
     @property
-    def report(self) -> SandboxReport: ...
+    def report(self) -> SandboxReport:
+        """What this machine can enforce. Any thread."""
+        ...
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """Real paths that no tool may read or change, with all beneath: the server's data, keys and settings."""
+        """Real paths of files and directories that no tool may access: the server's data, keys and settings."""
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        """Start `launch` (tool thread). `on_output` is called on a thread of the sandbox, in order, never after
-        `wait` returned.
+        """Start a program (tool thread).
+
+        `on_output` is called on a thread of the sandbox, in order, and never after `wait` has returned.
 
         Raises ProcessStartError or SandboxUnavailableError.
         """

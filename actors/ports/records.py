@@ -1,4 +1,4 @@
-"""What the store keeps: the records of conversations, their log, their commands."""
+"""Records of the store: conversations, their log, their commands and attachments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversationRecord(Struct, frozen=True):
-    """A conversation's row: everything about it but its messages and log."""
+    """The row of a conversation: everything but its messages and log. Times are ms since the epoch."""
 
     id: str
     slug: str
@@ -33,7 +33,7 @@ class ConversationRecord(Struct, frozen=True):
     title: str = ""
     labels: dict[str, str] = {}
     system_prompt: str = ""
-    """Frozen at creation: the provider's prefix never changes."""
+    """Fixed at creation, so that the provider can cache the prefix of every request."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
@@ -42,7 +42,7 @@ class ConversationRecord(Struct, frozen=True):
     continued_by: str = ""
     node: str = ""
     epoch: int = 0
-    """Of the actor that owns it; a commit with another epoch is fenced."""
+    """Epoch of the actor that owns the conversation; commits of older epochs are fenced."""
     step: int = 0
     """Number of the last log row."""
     last_seq: int = 0
@@ -53,53 +53,53 @@ class ConversationRecord(Struct, frozen=True):
 
 
 class LogEntry(Struct, frozen=True):
-    """One transition: journal, audit and the events it gave rise to."""
+    """One transition of a commit: the input event and the notifications it caused."""
 
     step: int
     at: int
     event: bytes
     """The input event as JSON."""
     first_revision: int
-    """Revision of the first notification; they count up by one."""
+    """Revision of the first notification; the others follow one by one."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
-    """The context as JSON, whenever it is not that of the row before."""
+    """The context as JSON; None: the same as in the row before."""
 
 
 class CommandRecord(Struct, frozen=True):
-    """An accepted command, remembered for ever by its request id."""
+    """An accepted command, kept by its request id to make repeats idempotent."""
 
     request_id: str
     body_hash: str
     answer: bytes
-    """The answer as JSON, to give again."""
+    """The answer as JSON, returned to repeats."""
     at: int
 
 
 class Commit(Struct, frozen=True):
-    """What one chain of transitions writes for one conversation, atomically."""
+    """The atomic write of one chain of transitions of one conversation."""
 
     record: ConversationRecord
-    """The row as it will be; log_hash is filled in by the store."""
+    """The new row; the store fills in `log_hash`."""
     expected_step: int
-    """`step` of the row as it is; 0 with `create`."""
+    """`step` of the present row; 0 with `create`."""
     messages: tuple[Message, ...] = ()
     log: tuple[LogEntry, ...] = ()
     command: CommandRecord | None = None
     create: bool = False
     create_command: bool = False
-    """`command` belongs to (principal, request id) instead of (conversation, request id)."""
+    """Whether `command` is identified by (principal, request id), not by (conversation, request id)."""
 
 
 class StoredTransition(Struct, frozen=True):
-    """One transition as it was stored, for replay and export."""
+    """One logged transition as stored, for replay and audit."""
 
     step: int
     epoch: int
     at: int
     event: bytes
     context: bytes | None
-    """None: that of the row before."""
+    """None: the same as in the row before."""
     first_revision: int
     notifications: tuple[Durable, ...]
     prev_hash: str
@@ -107,7 +107,7 @@ class StoredTransition(Struct, frozen=True):
 
 
 class StoredEvent(Struct, frozen=True):
-    """A durable event as watchers read it."""
+    """A durable event with its revision."""
 
     revision: int
     at: int
@@ -115,36 +115,36 @@ class StoredEvent(Struct, frozen=True):
 
 
 class StoppedRun(Struct, frozen=True):
-    """A run that has ended; kept as long as the conversation."""
+    """A run that has ended; kept as long as the conversation, pruning included."""
 
     revision: int
-    """Of the event that told it."""
+    """Revision of the event that recorded it."""
     at: int
     stop: RunStop
     last_sequence: int
-    """Of the last message before its end. Its messages come after that of the run before, and bear its id."""
+    """Sequence of the last message before its end. Messages after the previous run's belong to it by their run id."""
 
 
 class SettledInput(Struct, frozen=True):
-    """A steer or follow-up that waits no more; kept as long as the conversation."""
+    """A steer or follow-up that has left the queue; kept as long as the conversation."""
 
     revision: int
-    """Of the event that told it."""
+    """Revision of the event that recorded it."""
     at: int
     outcome: QueueChanged
     run: str
-    """The run whose history it is in; "" if it is in none."""
+    """The run whose history it is in; "": none."""
 
 
 class Snapshot(Struct, frozen=True):
-    """One consistent view: record, messages and head revision of the same moment."""
+    """Record and messages, read in one transaction."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]
 
 
 class Attachment(Struct, frozen=True):
-    """Stored bytes by content hash."""
+    """Bytes, identified by their content hash."""
 
     id: str
     media_type: str

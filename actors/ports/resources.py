@@ -1,4 +1,4 @@
-"""What a process may run out of: file descriptors, threads and memory; how to tell, and how much there is."""
+"""Detection of exhausted resources of this process: file descriptors, threads and memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
-"""How Python says it; there is no type of its own for this error."""
+"""The text of Python's RuntimeError: there is no type for this error."""
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """What this process had none left of when `error`, or what led to it, happened; "" if it is about something else.
+    """Describe the resource whose exhaustion caused `error`, or an error in its chain; "" if it had another cause.
 
-    The text begins a sentence, names the limit, and has no period.
+    The text begins a sentence, names the limit and has no period.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -41,25 +41,25 @@ def _lacking(error: BaseException) -> str:
 
 
 def resource_failure(text: str) -> LlmFailure:
-    """Why this server, and not a provider, could not make a request; `text` as of `exhausted_resource`.
+    """Return the failure of a model request that this server had no resources for; retryable.
 
-    Another attempt may.
+    `text` comes from `exhausted_resource`.
     """
     return LlmFailure(ErrorKind.RESOURCE_EXHAUSTED, f"{text[:1].upper()}{text[1:]}. Send a message later to try again.")
 
 
 def file_descriptor_limit_text() -> str:
-    """That there is no file descriptor left, and which limit that is."""
+    """Return the text for exhausted file descriptors, with the limit."""
     return f"this server has as many files open as it may, {max_open_files():,} (ulimit -n)"
 
 
 def max_open_files() -> int:
-    """File descriptors that this process may have."""
+    """Return the limit of open file descriptors of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_files() -> int:
-    """File descriptors that this process has, or as many as it may have if not even one is left to count them."""
+    """Count the open file descriptors of this process. Counting needs one: without any left, returns the limit."""
     for folder in _FOLDERS:
         try:
             return len(os.listdir(folder))
@@ -70,7 +70,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Whether no file can be opened now: for errors that do not say why something could not be opened."""
+    """Probe whether no file can be opened now; for errors that do not tell why opening failed."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:

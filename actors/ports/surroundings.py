@@ -1,4 +1,4 @@
-"""Who is told of events, and where conversations work."""
+"""The event bus, and the workspace in which conversations work."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ class EventBus(Protocol):
 
 
 class GitState(Struct, frozen=True):
-    """What the files of a git repository say of it; "" where they do not tell."""
+    """State of a git repository as its files say; "" where unknown."""
 
     root: str
     branch: str = ""
-    """Empty as well when no branch is checked out."""
+    """Empty with a detached HEAD, too."""
     commit: str = ""
-    """Short; empty as well before the first one."""
+    """Abbreviated hash; "" before the first commit, too."""
 
 
 class Instructions(Struct, frozen=True):
-    """A file in which a repository tells agents how to work in it: data, written by whoever wrote the repository."""
+    """A file with a repository's instructions to agents (e.g. AGENTS.md). Untrusted data."""
 
     path: str
     text: str = ""
-    """Its beginning, as valid text without NUL."""
+    """The beginning of the file, as valid text without NUL."""
     shown_bytes: int = 0
     cut_bytes: int = 0
-    """How much of the file is not in `text`."""
+    """Bytes of the file that are not in `text`."""
     left_out: str = ""
-    """Why nothing of it was read, "" if it was."""
+    """Why the file was not read; "" if it was."""
 
 
 class WorkspaceContext(Struct, frozen=True):
-    """What a model is told of the place that it works in."""
+    """The description of the working directory in the system prompt."""
 
     directory: str
     git: GitState | None = None
     """None outside of a repository."""
     instructions: tuple[Instructions, ...] = ()
-    """From the root of the repository down to the directory."""
+    """From the root of the repository down to the working directory."""
     unnamed: int = 0
-    """How many more such files there are nearer to the root."""
+    """How many more such files there are, nearer to the root."""
 
 
 class DirectoryEntry(Struct, frozen=True):
@@ -95,7 +95,7 @@ class DirectoryListing(Struct, frozen=True):
 
 
 class Workspace(Protocol):
-    """The directories that conversations work in. Any thread; may touch the disk."""
+    """The directories that conversations work in. Any thread; reads the disk."""
 
     def check(self, path: str) -> str:
         """Return the real path of an existing directory. Raises ValueError with a text for people."""

@@ -1,4 +1,4 @@
-"""Tools that the model can call."""
+"""Tools that models can call."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
 
 def no_image(_data: bytes) -> Image:
-    """Keep nothing, where there is nothing that could."""
+    """Refuse to store an image: this server takes none."""
     raise ImagesUnavailableError("this server takes no images")
 
 
 class SubAgentsRefusedError(Exception):
-    """No sub-agent is started, because of one field of one task; the text is for whoever asked."""
+    """No sub-agent was started because of one field of one task; the text is for the caller."""
 
     def __init__(self, index: int | None, field: str, text: str, reason: Reason | None = None) -> None:
         super().__init__(text)
         self.index = index
-        """Of the task; None: it is about all of them."""
+        """Index of the task; None: all of them."""
         self.field = field
-        """As in AgentTask, "read_first[1]" for one file; "" if it is about the whole task."""
+        """Name of the field of AgentTask, "read_first[1]" for one file; "": the whole task."""
         self.reason = reason
 
     def place(self, names: Mapping[str, str]) -> str:
-        """The field as whoever asked calls it: "tasks[2].model"."""
+        """Return the path of the field in the caller's names, e.g. "tasks[2].model"."""
         task = "tasks" if self.index is None else f"tasks[{self.index}]"
         name = names.get(self.field, self.field)
         return f"{task}.{name}" if name else task
 
 
 def no_sub_agents(_tasks: tuple[AgentTask, ...], _context: ToolContext) -> tuple[AgentTask, ...]:
-    """Start none, where nobody may."""
+    """Refuse sub-agents: they cannot be started here."""
     raise SubAgentsRefusedError(None, "", "sub-agents cannot be started here")
 
 
-def nobody(_aside: SideQuery) -> str:
-    """Answer no asides, where nobody could."""
+def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's signature
+    """Refuse side queries: there is no small model."""
     raise SideQueryError("there is no small model")
 
 
 class ToolContext(Struct, frozen=True):
-    """What a running tool may use. Tools keep no state of a conversation on themselves."""
+    """What a running tool may use. Tools hold no state of conversations themselves."""
 
     conversation_id: str
     tool_use_id: str
@@ -65,42 +65,51 @@ class ToolContext(Struct, frozen=True):
     sandbox: Sandbox
     clock: Clock
     on_output: Callable[[str], None]
-    """Live output for watchers."""
+    """Called with live output, for watchers; ephemeral."""
     track: Callable[[RunningProcess], Callable[[], bool]]
-    """Call with every process right after its start: cancel kills it without asking the tool. What it returns lets
-    the process go, so that it may outlive the call: True, no cancel of this call kills it any more; False, one has
-    already struck."""
+    """Call it with every process right after its start, so that a cancel kills the process at once.
+
+    Returns a function that releases the process, so that it may outlive the call. That function returns True if no
+    cancel of this call can kill the process any more, False if a cancel has already done so.
+    """
     reaped: Callable[[tuple[int, ...]], None]
-    """Call with ProcessEnd.reaped of every process that ended: pids for the cancel receipt."""
+    """Call it with ProcessEnd.reaped of every process that ended: the process ids of the cancel's receipt."""
     keep_image: Callable[[bytes], Image] = no_image
-    """Take an image into the conversation, so that the result can refer to it. Blocks; ends early when cancelled.
-    Raises InvalidImageError, ImagesUnavailableError or StoreError."""
-    ask_aside: Callable[[SideQuery], str] = nobody
-    """Ask a small model beside the conversation, once. Blocks, for a bounded time; ends early when cancelled. Raises
-    SideQueryError, or ToolTransientError while the model is busy and the tool may be tried again."""
+    """Store an image in the conversation, so that the result can refer to it.
+
+    Blocks; returns early when cancelled. Raises InvalidImageError, ImagesUnavailableError or StoreError.
+    """
+    ask_aside: Callable[[SideQuery], str] = no_side_queries
+    """Send one query to a small model beside the conversation.
+
+    Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
+    is at capacity and the tool may be retried.
+    """
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Check the tasks of sub-agents, fill in what they leave open ("" or 0), and read what they are given. Blocks like
-    a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises."""
+    """Validate the tasks of sub-agents, fill in defaults for "" and 0, and read the files they are given.
+
+    Blocks like a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises.
+    """
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a tool answers. `text` is what the model reads, already capped."""
+    """Output of a tool. `text` is what the model reads, already truncated to its limit."""
 
     text: str
     is_error: bool = False
     images: tuple[Image, ...] = ()
     display: str = ""
-    """JSON text for people, or ""."""
+    """JSON for display to people, or ""."""
     agents: tuple[AgentTask, ...] = ()
-    """Sub-agents to be started: what they report becomes the result, instead of `text`."""
+    """Sub-agents to start: their reports become the result in place of `text`."""
 
 
 class InvalidToolInputError(Exception):
-    """The model's input does not fit the schema; the text tells the model what to change."""
+    """The input of a call does not fit the tool's schema; the text tells the model what to change."""
 
 
 class ToolTransientError(Exception):
-    """The infrastructure failed, not the tool (C14)."""
+    """The infrastructure failed, not the tool; `begun`: whether the tool may have had an effect already."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -108,46 +117,54 @@ class ToolTransientError(Exception):
 
 
 class Tool(Protocol):
-    """Something the model can call."""
+    """A tool that models can call."""
 
     @property
-    def spec(self) -> ToolSpec: ...
+    def spec(self) -> ToolSpec:
+        """The tool's name, description, input schema and traits."""
+        ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Do it (tool thread). Failures of the tool are outputs with is_error.
+        """Run the tool (tool thread). Failures of the tool itself are outputs with `is_error`.
 
-        Raises ToolTransientError or SandboxUnavailableError; anything else is a bug and becomes an error result.
+        Raises ToolTransientError or SandboxUnavailableError. Any other exception is a bug and becomes an error result.
         """
         ...
 
 
 class Toolbox(Protocol):
-    """The tools of this server, and what they keep for a conversation between calls. Any thread; never blocks."""
+    """The tools of this server, with the state they keep per conversation. Any thread; never blocks."""
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """What a conversation of this kind is offered, in the order the model sees it."""
+        """Return the tools offered to a conversation or a sub-agent, in the order the model sees them."""
         ...
 
-    def get(self, name: str) -> Tool | None: ...
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of this name, or None."""
+        ...
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Raw JSON text to validated arguments; raises InvalidToolInputError."""
+        """Parse and validate the JSON arguments of a call. Raises InvalidToolInputError."""
         ...
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Handles of the background jobs that a conversation has running, in the order of their start; only of those
-        with more rights than a mode gives if one is named. Those that were killed are not among them, even before
-        they are dead."""
+        """Return the handles of the running background jobs of a conversation, in the order of their start.
+
+        With `wider_than`, only of those with more rights than this mode gives. Killed jobs are left out, even before
+        they are dead.
+        """
         ...
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill these jobs without waiting; returns how many. `ended` is called for each once its processes are gone,
-        or given up, on a thread of the job; the receipt's tool_use_id is that of the call that started it."""
+        """Kill the jobs that `jobs` returns, without waiting; returns how many.
+
+        `ended` is called for each, on a thread of the job, once its processes are dead or could not be confirmed dead
+        in time. The receipt has the tool_use_id of the call that started the job.
+        """
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """The conversation is deleted: kill its jobs, and drop all that tools keep for it (clipboards, what ended jobs
-        wrote)."""
+        """Kill the jobs of a deleted conversation and drop the state kept for it: clipboards, output of ended jobs."""
         ...
