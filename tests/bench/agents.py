@@ -6,7 +6,7 @@ from statistics import median
 
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, spread
-from tests.bench.house import House, house, provider
+from tests.bench.running_server import RunningServer, provider, running_server
 
 TIMES = 8
 TEN = 10
@@ -16,7 +16,7 @@ PAUSES = (0.02, 0.0)
 
 def run(report: Report) -> None:
     for pause in PAUSES:
-        with provider(pause) as url, house(url) as running:
+        with provider(pause) as url, running_server(url) as running:
             on_loop(_runs(running, TEN, 1))
             alone, together = on_loop(_runs(running, 1, TIMES)), on_loop(_runs(running, TEN, TIMES))
         longer = round((median(together) / median(alone) - 1) * 100, 1)
@@ -25,7 +25,7 @@ def run(report: Report) -> None:
         report.add(f"agents: ten at the same time, {how}", "ms", longer_percent=longer, **spread(together))
 
 
-async def _runs(running: House, agents: int, times: int) -> list[float]:
+async def _runs(running: RunningServer, agents: int, times: int) -> list[float]:
     """Milliseconds of runs that start so many sub-agents and wait for them."""
     async with Clients(running) as clients:
         watched = await clients.conversation("claude-sonnet-4-5")

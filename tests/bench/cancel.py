@@ -6,12 +6,12 @@ import asyncio
 
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, spread
-from tests.bench.house import House, house, provider
+from tests.bench.running_server import RunningServer, provider, running_server
 
 TIMES = 200
 
 
-async def while_streaming(running: House) -> list[float]:
+async def while_streaming(running: RunningServer) -> list[float]:
     async with Clients(running) as clients:
         watched = await clients.conversation("claude-sonnet-4-5")
         await watched.watch()
@@ -24,7 +24,7 @@ async def while_streaming(running: House) -> list[float]:
         return took
 
 
-async def behind_a_backlog(running: House) -> list[float]:
+async def behind_a_backlog(running: RunningServer) -> list[float]:
     """The same, with 500 messages for a busy agent in front of the cancel."""
     async with Clients(running) as clients:
         watched = await clients.conversation("claude-sonnet-4-5")
@@ -42,7 +42,7 @@ async def behind_a_backlog(running: House) -> list[float]:
         return took
 
 
-async def while_a_tool_runs(running: House) -> list[float]:
+async def while_a_tool_runs(running: RunningServer) -> list[float]:
     async with Clients(running) as clients:
         watched = await clients.conversation("demo")
         await watched.watch()
@@ -56,7 +56,7 @@ async def while_a_tool_runs(running: House) -> list[float]:
 
 
 def run(report: Report) -> None:
-    with provider(pause=0.02) as url, house(url) as running:
+    with provider(pause=0.02) as url, running_server(url) as running:
         report.add("cancel → idle seen, model streaming", "ms", **spread(on_loop(while_streaming(running))))
         report.add("cancel → idle seen, 500 messages waiting", "ms", **spread(on_loop(behind_a_backlog(running))))
         report.add("cancel → idle seen, tool running", "ms", **spread(on_loop(while_a_tool_runs(running))))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from bedrock import v1
 
-from tests.bench.house import House
+from tests.bench.running_server import RunningServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -29,7 +29,7 @@ class Watched:
     """A conversation and a watcher on it, over its own stream."""
 
     stub: v1.ConversationServiceAsyncStub
-    house: House
+    running_server: RunningServer
     name: str
     events: int = 0
     stopped: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
@@ -58,7 +58,9 @@ class Watched:
     async def send(self, text: str) -> None:
         self.streaming.clear()
         self.tool_running.clear()
-        await self.stub.SendMessage(v1.SendMessageRequest(name=self.name, text=text), metadata=self.house.metadata)
+        await self.stub.SendMessage(
+            v1.SendMessageRequest(name=self.name, text=text), metadata=self.running_server.metadata
+        )
 
     async def cancel(self) -> float:
         """Cancel and wait for the idle state on the stream; milliseconds."""
@@ -66,17 +68,17 @@ class Watched:
             self.idle.get_nowait()
         began = time.perf_counter()
         request = v1.CancelConversationRequest(name=self.name)
-        await self.stub.CancelConversation(request, metadata=self.house.metadata)
+        await self.stub.CancelConversation(request, metadata=self.running_server.metadata)
         return (await self.idle.get() - began) * 1000
 
     async def cancel_if_busy(self) -> None:
         """Leave nothing running, however a race went."""
         request = v1.CancelConversationRequest(name=self.name, discard_queued=True)
-        await self.stub.CancelConversation(request, metadata=self.house.metadata)
+        await self.stub.CancelConversation(request, metadata=self.running_server.metadata)
 
     async def _read(self) -> None:
         request = v1.SubscribeRequest(name=self.name)
-        async for response in self.stub.Subscribe(request, metadata=self.house.metadata):
+        async for response in self.stub.Subscribe(request, metadata=self.running_server.metadata):
             now = time.perf_counter()
             self.events += len(response.events)
             for event in response.events:
@@ -101,9 +103,9 @@ class Watched:
 class Clients:
     """A channel to a house and what is opened over it."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self._channel = grpc.aio.insecure_channel(house.address)
+    def __init__(self, running_server: RunningServer) -> None:
+        self.running_server = running_server
+        self._channel = grpc.aio.insecure_channel(running_server.address)
         self.stub: v1.ConversationServiceAsyncStub = v1.ConversationServiceStub(self._channel)
 
     async def __aenter__(self) -> Clients:
@@ -116,11 +118,11 @@ class Clients:
         request = v1.CreateConversationRequest(
             working_directory="/tmp", model=f"models/{model}" if model else "", mode=v1.MODE_UNRESTRICTED
         )
-        answer = await self.stub.CreateConversation(request, metadata=self.house.metadata)
-        return Watched(self.stub, self.house, answer.conversation.name)
+        answer = await self.stub.CreateConversation(request, metadata=self.running_server.metadata)
+        return Watched(self.stub, self.running_server, answer.conversation.name)
 
     async def watchers(self, count: int, name: str) -> AsyncIterator[Watched]:
         for _ in range(count):
-            watched = Watched(self.stub, self.house, name)
+            watched = Watched(self.stub, self.running_server, name)
             await watched.watch()
             yield watched

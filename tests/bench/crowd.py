@@ -23,7 +23,7 @@ from tests.bench.figures import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.bench.house import House
+    from tests.bench.running_server import RunningServer
 
 AT_ONCE = 200
 """Watchers that catch up at the same time."""
@@ -52,11 +52,22 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(house: House, name: str, *, reading: int, stuck: int = 0, connections: int = 0) -> Iterator[Crowd]:
+def crowd(
+    running_server: RunningServer, name: str, *, reading: int, stuck: int = 0, connections: int = 0
+) -> Iterator[Crowd]:
     """So many watchers, all of whom have caught up; each over a connection of its own unless there are fewer."""
     connections = connections or reading + stuck
     counts = ["--reading", str(reading), "--stuck", str(stuck), "--connections", str(connections)]
-    command = [sys.executable, "-m", "tests.bench.crowd", *counts, "--", house.address, house.token, name]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.crowd",
+        *counts,
+        "--",
+        running_server.address,
+        running_server.token,
+        name,
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

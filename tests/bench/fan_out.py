@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import Report, cpu_seconds, rss_mib, spread
-from tests.bench.house import House, house
+from tests.bench.running_server import RunningServer, running_server
 
 WATCHERS = 100
 BURST = 2_000
@@ -21,7 +21,7 @@ async def change(watched: Watched, number: int) -> None:
     """One durable event: a new title."""
     conversation = v1.Conversation(name=watched.name, title=f"title {number}")
     request = v1.UpdateConversationRequest(conversation=conversation, update_mask=FieldMask(paths=["title"]))
-    await watched.stub.UpdateConversation(request, metadata=watched.house.metadata)
+    await watched.stub.UpdateConversation(request, metadata=watched.running_server.metadata)
 
 
 async def caught_up(watchers: list[Watched], events: int) -> None:
@@ -29,7 +29,7 @@ async def caught_up(watchers: list[Watched], events: int) -> None:
         await asyncio.sleep(0.002)
 
 
-async def burst(running: House) -> tuple[float, float]:
+async def burst(running: RunningServer) -> tuple[float, float]:
     """Events delivered a second, and the server's CPU microseconds for each."""
     async with Clients(running) as clients, Clients(running) as others:
         source = await clients.conversation("demo")
@@ -48,7 +48,7 @@ async def burst(running: House) -> tuple[float, float]:
         return delivered / seconds, cpu / delivered * 1e6
 
 
-async def replay(running: House) -> float:
+async def replay(running: RunningServer) -> float:
     """Events a second when 100 watchers read the same log of BURST events from its start."""
     async with Clients(running) as clients, Clients(running) as others:
         source = await clients.conversation("demo")
@@ -67,7 +67,7 @@ async def replay(running: House) -> float:
         return sum(counts) / (time.perf_counter() - began)
 
 
-async def paced(running: House) -> list[float]:
+async def paced(running: RunningServer) -> list[float]:
     """Milliseconds from a change's RPC to each watcher, ten changes a second."""
     async with Clients(running) as clients, Clients(running) as others:
         source = await clients.conversation("demo")
@@ -96,7 +96,7 @@ async def paced(running: House) -> list[float]:
 
 
 def run(report: Report) -> None:
-    with house() as running:
+    with running_server() as running:
         before = rss_mib(running.process.pid)
         rate, cpu = on_loop(burst(running))
         memory = rss_mib(running.process.pid) - before

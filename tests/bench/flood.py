@@ -8,8 +8,8 @@ import time
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.crowd import Crowd, crowd
 from tests.bench.figures import Report, cpu_seconds, rss_mib, spread
-from tests.bench.house import House, house, provider
 from tests.bench.provider import FLOOD_TEXT
+from tests.bench.running_server import RunningServer, provider, running_server
 
 RATE = 5_000
 READING, STUCK = 97, 3
@@ -33,7 +33,7 @@ async def floods(watched: Watched) -> tuple[list[float], float]:
     return took, seconds
 
 
-async def flooded(running: House, report: Report) -> None:
+async def flooded(running: RunningServer, report: Report) -> None:
     async with Clients(running) as clients:
         watched = await clients.conversation("claude-sonnet-4-5")
         with crowd(running, watched.name, reading=READING, stuck=STUCK) as watching:
@@ -55,5 +55,5 @@ def rates(watching: Crowd, seconds: float) -> dict[str, int]:
 
 
 def run(report: Report) -> None:
-    with provider(flood=RATE) as url, house(url) as running:
+    with provider(flood=RATE) as url, running_server(url) as running:
         on_loop(flooded(running, report))

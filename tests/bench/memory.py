@@ -8,7 +8,7 @@ from bedrock import v1
 
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, rss_mib
-from tests.bench.house import House, house, provider
+from tests.bench.running_server import RunningServer, provider, running_server
 from tests.e2e.processes import threads
 
 ROUNDS = 4
@@ -19,7 +19,7 @@ AWAKE = 60
 
 
 def run(report: Report) -> None:
-    with provider() as url, house(url, BEDROCK_IDLE_SECONDS="1") as running:
+    with provider() as url, running_server(url, BEDROCK_IDLE_SECONDS="1") as running:
         seen = on_loop(_rounds(running))
     per_thousand = round((seen[-1] - seen[-2]) * 1000 / CONVERSATIONS, 1)
     report.add(
@@ -31,7 +31,7 @@ def run(report: Report) -> None:
     )
 
 
-async def _rounds(running: House) -> list[float]:
+async def _rounds(running: RunningServer) -> list[float]:
     """Resident memory after each round, MiB."""
     seen = []
     async with Clients(running) as clients:
@@ -44,7 +44,7 @@ async def _rounds(running: House) -> list[float]:
     return seen
 
 
-async def _converse(clients: Clients, running: House, gate: asyncio.Semaphore) -> None:
+async def _converse(clients: Clients, running: RunningServer, gate: asyncio.Semaphore) -> None:
     """One turn of a conversation of its own, watched to its end."""
     async with gate:
         stub, metadata = clients.stub, running.metadata

@@ -16,7 +16,7 @@ from server.contract.auth import PRINCIPAL
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.fan_out import change
 from tests.bench.figures import Report, rss_mib, spread
-from tests.bench.house import House, house
+from tests.bench.running_server import RunningServer, running_server
 from tests.bench.store import record_of
 
 STORED = 100_000
@@ -30,7 +30,7 @@ def run(report: Report) -> None:
         data = Path(folder) / "data"
         ids = [f"{number:026}" for number in range(STORED)]
         _store(data, ids)
-        with house(data=data) as running:
+        with running_server(data=data) as running:
             memory = rss_mib(running.process.pid)
             name = f"{STORED:,} stored"
             report.add(f"{name}: start to ready", "s", value=round(running.ready_seconds, 3), rss_mib=memory)
@@ -63,7 +63,7 @@ def _create(store: PeeweeStore, rest: object, lock: threading.Lock) -> None:
         store.commit(Commit(record, 0, create=True))
 
 
-async def _pages(running: House) -> list[float]:
+async def _pages(running: RunningServer) -> list[float]:
     """Milliseconds of each page, going on from the one before."""
     took, token = [], ""
     async with Clients(running) as clients:
@@ -76,7 +76,7 @@ async def _pages(running: House) -> list[float]:
     return took
 
 
-async def _changes(running: House, ids: list[str]) -> tuple[list[float], list[float]]:
+async def _changes(running: RunningServer, ids: list[str]) -> tuple[list[float], list[float]]:
     """Milliseconds of a first and of a second change of some conversations, one after the other."""
     async with Clients(running) as clients:
         some = [Watched(clients.stub, running, f"conversations/{each}") for each in ids[:: STORED // WOKEN]]

@@ -10,7 +10,7 @@ import time
 
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.figures import ROOT, Report, cpu_seconds, rss_mib, spread
-from tests.bench.house import House, house, provider
+from tests.bench.running_server import RunningServer, provider, running_server
 
 SIZES = ((1, 60), (10, 12), (50, 4), (100, 2))
 """Conversations, and turns of each."""
@@ -25,7 +25,7 @@ def floor(url: str, conversations: int, turns: int) -> dict[str, float]:
     return result
 
 
-async def bedrock(running: House, conversations: int, turns: int) -> tuple[float, list[float], int]:
+async def bedrock(running: RunningServer, conversations: int, turns: int) -> tuple[float, list[float], int]:
     """Seconds for all, milliseconds of each turn, events read."""
     async with Clients(running) as clients:
         watched = [await clients.conversation("claude-sonnet-4-5") for _ in range(conversations)]
@@ -44,7 +44,7 @@ async def _turns(watched: Watched, turns: int) -> list[float]:
 
 
 def run(report: Report) -> None:
-    with provider() as url, house(url) as running:
+    with provider() as url, running_server(url) as running:
         on_loop(bedrock(running, 2, 2))
         for conversations, turns in SIZES:
             count = conversations * turns
@@ -75,7 +75,7 @@ def run(report: Report) -> None:
 def paced(report: Report) -> None:
     """100 conversations at 20 ms a piece: how much later than ideal a turn ends."""
     conversations, pause, pieces = 100, 0.02, 50
-    with provider(pause) as url, house(url) as running:
+    with provider(pause) as url, running_server(url) as running:
         ideal = pause * pieces * 1000
         below = floor(url, conversations, 2)
         _, took, _ = on_loop(bedrock(running, conversations, 2))

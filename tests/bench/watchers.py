@@ -5,19 +5,19 @@ from __future__ import annotations
 from tests.bench.clients import Clients, on_loop
 from tests.bench.crowd import crowd
 from tests.bench.figures import Report, rss_mib
-from tests.bench.house import House, house
+from tests.bench.running_server import RunningServer, running_server
 
 WATCHERS = 5_000
 CONNECTIONS = 50
 
 
-async def _name(running: House) -> str:
+async def _name(running: RunningServer) -> str:
     async with Clients(running) as clients:
         return (await clients.conversation("demo")).name
 
 
 def run(report: Report) -> None:
-    with house() as running:
+    with running_server() as running:
         name = on_loop(_name(running))
         with crowd(running, name, reading=CONNECTIONS):
             before = rss_mib(running.process.pid)

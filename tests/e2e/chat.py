@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.e2e.twin import Part
+    from tests.e2e.fake_provider import Part
 
 
 def question(run: Run) -> Approval:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Play
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Play, Twin
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def twin() -> Iterator[Twin]:
+def fake_provider() -> Iterator[FakeProvider]:
     """The model provider of this module's servers. At the end, every request it got must have been a good one."""
-    with Twin() as made:
+    with FakeProvider() as made:
         yield made
     made.assert_content()
 
 
 @pytest.fixture(scope="module")
-def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that lives as long as the module's tests."""
     servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), **provider(twin.url))
+    yield servers(tmp_path_factory.mktemp("server"), **provider(fake_provider.url))
     servers.close()
 
 
@@ -45,7 +45,7 @@ def start_server() -> Iterator[Servers]:
 
 
 @pytest.fixture
-def restart_elsewhere(twin: Twin) -> Iterator[Callable[[Path], ServerProcess]]:
+def restart_elsewhere(fake_provider: FakeProvider) -> Iterator[Callable[[Path], ServerProcess]]:
     """Starts the server of a folder, each time with another port and another path of its socket; kills the last one.
 
     The path of its data directory holds a blank, so that the socket is in the runtime directory.
@@ -60,7 +60,7 @@ def restart_elsewhere(twin: Twin) -> Iterator[Callable[[Path], ServerProcess]]:
             runtime = opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-"))
             home = folder / "with a blank"
             home.mkdir(exist_ok=True)
-            last.append(servers(home, XDG_RUNTIME_DIR=runtime, **provider(twin.url)))
+            last.append(servers(home, XDG_RUNTIME_DIR=runtime, **provider(fake_provider.url)))
             assert len({server.socket for server in last}) == len(last)
             return last[-1]
 
@@ -74,11 +74,11 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 
 @pytest.fixture
-def open_chat(client: Client, twin: Twin, tmp_path: Path) -> Callable[..., Chat]:
+def open_chat(client: Client, fake_provider: FakeProvider, tmp_path: Path) -> Callable[..., Chat]:
     """Creates conversations whose model plays what it is given."""
 
     def create(*plays: Play, otherwise: Play | None = None, **settings: Any) -> Chat:
-        return Chat(client, twin.part(*plays, otherwise=otherwise), tmp_path, **settings)
+        return Chat(client, fake_provider.part(*plays, otherwise=otherwise), tmp_path, **settings)
 
     return create
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests import pictures
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Play, calls, says
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Play, Twin, calls, says
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def rows_of(data: Path, conversation: str) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-def family(chat: Chat, twin: Twin) -> None:
+def family(chat: Chat, fake_provider: FakeProvider) -> None:
     """A turn with an image and a sub-agent."""
-    child = twin.part(calls(("submit_result", {"result": "done"})))
+    child = fake_provider.part(calls(("submit_result", {"result": "done"})))
     chat.part.then(spawns(child.key), says("All done."))
     assert within(chat.send("Look.", images=[pictures.png()]).answer) == "All done."
 
@@ -81,10 +81,10 @@ def spawns(key: str) -> Play:
 
 
 def test_the_program_archives_brings_back_and_deletes(
-    server: ServerProcess, open_chat: Callable[..., Chat], twin: Twin
+    server: ServerProcess, open_chat: Callable[..., Chat], fake_provider: FakeProvider
 ) -> None:
     cli, chat = Cli(server), open_chat()
-    family(chat, twin)
+    family(chat, fake_provider)
     slug = chat.conversation.get().slug
     assert cli("archive", slug) == (0, f"{slug} is archived\n")
     assert chat.name not in cli.listed()
@@ -104,12 +104,14 @@ def test_the_program_archives_brings_back_and_deletes(
     assert (code, "Traceback" in said) == (1, False)
 
 
-def test_what_was_archived_long_ago_is_deleted_and_only_that(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
-    server = start_server(tmp_path, **provider(twin.url), BEDROCK_RETENTION_ARCHIVED_DAYS=f"{SOON_DAYS:.8f}")
+def test_what_was_archived_long_ago_is_deleted_and_only_that(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path, **provider(fake_provider.url), BEDROCK_RETENTION_ARCHIVED_DAYS=f"{SOON_DAYS:.8f}")
     with server.client() as client:
-        active, old = (Chat(client, twin.part(), tmp_path) for _ in range(2))
-        family(old, twin)
-        family(active, twin)
+        active, old = (Chat(client, fake_provider.part(), tmp_path) for _ in range(2))
+        family(old, fake_provider)
+        family(active, fake_provider)
         watcher = Watcher(server, old.name)
         old.conversation.archive()
         assert watcher.end() == "OK"

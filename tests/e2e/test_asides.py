@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, says, stalls
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
-from tests.e2e.twin import Part, Play, Twin, calls, hangs, says, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,15 +21,17 @@ SMALL = "claude-haiku-4-5"
 
 
 @pytest.fixture(scope="module")
-def small_twin() -> Iterator[Twin]:
+def small_twin() -> Iterator[FakeProvider]:
     """The provider of the small model."""
-    with Twin() as made:
+    with FakeProvider() as made:
         yield made
     made.assert_content()
 
 
 @pytest.fixture(scope="module")
-def server(twin: Twin, small_twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(
+    fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
     """A server whose small model is served by somebody else, so that requests to it can be told from the others."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "config.toml"
@@ -38,28 +40,30 @@ def server(twin: Twin, small_twin: Twin, tmp_path_factory: pytest.TempPathFactor
         f'api_key = "{API_KEY}"\nmodels = ["{SMALL}"]\ndiscover = "never"\n'
     )
     servers = Servers()
-    yield servers(folder, "--config", str(config), **provider(twin.url))
+    yield servers(folder, "--config", str(config), **provider(fake_provider.url))
     servers.close()
 
 
 @pytest.fixture
-def sifting(client: Client, twin: Twin, small_twin: Twin, tmp_path: Path) -> Callable[[Play], tuple[Chat, Part]]:
+def sifting(
+    client: Client, fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path: Path
+) -> Callable[[Play], tuple[Chat, Part]]:
     """Creates conversations with a title whose model searches much; the small model plays what it is given."""
 
     def create(play: Play) -> tuple[Chat, Part]:
         (tmp_path / "much").write_text("a needle here\n" * 400)
         small = small_twin.part(play)
         search = {"query": f"Where is it? {small.key}", "search_terms": ["needle"]}
-        return Chat(client, twin.part(calls(("keyword_search", search))), tmp_path, title="Mine"), small
+        return Chat(client, fake_provider.part(calls(("keyword_search", search))), tmp_path, title="Mine"), small
 
     return create
 
 
 def test_a_conversation_gets_its_title_and_pays_for_it(
-    client: Client, twin: Twin, small_twin: Twin, tmp_path: Path
+    client: Client, fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path: Path
 ) -> None:
     small = small_twin.part(says('"Needles, mostly"', input_tokens=70))
-    chat = Chat(client, twin.part(), tmp_path)
+    chat = Chat(client, fake_provider.part(), tmp_path)
     assert within(chat.conversation.send(f"Find {small.key} {chat.part.key}\nplease").answer) == "Done."
     eventually(lambda: chat.conversation.get().title == "Needles, mostly", "the title")
     now = chat.conversation.get()
@@ -102,8 +106,8 @@ def test_without_an_answer_the_beginning_is_shown(sifting: Callable[[Play], tupl
     assert "characters are shown; use fewer or more specific terms]" in str(result["content"])
 
 
-def test_a_cancelled_request_is_paid_for(client: Client, twin: Twin, tmp_path: Path) -> None:
-    chat = Chat(client, twin.part(stalls), tmp_path, title="Mine")
+def test_a_cancelled_request_is_paid_for(client: Client, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    chat = Chat(client, fake_provider.part(stalls), tmp_path, title="Mine")
     chat.send("Hello")
     chat.part.next_reached()
     within(chat.conversation.cancel)

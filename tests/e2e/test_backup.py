@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Event
 
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, says, streams
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import Servers, clean_environment, provider
-from tests.e2e.twin import Twin, says, streams
 from tests.e2e.watcher import Watcher
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
@@ -44,20 +44,20 @@ def talk(chat: Chat, enough: Event) -> int:
 
 
 def test_a_server_at_work_is_backed_up_and_restored_elsewhere(
-    start_server: Servers, twin: Twin, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "copy.db"
     here.mkdir()
     there.mkdir()
-    server = start_server(here, **provider(twin.url))
+    server = start_server(here, **provider(fake_provider.url))
     enough = Event()
     with server.client() as client, ThreadPoolExecutor(TALKERS) as pool:
-        streaming = Chat(client, twin.part(says("Once."), streams), here)
+        streaming = Chat(client, fake_provider.part(says("Once."), streams), here)
         assert streaming.ask("Speak.") == "Once."
         watcher = Watcher(server, streaming.name)
         streaming.send("Talk for ever.")
         watcher.until("text_delta")
-        talkers = [Chat(client, twin.part(), here) for _ in range(TALKERS)]
+        talkers = [Chat(client, fake_provider.part(), here) for _ in range(TALKERS)]
         for chat in talkers:
             chat.part.then(says("Yes."))
             assert chat.ask("Are you there?") == "Yes."
@@ -79,7 +79,7 @@ def test_a_server_at_work_is_backed_up_and_restored_elsewhere(
         watcher.close()
     assert server.token.encode() not in file.read_bytes()
 
-    other = start_server(there, **provider(twin.url))
+    other = start_server(there, **provider(fake_provider.url))
     assert other.token != server.token
     found = {"BEDROCK_ADDRESS": other.address, "BEDROCK_TOKEN": other.token}
     code, text = bedrock(there, "verify", "--all", **found)

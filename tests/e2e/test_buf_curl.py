@@ -18,9 +18,9 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
 from tests.documents.pages import API_GUIDE, fenced
+from tests.e2e.fake_provider import FakeProvider, says, stalls
 from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ROOT, ServerProcess, Servers, clean_environment
-from tests.e2e.twin import Twin, says, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,9 +128,9 @@ def open_stream(curl: Curl) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_a_foreign_client_creates_sends_subscribes_and_cancels(
-    curl: Curl, open_stream: Callable[..., subprocess.Popen[str]], twin: Twin, tmp_path: Path
+    curl: Curl, open_stream: Callable[..., subprocess.Popen[str]], fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    part = twin.part(says("Hello, ", "stranger."), stalls)
+    part = fake_provider.part(says("Hello, ", "stranger."), stalls)
     created = only(curl.call("CreateConversation", workingDirectory=str(tmp_path)))["conversation"]
     name = created["name"]
     assert created["state"]["kind"] == "STATE_KIND_IDLE"

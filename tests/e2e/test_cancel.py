@@ -13,9 +13,22 @@ from bedrock import Client, v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import (
+    Exchange,
+    FakeProvider,
+    Play,
+    begins,
+    calls,
+    echoes,
+    finishes,
+    floods,
+    hangs,
+    says,
+    stalls,
+    streams,
+)
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
-from tests.e2e.twin import Exchange, Play, Twin, begins, calls, echoes, finishes, floods, hangs, says, stalls, streams
 from tests.e2e.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
@@ -38,18 +51,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secure_twin(certificate: Path) -> Iterator[Twin]:
+def secure_twin(certificate: Path) -> Iterator[FakeProvider]:
     """The same over TLS."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
-    with Twin(tls) as made:
+    with FakeProvider(tls) as made:
         yield made
     made.assert_content()
 
 
 @pytest.fixture(scope="module")
 def server(
-    twin: Twin, secure_twin: Twin, certificate: Path, tmp_path_factory: pytest.TempPathFactory
+    fake_provider: FakeProvider, secure_twin: FakeProvider, certificate: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """A server with two providers: one over TLS."""
     folder = tmp_path_factory.mktemp("server")
@@ -59,19 +72,23 @@ def server(
         f'models = ["secure-model"]\ndiscover = "never"\nca_bundle = "{certificate}"\n'
     )
     servers = Servers()
-    yield servers(folder, "--config", str(config), **provider(twin.url))
+    yield servers(folder, "--config", str(config), **provider(fake_provider.url))
     servers.close()
 
 
 @pytest.fixture(params=["plain", "tls"])
 def chat_with(
-    request: pytest.FixtureRequest, client: Client, twin: Twin, secure_twin: Twin, tmp_path: Path
+    request: pytest.FixtureRequest,
+    client: Client,
+    fake_provider: FakeProvider,
+    secure_twin: FakeProvider,
+    tmp_path: Path,
 ) -> Callable[..., Chat]:
     """Creates conversations with a model behind plain HTTP, or behind TLS."""
     secure = request.param == "tls"
 
     def create(*plays: Play) -> Chat:
-        part = (secure_twin if secure else twin).part(*plays)
+        part = (secure_twin if secure else fake_provider).part(*plays)
         return Chat(client, part, tmp_path, model="secure-model" if secure else None)
 
     return create

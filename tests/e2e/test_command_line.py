@@ -18,8 +18,8 @@ import pytest
 from tests import pictures
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Part, calls, refuses, says, stalls
 from tests.e2e.patience import PATIENCE
-from tests.e2e.twin import Part, Twin, calls, refuses, says, stalls
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -133,20 +133,20 @@ def prompt(part: Part) -> str:
     return f"What do you say? {part.key}"
 
 
-def test_an_answer_goes_to_standard_output(ask: Callable[..., Asked], twin: Twin) -> None:
-    asked = ask(prompt(twin.part(says("Forty-", "two."))))
+def test_an_answer_goes_to_standard_output(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    asked = ask(prompt(fake_provider.part(says("Forty-", "two."))))
     assert (asked.code, asked.output) == (0, "Forty-two.\n")
 
 
-def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked], twin: Twin) -> None:
-    asked = ask("--output", "json", stdin=prompt(twin.part(says("Forty-two."))))
+def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    asked = ask("--output", "json", stdin=prompt(fake_provider.part(says("Forty-two."))))
     result = json.loads(asked.output)
     assert asked.code == 0
     assert (result["text"], result["stop_reason"], result["exit_code"]) == ("Forty-two.", "completed", 0)
 
 
-def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], twin: Twin) -> None:
-    asked = ask("--output", "stream-json", prompt(twin.part(calls(("think", {"thoughts": "x"})), says("So."))))
+def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    asked = ask("--output", "stream-json", prompt(fake_provider.part(calls(("think", {"thoughts": "x"})), says("So."))))
     lines = [json.loads(line) for line in asked.output.splitlines()]
     revisions = [int(line["revision"]) for line in lines if "revision" in line]
     assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))
@@ -154,30 +154,30 @@ def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], twi
     assert lines[-1]["result"]["text"] == "So."
 
 
-def test_a_run_that_fails_is_exit_code_1(ask: Callable[..., Asked], twin: Twin) -> None:
-    asked = ask(prompt(twin.part(refuses(401, "authentication_error"))))
+def test_a_run_that_fails_is_exit_code_1(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    asked = ask(prompt(fake_provider.part(refuses(401, "authentication_error"))))
     assert (asked.code, asked.output) == (1, "")
     assert "ANTHROPIC_API_KEY" in asked.errors
 
 
-def test_a_question_that_nobody_answers_is_exit_code_3(ask: Callable[..., Asked], twin: Twin) -> None:
-    part = twin.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
+def test_a_question_that_nobody_answers_is_exit_code_3(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    part = fake_provider.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
     asked = ask("--approval-policy", "ask_all", prompt(part))
     assert (asked.code, asked.output) == (3, "")
     assert re.search(r"bedrock approve \S+", asked.errors)
     assert len(part.exchanges) == 1
 
 
-def test_questions_can_be_answered_in_advance(ask: Callable[..., Asked], twin: Twin) -> None:
-    part = twin.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
+def test_questions_can_be_answered_in_advance(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+    part = fake_provider.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
     asked = ask("--approval-policy", "ask_all", "--approve", "all", prompt(part))
     assert (asked.code, asked.output) == (0, "Thank you.\n")
 
 
 def test_a_run_that_somebody_cancels_is_exit_code_130(
-    ask: Callable[..., Asked], twin: Twin, server: ServerProcess
+    ask: Callable[..., Asked], fake_provider: FakeProvider, server: ServerProcess
 ) -> None:
-    part = twin.part(stalls)
+    part = fake_provider.part(stalls)
     with ThreadPoolExecutor(1) as pool, server.client() as client:
         asking = pool.submit(ask, prompt(part))
         part.next_reached()
@@ -189,9 +189,9 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(
 
 
 def test_a_run_whose_output_nobody_reads_any_more_is_cancelled(
-    ask: Callable[..., Asked], twin: Twin, server: ServerProcess
+    ask: Callable[..., Asked], fake_provider: FakeProvider, server: ServerProcess
 ) -> None:
-    part = twin.part(calls(("bash", {"cmd": "while sleep 0.1; do echo still here; done"})))
+    part = fake_provider.part(calls(("bash", {"cmd": "while sleep 0.1; do echo still here; done"})))
     line = '{ "$0" ask -q --output stream-json "$1"; echo $? >&2; } | head -n 1'
     asked = ask(line, str(PROGRAM), prompt(part), program="sh", command="-c")
     assert asked.errors == "141\n"
@@ -203,11 +203,11 @@ def test_a_run_whose_output_nobody_reads_any_more_is_cancelled(
 
 
 def test_an_image_is_asked_about_and_comes_back_as_a_file(
-    ask: Callable[..., Asked], twin: Twin, tmp_path: Path
+    ask: Callable[..., Asked], fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     file = tmp_path / "red.png"
     file.write_bytes(pictures.png())
-    part = twin.part(says("Red."))
+    part = fake_provider.part(says("Red."))
     asked = ask("--output", "json", "--image", str(file), prompt(part))
     result = json.loads(asked.output)
     assert (asked.code, result["text"]) == (0, "Red.")
@@ -220,10 +220,10 @@ def test_an_image_is_asked_about_and_comes_back_as_a_file(
 
 
 def test_what_a_cancel_left_undelivered_is_shown_where_it_happened(
-    ask: Callable[..., Asked], twin: Twin, server: ServerProcess, tmp_path: Path
+    ask: Callable[..., Asked], fake_provider: FakeProvider, server: ServerProcess, tmp_path: Path
 ) -> None:
     with server.client() as client:
-        chat = Chat(client, twin.part(stalls, says("Fresh.")), tmp_path)
+        chat = Chat(client, fake_provider.part(stalls, says("Fresh.")), tmp_path)
         chat.send("Go.")
         chat.part.next_reached()
         chat.conversation.send("gently", delivery="steer")

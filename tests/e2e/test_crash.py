@@ -11,9 +11,9 @@ from bedrock import Event, v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Play, calls, says, streams
 from tests.e2e.patience import eventually, within
 from tests.e2e.server_process import Servers, provider
-from tests.e2e.twin import Play, Twin, calls, says, streams
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ FOREVER = processes.forever()
 class Scene:
     """Conversations of one server, each caught at another moment."""
 
-    def __init__(self, start: Servers, twin: Twin, folder: Path) -> None:
-        self._start, self._twin, self._folder = start, twin, folder
+    def __init__(self, start: Servers, fake_provider: FakeProvider, folder: Path) -> None:
+        self._start, self._fake_provider, self._folder = start, fake_provider, folder
         self.opened = ExitStack()
-        self.server = start(folder, **provider(twin.url))
+        self.server = start(folder, **provider(fake_provider.url))
         self.client = self.opened.enter_context(self.server.client())
         self.port = self.server.address.rpartition(":")[2]
 
     def chat(self, *plays: Play, **settings: str) -> Chat:
-        return Chat(self.client, self._twin.part(*plays), self._folder, **settings)
+        return Chat(self.client, self._fake_provider.part(*plays), self._folder, **settings)
 
     def watch(self, chat: Chat, **request: int) -> Watcher:
         watcher = Watcher(self.server, chat.name, **request)
@@ -47,17 +47,17 @@ class Scene:
 
     def start_again(self) -> None:
         """The same data at the same place."""
-        self.server = self._start(self._folder, listen=f"127.0.0.1:{self.port}", **provider(self._twin.url))
+        self.server = self._start(self._folder, listen=f"127.0.0.1:{self.port}", **provider(self._fake_provider.url))
 
 
 @pytest.fixture
-def scene(start_server: Servers, twin: Twin, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(start_server, twin, tmp_path)
+def scene(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(start_server, fake_provider, tmp_path)
     with made.opened:
         yield made
 
 
-def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene, twin: Twin) -> None:
+def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene, fake_provider: FakeProvider) -> None:
     quiet = scene.chat(says("Hello."))
     assert quiet.ask("Hi.") == "Hello."
     tooling = scene.chat(
@@ -81,7 +81,7 @@ def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene
     scene.crash()
     for watcher in watchers:
         assert watcher.end() == "UNAVAILABLE"
-    asked = twin.asked
+    asked = fake_provider.asked
     eventually(lambda: not processes.running(FOREVER), "the tools of the dead server are gone")
     eventually(lambda: not scene.server.running(), "nothing of the dead server is left")
     scene.start_again()
@@ -108,12 +108,12 @@ def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene
     decided = [each.decision for each in scene.watch(asking, after_revision=0).of("approval_changed")]
     assert decided == [v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN]
 
-    assert twin.asked == asked, "the start asked the model"
+    assert fake_provider.asked == asked, "the start asked the model"
     for chat in chats:
         chat.part.then(says("Back again."))
         assert chat.ask("Still there?") == "Back again."
         chat.assert_valid()
-    assert twin.asked == asked + len(chats)
+    assert fake_provider.asked == asked + len(chats)
 
 
 def _assert_interrupted(watcher: Watcher) -> None:
@@ -126,7 +126,7 @@ def _unchanging(events: list[v1.Event]) -> list[v1.Event]:
     return [event for event in events if not event.HasField("conversation_updated")]
 
 
-def test_accepted_calls_are_remembered_over_a_crash(scene: Scene, twin: Twin) -> None:
+def test_accepted_calls_are_remembered_over_a_crash(scene: Scene, fake_provider: FakeProvider) -> None:
     chat = scene.chat(streams)
     identity, born = str(uuid.uuid4()), str(uuid.uuid4())
     first = chat.send("Once.", request_id=identity)
@@ -134,14 +134,14 @@ def test_accepted_calls_are_remembered_over_a_crash(scene: Scene, twin: Twin) ->
     chat.part.next_reached()
     scene.crash()
     scene.start_again()
-    asked = twin.asked
+    asked = fake_provider.asked
     again = chat.send("Once.", request_id=identity)
     assert again.disposition == "duplicate"
     assert (again.message.name, again.name) == (first.message.name, first.name)
     assert again.wait() is not None
     assert scene.client.create(scene.server.folder, title="one", request_id=born).name == created.name
     assert len(chat.messages()) == 1
-    assert twin.asked == asked
+    assert fake_provider.asked == asked
 
 
 def test_a_client_that_iterates_is_carried_over_a_crash(scene: Scene) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from tests.e2e.auditing import assert_cycles
+from tests.e2e.fake_provider import calls, held, refuses, says, stalls
 from tests.e2e.folding import listed_steps
 from tests.e2e.patience import within
-from tests.e2e.twin import calls, held, refuses, says, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ from bedrock.errors import (
 )
 
 from tests.e2e.chat import Chat, question
+from tests.e2e.fake_provider import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.e2e.patience import PATIENCE, only, together, within
-from tests.e2e.twin import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from bedrock import Client, v1
 from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
 
 from tests import pictures
+from tests.e2e.fake_provider import Exchange, FakeProvider, calls, says
 from tests.e2e.patience import within
 from tests.e2e.server_process import Servers, provider
-from tests.e2e.twin import Exchange, Twin, calls, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,12 +98,14 @@ def test_a_message_with_an_image_is_repeated_by_its_id(open_chat: Callable[..., 
         chat.send("Look.", **{**again, "images": [pictures.png(colour="blue")]})
 
 
-def test_the_model_is_shown_the_same_bytes_after_a_restart(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
-    part = twin.part(says("Red."), says("Still."))
+def test_the_model_is_shown_the_same_bytes_after_a_restart(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    part = fake_provider.part(says("Red."), says("Still."))
     shown: list[list[bytes]] = []
     name = ""
     for question in ("Look.", "Sure?"):
-        server = start_server(tmp_path, **provider(twin.url))
+        server = start_server(tmp_path, **provider(fake_provider.url))
         with server.client() as client:
             chat = client.conversation(name) if name else client.create(tmp_path)
             name = chat.name

@@ -10,8 +10,8 @@ from bedrock import NotFound, v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import calls, says
 from tests.e2e.patience import eventually, within
-from tests.e2e.twin import calls, says
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:

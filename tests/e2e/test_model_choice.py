@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.e2e.twin import Twin
+    from tests.e2e.fake_provider import FakeProvider
 
 LISTED = json.dumps({"data": [{"id": "qwen3"}]}).encode()
 
@@ -40,9 +40,9 @@ def openai() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture(scope="module")
-def environment(twin: Twin, openai: ScriptedServer) -> dict[str, str]:
-    twin.models = ("claude-mine",)
-    return {"ANTHROPIC_BASE_URL": twin.url, "OPENAI_BASE_URL": f"{openai.url}/v1", "BEDROCK_TITLES": "false"}
+def environment(fake_provider: FakeProvider, openai: ScriptedServer) -> dict[str, str]:
+    fake_provider.models = ("claude-mine",)
+    return {"ANTHROPIC_BASE_URL": fake_provider.url, "OPENAI_BASE_URL": f"{openai.url}/v1", "BEDROCK_TITLES": "false"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_after_a_restart_the_providers_are_asked_again_whose_a_model_is(
 
 
 def test_an_unknown_model_is_refused_when_it_is_chosen_with_those_that_there_are(
-    client: Client, twin: Twin, openai: ScriptedServer, tmp_path: Path
+    client: Client, fake_provider: FakeProvider, openai: ScriptedServer, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelUnavailable, match=r"'no-such' is not available; there are: .*claude-mine.*qwen3"):
         client.create(tmp_path, model="no-such")
@@ -83,7 +83,7 @@ def test_an_unknown_model_is_refused_when_it_is_chosen_with_those_that_there_are
     assert conversation.get().model == "models/claude-opus-5"
     with pytest.raises(ModelUnavailable, match=r"tasks\[0\].model: the model 'no-such' is not available"):
         conversation.spawn([Task("x", model="no-such")])
-    assert not [each for each in (*twin.received, *openai.received) if b"no-such" in each.body]
+    assert not [each for each in (*fake_provider.received, *openai.received) if b"no-such" in each.body]
 
 
 def test_a_default_that_the_provider_does_not_list_is_neither_offered_nor_taken(

@@ -14,9 +14,9 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, HOW_TO_ASK
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
+from tests.e2e.fake_provider import FakeProvider, calls, held, says
 from tests.e2e.patience import eventually, only, together, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Twin, calls, held, says
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]
 
 
-def sandboxed(twin: Twin) -> dict[str, str]:
+def sandboxed(fake_provider: FakeProvider) -> dict[str, str]:
     """The settings of a server that restricts tools, in the best way that this machine can keep."""
     if not REPORT.restriction_available:
         pytest.skip(f"this machine can keep no restricted mode: {REPORT.reason}")
-    return {"BEDROCK_SANDBOX": REPORT.tier, **provider(twin.url)}
+    return {"BEDROCK_SANDBOX": REPORT.tier, **provider(fake_provider.url)}
 
 
 @pytest.fixture(scope="module")
-def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that restricts tools."""
     servers = Servers()
-    yield servers(tmp_path_factory.mktemp("server"), **sandboxed(twin))
+    yield servers(tmp_path_factory.mktemp("server"), **sandboxed(fake_provider))
     servers.close()
 
 
@@ -208,12 +208,14 @@ def test_a_mode_has_to_be_one(open_chat: OpenChat, server: ServerProcess) -> Non
         chat.conversation.set_mode("wide open")  # type: ignore[arg-type]
 
 
-def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
-    plain = start_server(tmp_path, BEDROCK_SANDBOX="none", **provider(twin.url))
+def test_where_nothing_can_be_restricted_the_server_says_why(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    plain = start_server(tmp_path, BEDROCK_SANDBOX="none", **provider(fake_provider.url))
     with plain.client() as client:
         work = tmp_path / "work"
         work.mkdir()
-        chat = Chat(client, twin.part(calls(UPGRADE), says("Good.")), work)
+        chat = Chat(client, fake_provider.part(calls(UPGRADE), says("Good.")), work)
         assert chat.conversation.get().mode == "unrestricted"
         with pytest.raises(ModeUnavailable) as refused:
             chat.conversation.set_mode("restricted")
@@ -226,20 +228,20 @@ def test_where_nothing_can_be_restricted_the_server_says_why(start_server: Serve
 
 
 def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
-    start_server: Servers, twin: Twin, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    server = start_server(tmp_path, **sandboxed(twin))
+    server = start_server(tmp_path, **sandboxed(fake_provider))
     work = tmp_path / "work"
     work.mkdir()
     with server.client() as client:
-        widened, narrowed, asking = (Chat(client, twin.part(calls(UPGRADE)), work) for _ in range(3))
+        widened, narrowed, asking = (Chat(client, fake_provider.part(calls(UPGRADE)), work) for _ in range(3))
         widened.conversation.set_mode("unrestricted")
         narrowed.conversation.set_mode("unrestricted")
         narrowed.conversation.set_mode("restricted")
         run = asking.send("Ask.")
         question(run)
         server.kill()
-    again = start_server(tmp_path, **sandboxed(twin))
+    again = start_server(tmp_path, **sandboxed(fake_provider))
     with again.client() as client:
         modes = [client.conversation(chat.name).get().mode for chat in (widened, narrowed, asking)]
         assert modes == ["unrestricted", "restricted", "restricted"]

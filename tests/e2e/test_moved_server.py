@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from bedrock import AsyncClient, Client, Event, Run
 
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, says, stalls
 from tests.e2e.patience import PATIENCE
-from tests.e2e.twin import Twin, says, stalls
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ def revisions(events: list[Event]) -> list[int]:
 
 
 def test_whoever_watches_finds_the_server_that_came_back(
-    restart_elsewhere: Callable[[Path], ServerProcess], twin: Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    restart_elsewhere: Callable[[Path], ServerProcess],
+    fake_provider: FakeProvider,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = restart_elsewhere(tmp_path)
     for name in ("BEDROCK_ADDRESS", "BEDROCK_TOKEN"):
@@ -52,7 +55,7 @@ def test_whoever_watches_finds_the_server_that_came_back(
     again = "Here I am again."
     here = {"HOME": str(tmp_path)}
     with ThreadPoolExecutor(2) as pool, Client() as client:
-        chat = Chat(client, twin.part(stalls, says(again)), tmp_path)
+        chat = Chat(client, fake_provider.part(stalls, says(again)), tmp_path)
         at_once = pool.submit(asyncio.run, followed(chat.name, again))
         with (
             Terminal("chat", "-r", chat.name, environ=here) as talk,

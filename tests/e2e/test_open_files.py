@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, calls, hangs, says
 from tests.e2e.patience import eventually, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Twin, calls, hangs, says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,9 @@ CHATS = 90
 
 
 @pytest.fixture(scope="module")
-def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     servers = Servers()
-    options = {**provider(twin.url), "BEDROCK_TITLES": "false"}
+    options = {**provider(fake_provider.url), "BEDROCK_TITLES": "false"}
     yield servers(tmp_path_factory.mktemp("server"), open_files=f"-n {LIMIT}", **options)
     servers.close()
 
@@ -39,10 +39,10 @@ def _connections(server: ServerProcess, stack: ExitStack, count: int) -> None:
 
 
 def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
-    server: ServerProcess, twin: Twin, tmp_path: Path
+    server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     with server.client() as client:
-        chats = [Chat(client, twin.part(otherwise=hangs), tmp_path) for _ in range(CHATS)]
+        chats = [Chat(client, fake_provider.part(otherwise=hangs), tmp_path) for _ in range(CHATS)]
         for chat in chats:
             chat.send("Wait")
         refused: list[Chat] = []
@@ -70,13 +70,13 @@ def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
 
 
 def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_through(
-    server: ServerProcess, twin: Twin, tmp_path: Path
+    server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     with server.client() as client, ExitStack() as connections:
-        running = Chat(client, twin.part(hangs), tmp_path)
+        running = Chat(client, fake_provider.part(hangs), tmp_path)
         running.send("Wait")
         running.part.next_reached()
-        tool = Chat(client, twin.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
+        tool = Chat(client, fake_provider.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
         _connections(server, connections, LIMIT)
         eventually(lambda: processes.open_files(server.pid) == LIMIT, "every descriptor is in use")
         tool.send("Run it")
@@ -91,13 +91,15 @@ def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_throug
 
 
 def test_the_limit_is_raised_for_the_server_and_not_for_its_tools(
-    start_server: Servers, twin: Twin, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    server = start_server(tmp_path, open_files="-S -n 256", **provider(twin.url))
+    server = start_server(tmp_path, open_files="-S -n 256", **provider(fake_provider.url))
     limits = Path(f"/proc/{server.pid}/limits").read_text()
     soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
     assert int(soft) == min(int(hard), 65_536) > 256
     with server.client() as client:
-        chat = Chat(client, twin.part(calls(("bash", {"cmd": "ulimit -Sn; ulimit -Hn"})), says("Done.")), tmp_path)
+        chat = Chat(
+            client, fake_provider.part(calls(("bash", {"cmd": "ulimit -Sn; ulimit -Hn"})), says("Done.")), tmp_path
+        )
         assert chat.ask("How many?") == "Done."
         assert "1024\n1024" in "".join(text for _, text in chat.said())

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.fake_provider import FakeProvider, dribbles, says, stalls
 from tests.e2e.patience import within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
-from tests.e2e.twin import Twin, dribbles, says, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def server(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that has little patience with its provider."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "config.toml"
     config.write_text(
-        f'[providers.anthropic]\npreset = "anthropic"\nbase_url = "{twin.url}"\napi_key = "{API_KEY}"\n'
+        f'[providers.anthropic]\npreset = "anthropic"\nbase_url = "{fake_provider.url}"\napi_key = "{API_KEY}"\n'
         "timeouts = { idle = 1.5, total = 2 }\n"
     )
     servers = Servers()

@@ -14,9 +14,9 @@ from bedrock import AsyncClient, Run, RunInterrupted
 from bedrock.errors import RunOver, UnknownOrDecided
 
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Play, calls, held, refuses, says, stalls
 from tests.e2e.patience import PATIENCE, only, within
 from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
-from tests.e2e.twin import Play, Twin, calls, held, refuses, says, stalls
 
 if TYPE_CHECKING:
     from bedrock.types import Fate
@@ -157,12 +157,14 @@ def test_a_steer_that_a_failing_run_never_read_is_returned_and_may_be_sent_again
     assert fates(chat) == {steer.message.name: "returned"}, "what is in the history at once never waited"
 
 
-def test_fates_survive_a_kill_and_what_waits_gets_one(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
+def test_fates_survive_a_kill_and_what_waits_gets_one(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
     """All five of them, and what a crash makes of what waits."""
-    server = start_server(tmp_path, **provider(twin.url))
+    server = start_server(tmp_path, **provider(fake_provider.url))
     answer = held(calls(ECHO))
     with server.client() as client:
-        chat = Chat(client, twin.part(answer, says("Steered."), says("Followed."), stalls), tmp_path)
+        chat = Chat(client, fake_provider.part(answer, says("Steered."), says("Followed."), stalls), tmp_path)
         run = chat.send("One.")
         exchange = chat.part.next_reached(answer)
         steer, follow_up, back = (
@@ -192,7 +194,7 @@ def test_fates_survive_a_kill_and_what_waits_gets_one(start_server: Servers, twi
         late, later = chat.send("Nine.", delivery="steer"), chat.send("Ten.", delivery="follow_up")
         assert fates(chat) == expected | {late.message.name: "queued", later.message.name: "queued"}
     server.kill()
-    server = start_server(tmp_path, **provider(twin.url))
+    server = start_server(tmp_path, **provider(fake_provider.url))
     with server.client() as client:
         chat.client, chat.conversation = client, client.conversation(chat.name)
         assert fates(chat) == expected | {late.message.name: "returned", later.message.name: "discarded"}

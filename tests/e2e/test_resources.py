@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.e2e import processes
+from tests.e2e.fake_provider import calls, refuses, says, stalls
 from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.twin import calls, refuses, says, stalls
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:

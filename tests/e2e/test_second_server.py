@@ -6,9 +6,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from tests.e2e.fake_provider import begins, finishes, says
 from tests.e2e.patience import PATIENCE, only
 from tests.e2e.server_process import ServerProcess, clean_environment
-from tests.e2e.twin import begins, finishes, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable

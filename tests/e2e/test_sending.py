@@ -12,8 +12,8 @@ import pytest
 from bedrock import AgentBusy, AsyncClient, Client, Run
 from bedrock.errors import RequestIdReused
 
+from tests.e2e.fake_provider import FakeProvider, held, says
 from tests.e2e.patience import only, together
-from tests.e2e.twin import Twin, held, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_a_refused_message_may_be_sent_again_with_its_id(open_chat: Callable[...
 
 
 def test_a_request_id_makes_a_conversation_be_created_once(
-    client: Client, server: ServerProcess, twin: Twin, tmp_path_factory: pytest.TempPathFactory
+    client: Client, server: ServerProcess, fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, identity = tmp_path_factory.mktemp("work"), str(uuid.uuid4())
     create = functools.partial(client.create, folder, title="one", request_id=identity)

@@ -9,9 +9,9 @@ from bedrock import v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, calls, refuses, says, streams
 from tests.e2e.patience import eventually
 from tests.e2e.server_process import API_KEY, Servers, provider
-from tests.e2e.twin import Twin, calls, refuses, says, streams
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ BOUND = 25.0
 
 
 def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
-    start_server: Servers, twin: Twin, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    server = start_server(tmp_path, **provider(twin.url))
+    server = start_server(tmp_path, **provider(fake_provider.url))
     with server.client() as client:
-        tooling = Chat(client, twin.part(calls(("bash", {"cmd": f"echo up; trap '' TERM; sleep {FOREVER}"}))), tmp_path)
-        streaming = Chat(client, twin.part(streams), tmp_path)
+        tooling = Chat(
+            client, fake_provider.part(calls(("bash", {"cmd": f"echo up; trap '' TERM; sleep {FOREVER}"}))), tmp_path
+        )
+        streaming = Chat(client, fake_provider.part(streams), tmp_path)
         watchers = [Watcher(server, chat.name) for chat in (tooling, streaming, tooling, streaming)]
         runs = [tooling.send("Run something long."), streaming.send("Talk for ever.")]
         watchers[0].until("tool_output_delta")
@@ -53,8 +55,8 @@ def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
         for watcher in watchers:
             watcher.close()
 
-    asked = twin.asked
-    again = start_server(tmp_path, **provider(twin.url))
+    asked = fake_provider.asked
+    again = start_server(tmp_path, **provider(fake_provider.url))
     with again.client() as client:
         for chat, head in zip((tooling, streaming), heads, strict=True):
             conversation = client.conversation(chat.name)
@@ -63,7 +65,7 @@ def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
             assert found.revision == head, "the next start had to bring something to rest"
             chat.client, chat.conversation = client, conversation
             chat.assert_valid()
-        assert twin.asked == asked
+        assert fake_provider.asked == asked
         streaming.part.then(says("Good morning."))
         assert streaming.ask("Awake?") == "Good morning."
 
@@ -71,11 +73,11 @@ def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
 SECRET_TEXT = "the quick brown fox jumps over the lazy dog"
 
 
-def test_no_secret_gets_out(start_server: Servers, twin: Twin, tmp_path: Path) -> None:
-    server = start_server(tmp_path, "--log-level", "debug", **provider(twin.url))
+def test_no_secret_gets_out(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    server = start_server(tmp_path, "--log-level", "debug", **provider(fake_provider.url))
     with server.client() as client:
         environment = {"cmd": "env; tr '\\0' '\\n' < /proc/$PPID/environ; tr '\\0' '\\n' < /proc/$PPID/cmdline"}
-        part = twin.part(
+        part = fake_provider.part(
             calls(("bash", environment)),
             says("Seen."),
             refuses(401, "authentication_error", f"your key {API_KEY} is wrong, {API_KEY[:20]}… is not known"),

@@ -9,9 +9,9 @@ import pytest
 from bedrock import Task, v1
 from bedrock.errors import BedrockError, InvalidArgument, ModelUnavailable, SubAgent, WorkingDirectoryInvalid
 
+from tests.e2e.fake_provider import FakeProvider, Play, calls, hangs, held
 from tests.e2e.patience import only, within
 from tests.e2e.server_process import ServerProcess, Servers
-from tests.e2e.twin import Play, Twin, calls, hangs, held
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def submits(text: str) -> Play:
 
 
 def test_tasks_run_and_their_results_reach_the_agent_in_order(
-    open_chat: Callable[..., Chat], twin: Twin, watch: Callable[..., Watcher]
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider, watch: Callable[..., Watcher]
 ) -> None:
-    slow, quick = twin.part(held(submits("first"))), twin.part(submits("second"))
+    slow, quick = fake_provider.part(held(submits("first"))), fake_provider.part(submits("second"))
     chat = open_chat()
     watcher = watch(chat.name)
     run = chat.conversation.spawn([f"{slow.key} One", Task(f"{quick.key} Two", max_turns=3, timeout=60)])
@@ -58,9 +58,9 @@ def test_tasks_run_and_their_results_reach_the_agent_in_order(
 
 
 def test_children_are_listed_by_their_parent_only_and_read_like_any_conversation(
-    open_chat: Callable[..., Chat], twin: Twin, watch: Callable[..., Watcher]
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider, watch: Callable[..., Watcher]
 ) -> None:
-    part = twin.part(calls(("think", {"thoughts": "hm"})), submits("done"))
+    part = fake_provider.part(calls(("think", {"thoughts": "hm"})), submits("done"))
     chat = open_chat()
     within(chat.conversation.spawn([f"Do it. {part.key}"]).wait)
     child = only(list(chat.conversation.sub_agents()))
@@ -77,8 +77,10 @@ def test_children_are_listed_by_their_parent_only_and_read_like_any_conversation
     assert watcher.revisions == list(range(1, child.revision + 1))
 
 
-def test_a_sub_agent_takes_no_commands_but_a_cancel(open_chat: Callable[..., Chat], twin: Twin) -> None:
-    part = twin.part(hangs)
+def test_a_sub_agent_takes_no_commands_but_a_cancel(
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider
+) -> None:
+    part = fake_provider.part(hangs)
     chat = open_chat()
     run = chat.conversation.spawn([f"Do it. {part.key}"])
     part.next_reached()
@@ -99,8 +101,8 @@ def test_a_sub_agent_takes_no_commands_but_a_cancel(open_chat: Callable[..., Cha
     assert failed.error.kind == "cancelled"
 
 
-def test_a_request_id_starts_them_once(open_chat: Callable[..., Chat], twin: Twin) -> None:
-    part = twin.part(submits("done"))
+def test_a_request_id_starts_them_once(open_chat: Callable[..., Chat], fake_provider: FakeProvider) -> None:
+    part = fake_provider.part(submits("done"))
     chat = open_chat()
     request_id = str(uuid.uuid4())
     first = chat.conversation.spawn([part.key], request_id=request_id)

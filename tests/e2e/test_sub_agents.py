@@ -13,9 +13,9 @@ from actors.core import history
 from actors.core.states import QUIET, TERMINAL
 from tests.e2e import processes
 from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams
 from tests.e2e.patience import eventually
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Part, Play, Twin, calls, hangs, held, says, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +45,11 @@ def results(chat: Chat) -> list[str]:
 
 
 def test_sub_agents_work_in_their_own_conversations_and_their_results_come_back(
-    open_chat: Callable[..., Chat], twin: Twin, tmp_path: Path
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     (tmp_path / "notes").write_text("the code is 4711\n")
-    reader = twin.part(calls(("bash", {"cmd": "cat notes; touch made; echo $?"})), submits("done"))
-    failing = twin.part(calls(("submit_error", {"error": "no such door"})))
+    reader = fake_provider.part(calls(("bash", {"cmd": "cat notes; touch made; echo $?"})), submits("done"))
+    failing = fake_provider.part(calls(("submit_error", {"error": "no such door"})))
     chat = open_chat(spawns(reader, failing, read_first=["notes"]), says("Both have ended."), mode="unrestricted")
     assert chat.ask("Look.") == "Both have ended."
     assert results(chat) == ["Result: done", "Failed: no such door"]
@@ -64,8 +64,8 @@ def test_sub_agents_work_in_their_own_conversations_and_their_results_come_back(
     chat.assert_valid()
 
 
-def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], twin: Twin) -> None:
-    full = twin.part(says("I have read everything.", input_tokens=10_000_000))
+def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], fake_provider: FakeProvider) -> None:
+    full = fake_provider.part(says("I have read everything.", input_tokens=10_000_000))
     chat = open_chat(spawns(full), says("Too much."))
     assert chat.ask("Read.") == "Too much."
     assert results(chat) == [
@@ -74,10 +74,12 @@ def test_a_full_sub_agent_fails_at_once(open_chat: Callable[..., Chat], twin: Tw
     assert len(full.exchanges) == 1
 
 
-def test_a_sub_agent_that_has_ended_leaves_no_background_job(open_chat: Callable[..., Chat], twin: Twin) -> None:
+def test_a_sub_agent_that_has_ended_leaves_no_background_job(
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider
+) -> None:
     forever = processes.forever()
     running = calls(("bash", {"cmd": f"sleep {forever}", "wait_seconds": 1}))
-    handed_over = twin.part(running, held(submits("it runs")))
+    handed_over = fake_provider.part(running, held(submits("it runs")))
     chat = open_chat(spawns(handed_over), says("Well."))
     run = chat.send("Start it.")
     handed_over.next()
@@ -90,10 +92,12 @@ def test_a_sub_agent_that_has_ended_leaves_no_background_job(open_chat: Callable
     assert results(chat) == ["Result: it runs"]
 
 
-def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(open_chat: Callable[..., Chat], twin: Twin) -> None:
+def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(
+    open_chat: Callable[..., Chat], fake_provider: FakeProvider
+) -> None:
     forever = processes.forever()
-    asking = [twin.part(hangs), twin.part(streams)]
-    working = twin.part(calls(("bash", {"cmd": f"setsid sleep {forever} & sleep {forever}"})))
+    asking = [fake_provider.part(hangs), fake_provider.part(streams)]
+    working = fake_provider.part(calls(("bash", {"cmd": f"setsid sleep {forever} & sleep {forever}"})))
     chat = open_chat(spawns(*asking, working))
     chat.send("Go.")
     exchanges = [part.next_reached() for part in asking]
@@ -108,20 +112,20 @@ def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(open_chat: Callab
 
 
 def test_servers_that_are_killed_at_any_instant_leave_whole_families(
-    start_server: Servers, twin: Twin, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)
-    server = start_server(tmp_path, **provider(twin.url))
+    server = start_server(tmp_path, **provider(fake_provider.url))
     for number in range(KILLS):
-        name = _family(server, twin, tmp_path, rng.random() * SOON)
+        name = _family(server, fake_provider, tmp_path, rng.random() * SOON)
         server.kill()
         eventually(functools.partial(_gone, server), f"the tools of the dead server are gone; seed {seed}")
-        asked = twin.asked
-        server = start_server(tmp_path, **provider(twin.url))
+        asked = fake_provider.asked
+        server = start_server(tmp_path, **provider(fake_provider.url))
         with server.client() as client:
             assert client.conversation(name).get().state.kind == "idle", f"seed {seed}, family {number}"
-        assert twin.asked == asked, f"the start asked the model; seed {seed}"
+        assert fake_provider.asked == asked, f"the start asked the model; seed {seed}"
     assert server.stop() == 0
     store = open_store(tmp_path / "data")
     try:
@@ -137,18 +141,18 @@ def _gone(server: ServerProcess) -> bool:
     return not server.running()
 
 
-def _family(server: ServerProcess, twin: Twin, folder: Path, seconds: float) -> str:
+def _family(server: ServerProcess, fake_provider: FakeProvider, folder: Path, seconds: float) -> str:
     """A family at work for so long; its name."""
     forever = processes.forever()
     parts = [
-        twin.part(hangs),
-        twin.part(streams),
-        twin.part(calls(("bash", {"cmd": f"sleep {forever}"}))),
-        twin.part(submits("at once")),
-        twin.part(calls(("think", {"thoughts": "hm"})), submits("after a tool")),
+        fake_provider.part(hangs),
+        fake_provider.part(streams),
+        fake_provider.part(calls(("bash", {"cmd": f"sleep {forever}"}))),
+        fake_provider.part(submits("at once")),
+        fake_provider.part(calls(("think", {"thoughts": "hm"})), submits("after a tool")),
     ]
     with server.client() as client:
-        chat = Chat(client, twin.part(spawns(*parts)), folder)
+        chat = Chat(client, fake_provider.part(spawns(*parts)), folder)
         chat.send("Go.")
         time.sleep(seconds)
         return chat.name

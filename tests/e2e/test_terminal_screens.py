@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox.probe import probe
+from tests.e2e.fake_provider import FakeProvider, calls, refuses, says
 from tests.e2e.server_process import ServerProcess, Servers
-from tests.e2e.twin import Twin, calls, refuses, says
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -174,11 +174,11 @@ def test_sub_agents_are_a_tree_while_they_work_and_lines_when_they_have_ended(
 
 
 def test_a_chat_follows_the_size_of_its_terminal(
-    server: ServerProcess, twin: Twin, at_terminal: Callable[..., Terminal]
+    server: ServerProcess, fake_provider: FakeProvider, at_terminal: Callable[..., Terminal]
 ) -> None:
     """What is said from then on is set in to the new width; so is the line beneath."""
     sentence = "Every line of this answer is as long as the terminal is wide, and no longer. " * 3
-    part = twin.part(says(sentence), says(sentence), says(sentence))
+    part = fake_provider.part(says(sentence), says(sentence), says(sentence))
     terminal = at_terminal(server, (60, 24), colour=True)
     widths = []
     for columns, text in ((60, "One"), (110, "Two"), (40, "Three")):
@@ -202,10 +202,10 @@ def _answer(screen: list[str], asked: str) -> list[str]:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_markdown_a_patch_and_an_error(
-    server: ServerProcess, twin: Twin, at_terminal: Callable[..., Terminal], size: tuple[int, int]
+    server: ServerProcess, fake_provider: FakeProvider, at_terminal: Callable[..., Terminal], size: tuple[int, int]
 ) -> None:
     change = {"operation": "replace", "oldText": "buy milk", "newText": "buy oat milk\nbuy coffee"}
-    part = twin.part(
+    part = fake_provider.part(
         says(*re.findall(r"(?s).{1,7}", ANSWER)),
         calls(("patch", {"path": "notes.txt", "patches": [change]})),
         says("It is **done**."),

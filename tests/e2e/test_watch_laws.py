@@ -21,11 +21,11 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from tests.e2e.chat import Chat, assert_valid
+from tests.e2e.fake_provider import Exchange, FakeProvider, calls, dribbles, says
 from tests.e2e.log_tail import LogTail
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.proxy import Proxy
 from tests.e2e.server_process import Servers, provider
-from tests.e2e.twin import Exchange, Twin, calls, dribbles, says
 from tests.watch_laws import Recorded, violations
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ pytestmark = pytest.mark.timeout(120 + 30 * (RESUMES // ROUND + 1))
 class Place:
     """A server that is killed and started again at the same address, behind a proxy."""
 
-    def __init__(self, start: Servers, twin: Twin, folder: Path) -> None:
+    def __init__(self, start: Servers, fake_provider: FakeProvider, folder: Path) -> None:
         self._start, self._folder = start, folder
-        self._settings = provider(twin.url) | {
+        self._settings = provider(fake_provider.url) | {
             "BEDROCK_RETENTION_EVENTS_DAYS": f"{KEPT_DAYS:.8f}",
             "BEDROCK_RETENTION_EVENTS_MIN": str(KEPT_EVENTS),
         }
@@ -63,8 +63,8 @@ class Place:
 
 
 @pytest.fixture
-def place(start_server: Servers, twin: Twin, tmp_path: Path) -> Place:
-    return Place(start_server, twin, tmp_path)
+def place(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) -> Place:
+    return Place(start_server, fake_provider, tmp_path)
 
 
 @pytest.fixture
@@ -201,13 +201,13 @@ class Follower:
         self.revision = max(self.revision, event.revision, event.proto.snapshot.conversation.revision)
 
 
-def play_round(place: Place, proxy: Proxy, twin: Twin, seed: int, count: int) -> dict[str, int]:
+def play_round(place: Place, proxy: Proxy, fake_provider: FakeProvider, seed: int, count: int) -> dict[str, int]:
     """A conversation with so many streams; returns what was seen. Fails where a law is broken."""
     chance = random.Random(seed)
     with ExitStack() as opened:
         direct = opened.enter_context(Client(place.address, token=place.server.token, timeout=PATIENCE))
         through = opened.enter_context(Client(proxy.address, token=place.server.token, timeout=PATIENCE))
-        chat = Chat(direct, twin.part(otherwise=lively), place.server.folder)
+        chat = Chat(direct, fake_provider.part(otherwise=lively), place.server.folder)
         tail = opened.enter_context(LogTail(place.server.data, chat.name))
         follower = Follower(through, chat.name)
         follower.start()
@@ -240,21 +240,21 @@ def check_and_delete(chat: Chat) -> None:
 
 
 def test_streams_keep_the_laws_under_cuts_kills_slow_readers_and_pruning(
-    place: Place, proxy: Proxy, twin: Twin
+    place: Place, proxy: Proxy, fake_provider: FakeProvider
 ) -> None:
     seen: dict[str, int] = {}
     for seed in range(max(1, RESUMES // ROUND)):
-        for what, number in play_round(place, proxy, twin, seed, min(ROUND, RESUMES)).items():
+        for what, number in play_round(place, proxy, fake_provider, seed, min(ROUND, RESUMES)).items():
             seen[what] = seen.get(what, 0) + number
     print(seen)
     assert seen["events"] > seen["streams"]
 
 
 def test_a_client_that_was_away_for_too_long_goes_on_with_a_snapshot(
-    place: Place, proxy: Proxy, client: Client, twin: Twin
+    place: Place, proxy: Proxy, client: Client, fake_provider: FakeProvider
 ) -> None:
     with Client(place.address, token=place.server.token, timeout=PATIENCE) as direct:
-        chat = Chat(direct, twin.part(otherwise=says("Yes.")), place.server.folder)
+        chat = Chat(direct, fake_provider.part(otherwise=says("Yes.")), place.server.folder)
         with LogTail(place.server.data, chat.name) as tail:
             chat.ask("Hello?")
             away = Follower(client, chat.name)

@@ -12,9 +12,9 @@ import pytest
 from bedrock import Event, v1
 
 from tests.e2e import processes
+from tests.e2e.fake_provider import Exchange, calls, dribbles, says
 from tests.e2e.patience import PATIENCE, within
 from tests.e2e.proxy import Proxy
-from tests.e2e.twin import Exchange, calls, dribbles, says
 from tests.e2e.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:

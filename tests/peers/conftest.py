@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.conftest import client, restart_elsewhere, start_server, twin, watch
+from tests.e2e.conftest import client, fake_provider, restart_elsewhere, start_server, watch
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.peers import installed
@@ -18,9 +18,9 @@ from tests.peers import installed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.e2e.twin import Twin
+    from tests.e2e.fake_provider import FakeProvider
 
-__all__ = ["client", "restart_elsewhere", "start_server", "twin", "watch"]
+__all__ = ["client", "fake_provider", "restart_elsewhere", "start_server", "watch"]
 
 collect_ignore_glob = [] if os.environ.get("BEDROCK_PEERS") else ["test_*"]
 
@@ -63,8 +63,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def scripted(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of the module whose model is the twin."""
+def scripted(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of the module whose model is the fake provider."""
     servers = Servers()
-    yield servers(tmp_path_factory.mktemp("scripted"), **provider(twin.url))
+    yield servers(tmp_path_factory.mktemp("scripted"), **provider(fake_provider.url))
     servers.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.fake_provider import FakeProvider, begins, dribbles, finishes, says, stalls
 from tests.e2e.patience import only, within
 from tests.e2e.proxy import Proxy
 from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.twin import Twin, begins, dribbles, finishes, says, stalls
 from tests.peers.node_chat import CHAT, NodeChat
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Clie
 # --- whatever breaks --------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_is_bridged(scripted: ServerProcess, twin: Twin, start: Start) -> None:
-    part = twin.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
+def test_a_cut_connection_is_bridged(scripted: ServerProcess, fake_provider: FakeProvider, start: Start) -> None:
+    part = fake_provider.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
     with Proxy(scripted.address) as proxy:
         chat = start(scripted, "--json", f"Hi. {part.key}", address=proxy.address)
         exchange = part.next_reached()
@@ -141,9 +141,11 @@ def test_a_cut_connection_is_bridged(scripted: ServerProcess, twin: Twin, start:
     assert_told_once(chat.events, f"Hello, {WORLD} and all.")
 
 
-def test_streams_that_break_at_any_moment_add_up(scripted: ServerProcess, twin: Twin, start: Start) -> None:
+def test_streams_that_break_at_any_moment_add_up(
+    scripted: ServerProcess, fake_provider: FakeProvider, start: Start
+) -> None:
     words = [f"{WORLD} {number} " for number in range(60)]
-    part = twin.part(dribbles(*words, seconds=0.02))
+    part = fake_provider.part(dribbles(*words, seconds=0.02))
     with Proxy(scripted.address) as proxy:
         chat = start(scripted, "--json", f"Hi. {part.key}", address=proxy.address)
         for number in range(CUTS):
@@ -155,11 +157,11 @@ def test_streams_that_break_at_any_moment_add_up(scripted: ServerProcess, twin: 
 
 
 def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
-    start_server: Servers, twin: Twin, start: Start, tmp_path: Path
+    start_server: Servers, fake_provider: FakeProvider, start: Start, tmp_path: Path
 ) -> None:
     """What was said while nobody could hear it is shown once, from the store of another process."""
-    first = start_server(tmp_path, **provider(twin.url))
-    part = twin.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
+    first = start_server(tmp_path, **provider(fake_provider.url))
+    part = fake_provider.part(begins(f"Hello, {WORLD}", finishes(" and all.")))
     with Proxy(first.address) as proxy:
         chat = start(first, "--json", f"Hi. {part.key}", address=proxy.address)
         exchange = part.next_reached()
@@ -170,7 +172,7 @@ def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
         with first.client() as client:
             settle(client.conversation(chat.name))
         first.kill()
-        start_server(tmp_path, listen=first.address, **provider(twin.url))
+        start_server(tmp_path, listen=first.address, **provider(fake_provider.url))
         proxy.thaw()
         chat.noted.until(r"\[done\]")
         assert chat.leave() == 0
@@ -179,10 +181,10 @@ def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
 
 
 def test_a_server_that_comes_back_somewhere_else_is_found_and_the_chat_goes_on(
-    restart_elsewhere: Callable[[Path], ServerProcess], twin: Twin, start: Start, tmp_path: Path
+    restart_elsewhere: Callable[[Path], ServerProcess], fake_provider: FakeProvider, start: Start, tmp_path: Path
 ) -> None:
     first = restart_elsewhere(tmp_path)
-    part = twin.part(stalls, says("Here I am again."))
+    part = fake_provider.part(stalls, says("Here I am again."))
     chat = start(first)
     chat.type(f"Hi. {part.key}")
     chat.said.until("word ")

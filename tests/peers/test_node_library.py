@@ -12,8 +12,8 @@ import pytest
 from bedrock import v1
 
 from tests.documents.pages import fenced
+from tests.e2e.fake_provider import FakeProvider, says, stalls
 from tests.e2e.patience import PATIENCE
-from tests.e2e.twin import Twin, says, stalls
 from tests.peers import installed
 from tests.peers.node_chat import run_module, run_script
 from tests.unit.clients.fake_server import delta, discarded, stopped, stored
@@ -35,9 +35,9 @@ def test_the_example_of_its_page_does_what_it_says(node: Node, server: ServerPro
 
 
 def test_refusals_are_errors_with_reasons_and_fields(
-    node: Node, scripted: ServerProcess, twin: Twin, tmp_path: Path
+    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    part = twin.part(stalls)
+    part = fake_provider.part(stalls)
     told = run_script(
         node,
         tmp_path,
@@ -182,10 +182,10 @@ def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: P
 
 
 def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
-    node: Node, scripted: ServerProcess, twin: Twin, tmp_path: Path
+    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     """Beyond the end of the run that it waited for."""
-    part = twin.part(stalls, says("Two."))
+    part = fake_provider.part(stalls, says("Two."))
     body = f"""
         const bedrock = new Bedrock();
         const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});

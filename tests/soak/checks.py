@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESTING = ("idle", "error", "context_exhausted")
 
 
-class Told(Struct):
+class Journaled(Struct):
     """What the journals say of one conversation."""
 
     tokens: dict[str, Entry] = field(default_factory=dict)
@@ -72,8 +72,8 @@ def check(client: Client, journals: Path, ledger: Path, round_number: int | None
     return found
 
 
-def _read(journals: Path, found: Checked, round_number: int | None) -> dict[str, Told]:
-    told: dict[str, Told] = defaultdict(Told)
+def _read(journals: Path, found: Checked, round_number: int | None) -> dict[str, Journaled]:
+    told: dict[str, Journaled] = defaultdict(Journaled)
     for client, entries in read_all(journals):
         kind, _, number = client.rpartition("-")
         if round_number is not None and int(number) != round_number:
@@ -84,8 +84,8 @@ def _read(journals: Path, found: Checked, round_number: int | None) -> dict[str,
     return told
 
 
-def _note(told: dict[str, Told], entry: Entry, found: Checked) -> None:
-    each = told[entry["conversation"]] if entry.get("conversation") else Told()
+def _note(told: dict[str, Journaled], entry: Entry, found: Checked) -> None:
+    each = told[entry["conversation"]] if entry.get("conversation") else Journaled()
     match entry["kind"]:
         case "accepted":
             each.tokens[entry["token"]] = entry
@@ -113,7 +113,7 @@ def _note(told: dict[str, Told], entry: Entry, found: Checked) -> None:
             pass
 
 
-def _check(conversation: Conversation, told: Told, found: Checked) -> None:
+def _check(conversation: Conversation, told: Journaled, found: Checked) -> None:
     if told.deleting:
         _check_deleted(conversation, told, found)
         return
@@ -134,7 +134,7 @@ def _check(conversation: Conversation, told: Told, found: Checked) -> None:
         _prove(conversation.__class__(conversation._transport, child.name), found)
 
 
-def _check_deleted(conversation: Conversation, told: Told, found: Checked) -> None:
+def _check_deleted(conversation: Conversation, told: Journaled, found: Checked) -> None:
     try:
         conversation.get()
     except NotFound:
@@ -143,7 +143,7 @@ def _check_deleted(conversation: Conversation, told: Told, found: Checked) -> No
     assert not told.deleted, "deleted, and still there"
 
 
-def _check_messages(messages: list[v1.Message], told: Told, queued: set[str]) -> None:
+def _check_messages(messages: list[v1.Message], told: Journaled, queued: set[str]) -> None:
     assert [message.sequence for message in messages] == list(range(1, len(messages) + 1)), "a gap"
     assert_valid(messages)
     users = [message for message in messages if message.role == v1.ROLE_USER]
@@ -163,7 +163,7 @@ def _check_messages(messages: list[v1.Message], told: Told, queued: set[str]) ->
         assert order == sorted(order), f"{delivery} messages are out of order"
 
 
-def _check_events(conversation: Conversation, told: Told, revision: int, found: Checked) -> None:
+def _check_events(conversation: Conversation, told: Journaled, revision: int, found: Checked) -> None:
     """The log has every revision once, and watchers were told the same."""
     log: dict[int, str] = {}
     with conversation.events(0, omit_deltas=True, until_settled=True) as events:

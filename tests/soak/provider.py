@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.e2e import processes
-from tests.e2e.twin import Exchange, Play, calls, dribbles, refuses, says
+from tests.e2e.fake_provider import Exchange, Play, calls, dribbles, refuses, says
 from tests.unit.llm.scripted_server import Connection, ScriptedServer
 from tests.unit.llm.strict_checker import check_anthropic
 

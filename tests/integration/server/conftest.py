@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.server.house import House, Loop
+from tests.integration.server.grpc_harness import GrpcHarness, Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,18 +21,18 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def open_house(loop: Loop) -> Iterator[Callable[..., House]]:
+def open_harness(loop: Loop) -> Iterator[Callable[..., GrpcHarness]]:
     """Starts servers; every one is stopped at the end."""
     with ExitStack() as opened:
 
-        def start(**settings: Any) -> House:
-            house = House(loop, **settings)
-            opened.callback(house.close)
-            return house
+        def start(**settings: Any) -> GrpcHarness:
+            harness = GrpcHarness(loop, **settings)
+            opened.callback(harness.close)
+            return harness
 
         yield start
 
 
 @pytest.fixture
-def house(open_house: Callable[..., House]) -> House:
-    return open_house()
+def harness(open_harness: Callable[..., GrpcHarness]) -> GrpcHarness:
+    return open_harness()

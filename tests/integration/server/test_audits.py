@@ -18,8 +18,8 @@ from actors.core.context import Mode
 from actors.core.notifications import ConversationUpdated, ModeChanged, UsageChanged
 from server.queries import audit as audits
 from server.queries import export as exports
-from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
-from tests.integration.server.stage import Author
+from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
+from tests.integration.server.watch_harness import Author
 from tests.property.drive import a_context
 from tests.property.tape import Tape
 from tests.property.test_audit import live
@@ -42,18 +42,20 @@ def lived(store: Store, conversation_id: str = "c", seed: int = 52) -> WrittenWo
     return world
 
 
-def verify(house: House, name: str = NAME) -> v1.VerifyConversationResponse:
-    return house.stub.VerifyConversation(v1.VerifyConversationRequest(name=name), metadata=AUTHORIZED, timeout=SECONDS)
+def verify(harness: GrpcHarness, name: str = NAME) -> v1.VerifyConversationResponse:
+    return harness.stub.VerifyConversation(
+        v1.VerifyConversationRequest(name=name), metadata=AUTHORIZED, timeout=SECONDS
+    )
 
 
-def replay(house: House, **fields: Any) -> list[v1.ReplayConversationResponse]:
+def replay(harness: GrpcHarness, **fields: Any) -> list[v1.ReplayConversationResponse]:
     request = v1.ReplayConversationRequest(**{"name": NAME, **fields})
-    return list(house.stub.ReplayConversation(request, metadata=AUTHORIZED, timeout=SECONDS))
+    return list(harness.stub.ReplayConversation(request, metadata=AUTHORIZED, timeout=SECONDS))
 
 
-def export(house: House) -> list[dict[str, Any]]:
+def export(harness: GrpcHarness) -> list[dict[str, Any]]:
     request = v1.ExportConversationRequest(name=NAME)
-    answer = house.stub.ExportConversation(request, metadata=AUTHORIZED, timeout=SECONDS)
+    answer = harness.stub.ExportConversation(request, metadata=AUTHORIZED, timeout=SECONDS)
     return [json.loads(piece.line) for piece in answer]
 
 
@@ -63,26 +65,28 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def house(open_house: Callable[..., House], store: MemoryStore) -> House:
-    return open_house(store=store)
+def harness(open_harness: Callable[..., GrpcHarness], store: MemoryStore) -> GrpcHarness:
+    return open_harness(store=store)
 
 
-def test_a_conversation_that_is_whole_has_no_violations(house: House, store: MemoryStore) -> None:
+def test_a_conversation_that_is_whole_has_no_violations(harness: GrpcHarness, store: MemoryStore) -> None:
     world = lived(store)
-    answer = verify(house)
+    answer = verify(harness)
     assert list(answer.violations) == []
     assert answer.revision == world.record.last_seq > 100
 
 
-def test_a_slug_names_it_too(house: House, store: MemoryStore) -> None:
+def test_a_slug_names_it_too(harness: GrpcHarness, store: MemoryStore) -> None:
     world = lived(store)
-    assert verify(house, "conversations/slug-c").revision == world.record.last_seq
+    assert verify(harness, "conversations/slug-c").revision == world.record.last_seq
 
 
-def test_every_step_is_run_again_in_order(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_is_run_again_in_order(
+    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(audits, "ROWS", 7)
     world = lived(store)
-    steps = replay(house)
+    steps = replay(harness)
     assert [step.step for step in steps] == list(range(1, world.record.step + 1))
     assert {step.difference for step in steps} == {""}
     assert steps[-1].revision == world.record.last_seq
@@ -91,26 +95,28 @@ def test_every_step_is_run_again_in_order(house: House, store: MemoryStore, monk
     assert json.loads(steps[-1].state_json) == json.loads(msgspec.json.encode(world.record.state))
 
 
-def test_a_replay_stops_where_it_is_told(house: House, store: MemoryStore) -> None:
+def test_a_replay_stops_where_it_is_told(harness: GrpcHarness, store: MemoryStore) -> None:
     lived(store)
-    whole = replay(house)
+    whole = replay(harness)
     until = whole[40].revision
-    assert [step.step for step in replay(house, until_revision=until)] == [
+    assert [step.step for step in replay(harness, until_revision=until)] == [
         step.step for step in whole if step.revision <= until
     ]
 
 
-def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(house: House, store: MemoryStore) -> None:
+def test_a_log_whose_beginning_was_pruned_cannot_be_replayed_and_says_so(
+    harness: GrpcHarness, store: MemoryStore
+) -> None:
     world = lived(store)
     store.prune_log("c", world.record.last_seq // 2)
-    refusal = refused(lambda: replay(house))
+    refusal = refused(lambda: replay(harness))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
     assert int(refusal.info.metadata["oldest_revision"]) > 0
-    assert list(verify(house).violations) == []
+    assert list(verify(harness).violations) == []
 
 
 def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
-    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audits, "ROWS", 7)
     world = lived(store)
@@ -122,13 +128,17 @@ def test_a_log_that_is_pruned_while_it_is_run_again_says_so(
         return found
 
     monkeypatch.setattr(store, "transitions", read_and_prune)
-    refusal = refused(lambda: replay(house))
+    refusal = refused(lambda: replay(harness))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
 
 
 @pytest.mark.parametrize(("call", "read"), [(replay, "transitions"), (export, "messages"), (export, "events")])
 def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
-    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, call: Callable[[House], Any], read: str
+    harness: GrpcHarness,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[GrpcHarness], Any],
+    read: str,
 ) -> None:
     lived(store)
     original = getattr(store, read)
@@ -138,24 +148,26 @@ def test_what_is_deleted_while_it_is_read_does_not_end_as_if_that_were_all(
         return original(*args, **options)
 
     monkeypatch.setattr(store, read, delete_and_read)
-    assert refused(lambda: call(house)).code == "NOT_FOUND"
+    assert refused(lambda: call(harness)).code == "NOT_FOUND"
 
 
-def test_long_inputs_and_states_are_left_out(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_inputs_and_states_are_left_out(
+    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lived(store)
     monkeypatch.setattr("server.contract.limits.REPLAY_JSON_BYTES", 300)
-    assert {bool(step.event_json) for step in replay(house)} == {True, False}
+    assert {bool(step.event_json) for step in replay(harness)} == {True, False}
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def damaged(open_house: Callable[..., House], tmp_path: Path) -> Iterator[Callable[[str], House]]:
+def damaged(open_harness: Callable[..., GrpcHarness], tmp_path: Path) -> Iterator[Callable[[str], GrpcHarness]]:
     """A server over a conversation that a statement has damaged."""
     stores: list[Store] = []
 
-    def damage(statement: str) -> House:
+    def damage(statement: str) -> GrpcHarness:
         store = open_store(tmp_path / "data")
         stores.append(store)
         lived(store)
@@ -163,43 +175,45 @@ def damaged(open_house: Callable[..., House], tmp_path: Path) -> Iterator[Callab
         connection.execute(statement)
         connection.commit()
         connection.close()
-        return open_house(store=store)
+        return open_harness(store=store)
 
     yield damage
     for store in stores:
         store.close()
 
 
-def test_a_row_that_cannot_be_read_is_a_finding(damaged: Callable[[str], House]) -> None:
-    house = damaged("UPDATE conversations SET mode = 'godlike'")
-    answer = verify(house)
+def test_a_row_that_cannot_be_read_is_a_finding(damaged: Callable[[str], GrpcHarness]) -> None:
+    harness = damaged("UPDATE conversations SET mode = 'godlike'")
+    answer = verify(harness)
     assert "the conversation's row cannot be read" in answer.violations
     assert answer.revision == 0
     assert "godlike" not in str(answer)
 
 
-def test_a_step_that_cannot_be_read_ends_the_replay_with_a_difference(damaged: Callable[[str], House]) -> None:
-    house = damaged("UPDATE log SET notifications = '[' WHERE step = 60")
-    steps = replay(house)
+def test_a_step_that_cannot_be_read_ends_the_replay_with_a_difference(damaged: Callable[[str], GrpcHarness]) -> None:
+    harness = damaged("UPDATE log SET notifications = '[' WHERE step = 60")
+    steps = replay(harness)
     assert [step.step for step in steps] == list(range(1, 61))
     assert [step.difference for step in steps if step.difference] == ["it cannot be read: the replay ends here"]
-    assert "step 60 cannot be read" in verify(house).violations
+    assert "step 60 cannot be read" in verify(harness).violations
 
 
-def test_another_state_is_a_difference_of_the_last_step(damaged: Callable[[str], House]) -> None:
-    house = damaged("""UPDATE conversations SET state_data = replace(state_data, '"req":', '"req":9')""")
-    (different,) = [step for step in replay(house) if step.difference]
+def test_another_state_is_a_difference_of_the_last_step(damaged: Callable[[str], GrpcHarness]) -> None:
+    harness = damaged("""UPDATE conversations SET state_data = replace(state_data, '"req":', '"req":9')""")
+    (different,) = [step for step in replay(harness) if step.difference]
     assert "the stored state is another one: replayed" in different.difference
-    assert "the conversation's row is not what was written" in verify(house).violations
+    assert "the conversation's row is not what was written" in verify(harness).violations
 
 
 # --- exports ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_export_has_everything_in_order(house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_has_everything_in_order(
+    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exports, "PAGE", 7)
     world = lived(store)
-    lines = export(house)
+    lines = export(harness)
     first, rest = lines[0], lines[1:]
     assert first["kind"] == "conversation"
     assert first["conversation"]["name"] == NAME
@@ -213,11 +227,11 @@ def test_an_export_has_everything_in_order(house: House, store: MemoryStore, mon
     assert [each["name"] for each in added] == [each["name"] for each in messages]
 
 
-def test_every_exported_event_says_what_it_is_about(house: House, store: MemoryStore) -> None:
-    author = Author(store, house.hub, "c")
+def test_every_exported_event_says_what_it_is_about(harness: GrpcHarness, store: MemoryStore) -> None:
+    author = Author(store, harness.hub, "c")
     told = (UsageChanged(900, 1_000, Usage(800, 100), warning=True), ModeChanged(Mode.RESTRICTED))
     author.commit(*told, ConversationUpdated(("title", "labels")))
-    lines = [line for line in export(house) if line["kind"] == "event"][-3:]
+    lines = [line for line in export(harness) if line["kind"] == "event"][-3:]
     usage, mode, settings = (line["event"]["conversation_updated"] for line in lines)
     assert usage["context_usage"] == {"used_tokens": "900", "usable_window_tokens": "1000", "warning": True}
     assert usage["total_usage"]["input_tokens"] == "800"
@@ -226,21 +240,23 @@ def test_every_exported_event_says_what_it_is_about(house: House, store: MemoryS
     assert [line.get("settings") for line in lines] == [None, None, ["title", "labels"]]
 
 
-def test_no_exported_event_is_empty(house: House, store: MemoryStore) -> None:
+def test_no_exported_event_is_empty(harness: GrpcHarness, store: MemoryStore) -> None:
     lived(store)
-    events = [line["event"] for line in export(house) if line["kind"] == "event"]
+    events = [line["event"] for line in export(harness) if line["kind"] == "event"]
     assert all(event.keys() - {"revision", "time"} for event in events)
 
 
-def test_an_export_names_attachments(house: House, store: MemoryStore) -> None:
+def test_an_export_names_attachments(harness: GrpcHarness, store: MemoryStore) -> None:
     lived(store)
-    assert f"{NAME}/attachments/hash" in json.dumps(export(house))
+    assert f"{NAME}/attachments/hash" in json.dumps(export(harness))
 
 
-def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(house: House, store: MemoryStore) -> None:
+def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(
+    harness: GrpcHarness, store: MemoryStore
+) -> None:
     world = lived(store)
     store.prune_log("c", world.record.last_seq // 2)
-    lines = export(house)
+    lines = export(harness)
     revisions = [int(line["event"]["revision"]) for line in lines if line["kind"] == "event"]
     assert revisions == list(range(revisions[0], world.record.last_seq + 1))
     assert revisions[0] > 1
@@ -248,7 +264,7 @@ def test_an_export_of_a_pruned_conversation_has_the_events_that_are_left(house: 
 
 
 def test_an_export_shows_one_revision_though_the_conversation_goes_on(
-    house: House, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lived(store)
     head = world.record.last_seq
@@ -259,6 +275,6 @@ def test_an_export_shows_one_revision_though_the_conversation_goes_on(
         return read(*args, **options)
 
     monkeypatch.setattr(store, "messages", go_on_and_read)
-    events = [line["event"] for line in export(house) if line["kind"] == "event"]
+    events = [line["event"] for line in export(harness) if line["kind"] == "event"]
     assert int(events[-1]["revision"]) == head
     assert world.record.last_seq > head

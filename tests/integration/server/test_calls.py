@@ -24,8 +24,8 @@ from actors.messages import commands as requests
 from actors.messages.errors import TaskRefusedError, UnknownConversationError
 from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
-from tests.integration.server.house import AUTHORIZED, House, refused
-from tests.integration.server.stage import Author
+from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
+from tests.integration.server.watch_harness import Author
 from tests.unit.server.test_checks import GOOD
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ METHODS = [
 
 
 @pytest.fixture
-def author(house: House) -> Author:
-    return Author(house.runtime.store, house.hub, "c1", slug="calm-cove")
+def author(harness: GrpcHarness) -> Author:
+    return Author(harness.runtime.store, harness.hub, "c1", slug="calm-cove")
 
 
-def ask(house: House, name: str, request: Message, **options: Any) -> Any:
-    return getattr(house.stub, name)(request, **{"metadata": AUTHORIZED, "timeout": 10, **options})
+def ask(harness: GrpcHarness, name: str, request: Message, **options: Any) -> Any:
+    return getattr(harness.stub, name)(request, **{"metadata": AUTHORIZED, "timeout": 10, **options})
 
 
 # --- who may call -----------------------------------------------------------------------------------------------------
@@ -96,24 +96,24 @@ def ask(house: House, name: str, request: Message, **options: Any) -> Any:
 @pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)], ids=["none", "wrong"])
 def test_no_call_works_without_the_token(
-    house: House, service: str, method: str, request_name: str, metadata: tuple[tuple[str, str], ...]
+    harness: GrpcHarness, service: str, method: str, request_name: str, metadata: tuple[tuple[str, str], ...]
 ) -> None:
-    stub = house.stub if service == "ConversationService" else house.catalog
+    stub = harness.stub if service == "ConversationService" else harness.catalog
     request = getattr(v1, request_name)()
     refusal = refused(lambda: getattr(stub, method)(request, metadata=metadata, timeout=10))
     assert (refusal.code, refusal.reason) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
-    assert house.conversations.asked == []
+    assert harness.conversations.asked == []
 
 
-def test_health_needs_no_token(house: House) -> None:
-    stub: Any = health_pb2_grpc.HealthStub(house.channel)
+def test_health_needs_no_token(harness: GrpcHarness) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(harness.channel)
     for service in ("", "bedrock.v1.ConversationService", "bedrock.v1.CatalogService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_reflection_needs_the_token(house: House) -> None:
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(house.channel)
+def test_reflection_needs_the_token(harness: GrpcHarness) -> None:
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(harness.channel)
     asked = reflection_pb2.ServerReflectionRequest(list_services="")
     refusal = refused(lambda: stub.ServerReflectionInfo(iter([asked]), timeout=10))
     assert refusal.code == "UNAUTHENTICATED"
@@ -125,18 +125,20 @@ def test_reflection_needs_the_token(house: House) -> None:
 
 
 @pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
-def test_bytes_that_are_no_message_are_refused(house: House, service: str, method: str, request_name: str) -> None:
+def test_bytes_that_are_no_message_are_refused(
+    harness: GrpcHarness, service: str, method: str, request_name: str
+) -> None:
     path = f"/bedrock.v1.{service}/{method}"
-    call: Any = house.channel.unary_stream(path)
+    call: Any = harness.channel.unary_stream(path)
     refusal = refused(lambda: call(b"\xff\xff\xff\xff", metadata=AUTHORIZED, timeout=10))
     assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize(("service", "method", "request_name"), METHODS, ids=[method for _, method, _ in METHODS])
 def test_an_empty_request_is_answered_or_refused_in_plain_words(
-    house: House, service: str, method: str, request_name: str
+    harness: GrpcHarness, service: str, method: str, request_name: str
 ) -> None:
-    stub = house.stub if service == "ConversationService" else house.catalog
+    stub = harness.stub if service == "ConversationService" else harness.catalog
     kind = getattr(v1, request_name)
     if not GOOD[kind]:
         getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=10)
@@ -148,41 +150,43 @@ def test_an_empty_request_is_answered_or_refused_in_plain_words(
 
 @pytest.mark.parametrize("method", [*COMMANDS, *READS])
 @pytest.mark.parametrize("principal", ["nobody", "somebody else"])
-def test_what_is_not_yours_does_not_exist(house: House, method: str, principal: str) -> None:
+def test_what_is_not_yours_does_not_exist(harness: GrpcHarness, method: str, principal: str) -> None:
     if principal != "nobody":
-        Author(house.runtime.store, house.hub, "c1", principal=principal)
+        Author(harness.runtime.store, harness.hub, "c1", principal=principal)
     request = COMMANDS[method][0] if method in COMMANDS else READS[method]
-    refusal = refused(lambda: ask(house, method, request))
+    refusal = refused(lambda: ask(harness, method, request))
     assert (refusal.code, refusal.reason) == ("NOT_FOUND", "NOT_FOUND")
-    assert house.conversations.asked == []
+    assert harness.conversations.asked == []
 
 
 @pytest.mark.parametrize("method", COMMANDS)
 @pytest.mark.parametrize("reason", [Reason.AGENT_BUSY, Reason.UNKNOWN_OR_DECIDED, Reason.SHUTTING_DOWN])
-def test_a_refusal_of_the_actor_reaches_the_client(house: House, author: Author, method: str, reason: Reason) -> None:
-    house.conversations.will(Rejected(reason))
-    refusal = refused(lambda: ask(house, method, COMMANDS[method][0]))
+def test_a_refusal_of_the_actor_reaches_the_client(
+    harness: GrpcHarness, author: Author, method: str, reason: Reason
+) -> None:
+    harness.conversations.will(Rejected(reason))
+    refusal = refused(lambda: ask(harness, method, COMMANDS[method][0]))
     assert refusal.reason == reason.value
     assert refusal.text == str(Rejected(reason))
 
 
 @pytest.mark.parametrize("method", COMMANDS)
-def test_a_fault_of_the_actor_shows_nothing_from_inside(house: House, author: Author, method: str) -> None:
-    house.conversations.will(KeyError("/srv/secret"))
-    refusal = refused(lambda: ask(house, method, COMMANDS[method][0]))
+def test_a_fault_of_the_actor_shows_nothing_from_inside(harness: GrpcHarness, author: Author, method: str) -> None:
+    harness.conversations.will(KeyError("/srv/secret"))
+    refusal = refused(lambda: ask(harness, method, COMMANDS[method][0]))
     assert refusal.code == "INTERNAL"
     assert "secret" not in refusal.text
 
 
-def test_what_is_wrong_inside_a_conversation_is_named_by_its_path(house: House, author: Author) -> None:
-    house.conversations.will(Rejected(Reason.MODEL_UNAVAILABLE))
-    refusal = refused(lambda: ask(house, "UpdateConversation", COMMANDS["UpdateConversation"][0]))
+def test_what_is_wrong_inside_a_conversation_is_named_by_its_path(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(Rejected(Reason.MODEL_UNAVAILABLE))
+    refusal = refused(lambda: ask(harness, "UpdateConversation", COMMANDS["UpdateConversation"][0]))
     assert (refusal.reason, refusal.fields) == ("MODEL_UNAVAILABLE", ["conversation.model"])
 
 
-def test_a_conversation_deleted_meanwhile_does_not_exist(house: House, author: Author) -> None:
-    house.conversations.will(UnknownConversationError("gone"))
-    assert refused(lambda: ask(house, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
+def test_a_conversation_deleted_meanwhile_does_not_exist(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(UnknownConversationError("gone"))
+    assert refused(lambda: ask(harness, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
 
 
 class Broken(MemoryStore):
@@ -193,10 +197,10 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.parametrize("method", [*COMMANDS, *READS])
-def test_a_store_that_fails_is_unavailable(open_house: Callable[..., House], method: str) -> None:
-    house = open_house(store=Broken())
+def test_a_store_that_fails_is_unavailable(open_harness: Callable[..., GrpcHarness], method: str) -> None:
+    harness = open_harness(store=Broken())
     request = COMMANDS[method][0] if method in COMMANDS else READS[method]
-    refusal = refused(lambda: ask(house, method, request))
+    refusal = refused(lambda: ask(harness, method, request))
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "STORE_UNAVAILABLE")
     assert "sda1" not in refusal.text
 
@@ -211,22 +215,22 @@ READ_NOTHING_OF_THE_ROW = {"VerifyConversation", "ListConversations"}
 
 @pytest.mark.parametrize("method", [method for method in (*COMMANDS, *READS) if method not in READ_NOTHING_OF_THE_ROW])
 def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
-    open_house: Callable[..., House], method: str, caplog: pytest.LogCaptureFixture
+    open_harness: Callable[..., GrpcHarness], method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = open_house(store=Ruined())
+    harness = open_harness(store=Ruined())
     request = COMMANDS[method][0] if method in COMMANDS else READS[method]
-    refusal = refused(lambda: ask(house, method, request))
+    refusal = refused(lambda: ask(harness, method, request))
     assert (refusal.code, refusal.reason) == ("DATA_LOSS", "DATA_LOSS")
     assert "srv" not in refusal.text
     assert f"damage was met in serving {NAME}" in caplog.text
 
 
-def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(house: House) -> None:
+def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(harness: GrpcHarness) -> None:
     """One that was stored before such slugs were refused."""
     gone = "abcdefghijkm2345"
-    Author(house.runtime.store, house.hub, "c1", slug=gone)
+    Author(harness.runtime.store, harness.hub, "c1", slug=gone)
     reading = v1.GetConversationRequest(name=f"conversations/{gone}")
-    assert refused(lambda: ask(house, "GetConversation", reading)).code == "NOT_FOUND"
+    assert refused(lambda: ask(harness, "GetConversation", reading)).code == "NOT_FOUND"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(house: House) -> Non
 @pytest.mark.parametrize("method", COMMANDS)
 @pytest.mark.parametrize("name", ["conversations/c1", "conversations/calm-cove"])
 def test_a_command_reaches_its_conversation_by_id_and_by_slug(
-    house: House, author: Author, method: str, name: str
+    harness: GrpcHarness, author: Author, method: str, name: str
 ) -> None:
     request, kind = COMMANDS[method]
     sent = requests.SendMessageResult("m1", "direct", "c1:1", 3)
@@ -247,15 +251,15 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
         "WithdrawMessage": QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN),
     }
-    house.conversations.will(answers.get(method, author.record))
+    harness.conversations.will(answers.get(method, author.record))
     renamed = type(request)()
     renamed.CopyFrom(request)
     if method == "UpdateConversation":
         renamed.conversation.name = name  # type: ignore[attr-defined]
     else:
         renamed.name = request.name.replace(NAME, name)  # type: ignore[attr-defined]
-    answer = ask(house, method, renamed)
-    ((conversation_id, asked, deadline),) = house.conversations.asked
+    answer = ask(harness, method, renamed)
+    ((conversation_id, asked, deadline),) = harness.conversations.asked
     assert conversation_id == "c1"
     assert isinstance(asked, kind)
     assert (deadline is None) is (method == "CancelConversation")
@@ -264,53 +268,53 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
 
 
 def test_a_mode_has_to_be_named_and_the_answer_names_what_goes_on_and_what_was_ended(
-    house: House, author: Author
+    harness: GrpcHarness, author: Author
 ) -> None:
-    refusal = refused(lambda: ask(house, "SetMode", v1.SetModeRequest(name=NAME)))
+    refusal = refused(lambda: ask(harness, "SetMode", v1.SetModeRequest(name=NAME)))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["mode"])
     left = requests.SetModeResult(author.record, ("b-1", "b-3"), ("t1",))
-    house.conversations.will(left, requests.SetModeResult(author.record, (), (), ("b-1",), ("t1",)))
-    answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
+    harness.conversations.will(left, requests.SetModeResult(author.record, (), (), ("b-1",), ("t1",)))
+    answer = ask(harness, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED))
     assert (list(answer.surviving_jobs), list(answer.surviving_tool_use_ids)) == (["b-1", "b-3"], ["t1"])
-    answer = ask(house, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED, stop_running=True))
+    answer = ask(harness, "SetMode", v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED, stop_running=True))
     assert (list(answer.ended_jobs), list(answer.stopped_tool_use_ids)) == (["b-1"], ["t1"])
-    asked = [request for _, request, _ in house.conversations.asked]
+    asked = [request for _, request, _ in harness.conversations.asked]
     assert asked == [
         requests.SetModeCommand(Mode.RESTRICTED),
         requests.SetModeCommand(Mode.RESTRICTED, stop_running=True),
     ]
 
 
-def test_archiving_and_unarchiving_are_not_the_same(house: House, author: Author) -> None:
-    house.conversations.will(author.record, author.record)
-    ask(house, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
-    ask(house, "UnarchiveConversation", v1.UnarchiveConversationRequest(name=NAME))
-    assert [request.archived for _, request, _ in house.conversations.asked] == [True, False]
+def test_archiving_and_unarchiving_are_not_the_same(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(author.record, author.record)
+    ask(harness, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
+    ask(harness, "UnarchiveConversation", v1.UnarchiveConversationRequest(name=NAME))
+    assert [request.archived for _, request, _ in harness.conversations.asked] == [True, False]
 
 
-def test_create_is_asked_for_with_its_owner(house: House, author: Author, tmp_path: Path) -> None:
-    house.conversations.will(author.record)
+def test_create_is_asked_for_with_its_owner(harness: GrpcHarness, author: Author, tmp_path: Path) -> None:
+    harness.conversations.will(author.record)
     request = v1.CreateConversationRequest(working_directory=str(tmp_path), request_id=str(uuid.uuid4()))
-    answer = ask(house, "CreateConversation", request)
-    ((_, asked, deadline),) = house.conversations.asked
+    answer = ask(harness, "CreateConversation", request)
+    ((_, asked, deadline),) = harness.conversations.asked
     assert (asked.principal, asked.working_directory) == ("local", str(tmp_path))
     assert deadline is not None
     assert answer.conversation.slug == "calm-cove"
 
 
-def test_the_clients_deadline_is_the_actors(house: House, author: Author) -> None:
-    house.conversations.will(author.record)
-    now = house.runtime.clock.monotonic()
-    ask(house, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=1_000)
-    ((_, _, deadline),) = house.conversations.asked
+def test_the_clients_deadline_is_the_actors(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(author.record)
+    now = harness.runtime.clock.monotonic()
+    ask(harness, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=1_000)
+    ((_, _, deadline),) = harness.conversations.asked
     assert deadline is not None
     assert 900 < deadline - now < 1_100  # the wire rounds long times up
 
 
-def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(house: House, author: Author) -> None:
-    house.conversations.will(None)
+def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(None)
     with pytest.raises(grpc.RpcError) as failure:
-        ask(house, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=0.3)
+        ask(harness, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=0.3)
     assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -319,36 +323,38 @@ def test_an_answer_that_does_not_come_in_time_is_said_to_be_unknown(house: House
     [(Reason.MODEL_UNAVAILABLE, "tasks[2].model"), (Reason.WORKING_DIRECTORY_INVALID, "tasks[2].working_directory")],
 )
 def test_a_task_that_is_refused_is_named_by_its_position(
-    house: House, author: Author, reason: Reason, field: str
+    harness: GrpcHarness, author: Author, reason: Reason, field: str
 ) -> None:
-    house.conversations.will(TaskRefusedError(2, reason, f"{field}: no"))
+    harness.conversations.will(TaskRefusedError(2, reason, f"{field}: no"))
     request = v1.SpawnSubAgentsRequest(name=NAME, tasks=[v1.SpawnSubAgentsRequest.Task(task="x")] * 3)
-    refusal = refused(lambda: ask(house, "SpawnSubAgents", request))
+    refusal = refused(lambda: ask(harness, "SpawnSubAgents", request))
     assert (refusal.code, refusal.reason, refusal.fields) == ("INVALID_ARGUMENT", reason.value, [field])
 
 
-def test_deleting_what_does_not_exist_can_be_all_right(house: House) -> None:
+def test_deleting_what_does_not_exist_can_be_all_right(harness: GrpcHarness) -> None:
     request = v1.DeleteConversationRequest(name="conversations/none", allow_missing=True)
-    assert ask(house, "DeleteConversation", request) == v1.DeleteConversationResponse()
+    assert ask(harness, "DeleteConversation", request) == v1.DeleteConversationResponse()
 
 
-def test_calls_are_answered_while_others_wait(house: House, author: Author) -> None:
+def test_calls_are_answered_while_others_wait(harness: GrpcHarness, author: Author) -> None:
     """Nothing blocks the loop: a call that waits for its actor holds up none of a hundred others."""
-    house.conversations.will(*[None] * 50)
+    harness.conversations.will(*[None] * 50)
     waiting = [
-        house.stub.TriggerContinuation.future(v1.TriggerContinuationRequest(name=NAME), metadata=AUTHORIZED, timeout=30)
+        harness.stub.TriggerContinuation.future(
+            v1.TriggerContinuationRequest(name=NAME), metadata=AUTHORIZED, timeout=30
+        )
         for _ in range(50)
     ]
     for _ in range(50):
-        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    for held in house.conversations.held:
+        ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
+    for held in harness.conversations.held:
         held.set_result(author.record)
     assert all(call.result(10).conversation.name == NAME for call in waiting)
 
 
-def test_a_burst_of_calls_is_answered_whole(house: House, author: Author) -> None:
+def test_a_burst_of_calls_is_answered_whole(harness: GrpcHarness, author: Author) -> None:
     calls = [
-        house.stub.GetConversation.future(v1.GetConversationRequest(name=NAME), metadata=AUTHORIZED, timeout=60)
+        harness.stub.GetConversation.future(v1.GetConversationRequest(name=NAME), metadata=AUTHORIZED, timeout=60)
         for _ in range(3_000)
     ]
     assert all(call.result(60).conversation.name == NAME for call in calls)
@@ -357,23 +363,23 @@ def test_a_burst_of_calls_is_answered_whole(house: House, author: Author) -> Non
 # --- reads ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_read_by_id_and_by_slug(house: House, author: Author) -> None:
-    by_id = ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    by_slug = ask(house, "GetConversation", v1.GetConversationRequest(name="conversations/calm-cove"))
+def test_a_conversation_is_read_by_id_and_by_slug(harness: GrpcHarness, author: Author) -> None:
+    by_id = ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
+    by_slug = ask(harness, "GetConversation", v1.GetConversationRequest(name="conversations/calm-cove"))
     assert by_id == by_slug
     assert (
         by_id.conversation.context_usage.usable_window_tokens
-        == house.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10)
+        == harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10)
         .models[0]
         .usable_window_tokens
     )
 
 
-def pages(house: House, method: str, request: Message, field: str) -> list[list[Any]]:
+def pages(harness: GrpcHarness, method: str, request: Message, field: str) -> list[list[Any]]:
     """All pages of a listing."""
     found = []
     while True:
-        answer = ask(house, method, request)
+        answer = ask(harness, method, request)
         assert answer.ByteSize() < limits.MAX_RESPONSE_BYTES
         found.append(list(getattr(answer, field)))
         if not answer.next_page_token:
@@ -381,77 +387,77 @@ def pages(house: House, method: str, request: Message, field: str) -> list[list[
         request.page_token = answer.next_page_token  # type: ignore[attr-defined]
 
 
-def test_conversations_are_listed_in_pages_latest_first(house: House) -> None:
-    store, hub = house.runtime.store, house.hub
+def test_conversations_are_listed_in_pages_latest_first(harness: GrpcHarness) -> None:
+    store, hub = harness.runtime.store, harness.hub
     for number in range(7):
         Author(store, hub, f"n{number}", updated_at=100 - number)
     Author(store, hub, "old", archived_at=5)
     Author(store, hub, "theirs", principal="somebody")
     Author(store, hub, "child", parent_conversation_id="n0", user_initiated=False)
-    got = pages(house, "ListConversations", v1.ListConversationsRequest(page_size=3), "conversations")
+    got = pages(harness, "ListConversations", v1.ListConversationsRequest(page_size=3), "conversations")
     assert [len(page) for page in got] == [3, 3, 1]
     assert [each.name for page in got for each in page] == [f"conversations/n{number}" for number in range(7)]
-    archived = ask(house, "ListConversations", v1.ListConversationsRequest(archived=True)).conversations
+    archived = ask(harness, "ListConversations", v1.ListConversationsRequest(archived=True)).conversations
     assert [each.name for each in archived] == ["conversations/old"]
     children = ask(
-        house, "ListConversations", v1.ListConversationsRequest(parent="conversations/slug-n0", archived=True)
+        harness, "ListConversations", v1.ListConversationsRequest(parent="conversations/slug-n0", archived=True)
     ).conversations
     assert [(each.name, each.parent) for each in children] == [("conversations/child", "conversations/n0")]
 
 
-def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(house: House, tmp_path: Path) -> None:
+def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(harness: GrpcHarness, tmp_path: Path) -> None:
     here, link = tmp_path.resolve() / "here", tmp_path / "link"
     here.mkdir()
     link.symlink_to(here)
     for number in range(7):
         within = here if number % 2 else here / "within"
-        Author(house.runtime.store, house.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
+        Author(harness.runtime.store, harness.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
     for directory in (here, link, f"{here}/../here/"):
         request = v1.ListConversationsRequest(page_size=2, working_directory=str(directory))
-        got = pages(house, "ListConversations", request, "conversations")
+        got = pages(harness, "ListConversations", request, "conversations")
         assert [[each.name for each in page] for page in got] == [
             ["conversations/n1", "conversations/n3"],
             ["conversations/n5"],
         ]
-    assert not ask(house, "ListConversations", v1.ListConversationsRequest(working_directory="/none")).conversations
+    assert not ask(harness, "ListConversations", v1.ListConversationsRequest(working_directory="/none")).conversations
     relative = v1.ListConversationsRequest(working_directory="here")
-    assert refused(lambda: ask(house, "ListConversations", relative)).fields == ["working_directory"]
-    token = ask(house, "ListConversations", v1.ListConversationsRequest(page_size=2)).next_page_token
+    assert refused(lambda: ask(harness, "ListConversations", relative)).fields == ["working_directory"]
+    token = ask(harness, "ListConversations", v1.ListConversationsRequest(page_size=2)).next_page_token
     other = v1.ListConversationsRequest(page_size=2, page_token=token, working_directory=str(here))
-    assert refused(lambda: ask(house, "ListConversations", other)).fields == ["page_token"]
+    assert refused(lambda: ask(harness, "ListConversations", other)).fields == ["page_token"]
 
 
-def test_pages_of_more_than_one_chunk(house: House) -> None:
+def test_pages_of_more_than_one_chunk(harness: GrpcHarness) -> None:
     for number in range(230):
-        Author(house.runtime.store, house.hub, f"n{number}", updated_at=number + 1)
-    got = pages(house, "ListConversations", v1.ListConversationsRequest(page_size=150), "conversations")
+        Author(harness.runtime.store, harness.hub, f"n{number}", updated_at=number + 1)
+    got = pages(harness, "ListConversations", v1.ListConversationsRequest(page_size=150), "conversations")
     assert [len(page) for page in got] == [150, 80]
     assert len({each.name for page in got for each in page}) == 230
 
 
-def test_messages_are_listed_in_pages_both_ways(house: House, author: Author) -> None:
+def test_messages_are_listed_in_pages_both_ways(harness: GrpcHarness, author: Author) -> None:
     for _ in range(250):
         author.commit(author.says())
     for descending in (False, True):
         request = v1.ListMessagesRequest(parent=NAME, page_size=120, descending=descending)
-        got = pages(house, "ListMessages", request, "messages")
+        got = pages(harness, "ListMessages", request, "messages")
         assert [len(page) for page in got] == [120, 120, 10]
         sequences = [message.sequence for page in got for message in page]
         assert sequences == sorted(range(1, 251), reverse=descending)
-    later = ask(house, "ListMessages", v1.ListMessagesRequest(parent=NAME, after_sequence=248))
+    later = ask(harness, "ListMessages", v1.ListMessagesRequest(parent=NAME, after_sequence=248))
     assert [message.sequence for message in later.messages] == [249, 250]
     assert later.revision == author.head
 
 
-def test_pages_are_bounded_in_bytes(house: House, author: Author) -> None:
+def test_pages_are_bounded_in_bytes(harness: GrpcHarness, author: Author) -> None:
     for _ in range(20):
         author.commit(author.says("x" * limits.MAX_TEXT_BYTES))
-    got = pages(house, "ListMessages", v1.ListMessagesRequest(parent=NAME), "messages")
+    got = pages(harness, "ListMessages", v1.ListMessagesRequest(parent=NAME), "messages")
     assert [message.sequence for page in got for message in page] == list(range(1, 21))
     assert len(got) == 2
 
 
-def test_request_cycles_are_listed_in_pages_both_ways(house: House, author: Author) -> None:
+def test_request_cycles_are_listed_in_pages_both_ways(harness: GrpcHarness, author: Author) -> None:
     for number in range(1, 6):
         author.commit(author.says(run=f"c1:{number}", delivery="direct"))
         answer = author.says("a", type=MessageType.AGENT, content=(Text("yes"),), run=f"c1:{number}", request_id="r")
@@ -459,7 +465,7 @@ def test_request_cycles_are_listed_in_pages_both_ways(house: House, author: Auth
     names = [f"{NAME}/requestCycles/c1:{number}" for number in range(1, 6)]
     for descending in (False, True):
         request = v1.ListRequestCyclesRequest(parent=NAME, page_size=2, descending=descending)
-        got = pages(house, "ListRequestCycles", request, "request_cycles")
+        got = pages(harness, "ListRequestCycles", request, "request_cycles")
         assert [len(page) for page in got] == [2, 2, 1]
         assert [each.name for page in got for each in page] == (names[::-1] if descending else names)
 
@@ -474,33 +480,33 @@ def test_request_cycles_are_listed_in_pages_both_ways(house: House, author: Auth
     ],
 )
 def test_a_page_token_of_somebody_elses_making_is_refused(
-    house: House, author: Author, method: str, request_: Message
+    harness: GrpcHarness, author: Author, method: str, request_: Message
 ) -> None:
-    refusal = refused(lambda: ask(house, method, request_))
+    refusal = refused(lambda: ask(harness, method, request_))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["page_token"])
 
 
-def test_a_page_token_belongs_to_its_listing(house: House, author: Author) -> None:
+def test_a_page_token_belongs_to_its_listing(harness: GrpcHarness, author: Author) -> None:
     for _ in range(3):
         author.commit(author.says())
-    token = ask(house, "ListMessages", v1.ListMessagesRequest(parent=NAME, page_size=1)).next_page_token
+    token = ask(harness, "ListMessages", v1.ListMessagesRequest(parent=NAME, page_size=1)).next_page_token
     other = v1.ListMessagesRequest(parent=NAME, page_size=1, page_token=token, descending=True)
-    assert refused(lambda: ask(house, "ListMessages", other)).fields == ["page_token"]
+    assert refused(lambda: ask(harness, "ListMessages", other)).fields == ["page_token"]
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-def test_models_are_listed_with_the_default(house: House) -> None:
-    models = house.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10).models
+def test_models_are_listed_with_the_default(harness: GrpcHarness) -> None:
+    models = harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10).models
     assert [(model.name, model.protocol, model.default) for model in models] == [
         ("models/demo", v1.Model.PROTOCOL_DEMO, True)
     ]
     assert models[0].usable_window_tokens > 0
 
 
-def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(house: House) -> None:
-    tools = house.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=10).tools
+def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(harness: GrpcHarness) -> None:
+    tools = harness.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=10).tools
     shown = {tool.name: tool for tool in tools}
     assert list(shown) == ["tools/patch", "tools/request_mode_upgrade", "tools/submit_result"]
     audiences = [tool.audience for tool in shown.values()]
@@ -520,13 +526,13 @@ def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(house: Hous
     ],
 )
 def test_the_server_says_what_it_can_keep(
-    open_house: Callable[..., House],
+    open_harness: Callable[..., GrpcHarness],
     tier: str,
     shown: v1.GetServerInfoResponse.Sandbox.Tier.ValueType,
     mode: v1.Mode.ValueType,
 ) -> None:
-    house = open_house(tier=tier)
-    info = house.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=10)
+    harness = open_harness(tier=tier)
+    info = harness.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=10)
     assert (info.sandbox.tier, info.default_mode) == (shown, mode)
     assert info.sandbox.restricted_available is (tier != "none")
     assert info.sandbox.hides_server_files is (tier == "A")
@@ -540,9 +546,9 @@ def test_the_server_says_what_it_can_keep(
 # --- streams over the network -----------------------------------------------------------------------------------------
 
 
-def test_a_stream_over_the_network(house: House, author: Author) -> None:
+def test_a_stream_over_the_network(harness: GrpcHarness, author: Author) -> None:
     author.commit(author.says("one"))
-    stream = house.watch()
+    stream = harness.watch()
     first = next(stream)
     assert [event.WhichOneof("event") for event in first.events] == ["snapshot", "caught_up"]
     author.commit(author.says("two"))
@@ -550,51 +556,51 @@ def test_a_stream_over_the_network(house: House, author: Author) -> None:
     stream.cancel()
 
 
-def test_a_stream_that_the_client_leaves_is_gone_from_the_hub(house: House, author: Author) -> None:
-    stream = house.watch()
+def test_a_stream_that_the_client_leaves_is_gone_from_the_hub(harness: GrpcHarness, author: Author) -> None:
+    stream = harness.watch()
     next(stream)
-    assert house.hub.watchers() == 1
+    assert harness.hub.watchers() == 1
     left = threading.Event()
     stream.add_callback(left.set)
     stream.cancel()
     assert left.wait(10)
     for _ in range(1_000):
-        if not house.hub.watchers():
+        if not harness.hub.watchers():
             break
         author.commit(author.says())
-        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    assert house.hub.watchers() == 0
+        ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
+    assert harness.hub.watchers() == 0
 
 
-def test_a_stream_names_what_is_wrong(house: House, author: Author) -> None:
-    refusal = refused(lambda: house.watch(after_revision=99))
+def test_a_stream_names_what_is_wrong(harness: GrpcHarness, author: Author) -> None:
+    refusal = refused(lambda: harness.watch(after_revision=99))
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["after_revision"])
 
 
-def test_events_that_are_gone_are_out_of_range(house: House, author: Author) -> None:
+def test_events_that_are_gone_are_out_of_range(harness: GrpcHarness, author: Author) -> None:
     for _ in range(10):
         author.commit(author.says())
-    house.runtime.store.prune_log("c1", 6)
-    refusal = refused(lambda: house.watch(after_revision=1))
+    harness.runtime.store.prune_log("c1", 6)
+    refusal = refused(lambda: harness.watch(after_revision=1))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
     assert int(refusal.info.metadata["oldest_revision"]) > 1
 
 
-def test_too_many_streams_leave_calls_alone(open_house: Callable[..., House]) -> None:
-    house = open_house(max_streams=1)
-    Author(house.runtime.store, house.hub, "c1")
-    first = house.watch()
+def test_too_many_streams_leave_calls_alone(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(max_streams=1)
+    Author(harness.runtime.store, harness.hub, "c1")
+    first = harness.watch()
     next(first)
-    refusal = refused(house.watch)
+    refusal = refused(harness.watch)
     assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
-    ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
+    ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
     first.cancel()
 
 
-def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_house: Callable[..., House]) -> None:
-    house = open_house(stall_seconds=0.3)
-    author = Author(house.runtime.store, house.hub, "c1")
-    stuck, other = house.watch(timeout=60), house.watch(timeout=60)
+def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(stall_seconds=0.3)
+    author = Author(harness.runtime.store, harness.hub, "c1")
+    stuck, other = harness.watch(timeout=60), harness.watch(timeout=60)
     next(stuck)
     next(other)
     for _ in range(60):
@@ -603,20 +609,20 @@ def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_house: Callable[
     while seen < 60:
         seen = max(event.revision for event in next(other).events)
     for _ in range(10_000):
-        if house.hub.watchers() == 1:
+        if harness.hub.watchers() == 1:
             break
-        ask(house, "GetConversation", v1.GetConversationRequest(name=NAME))
-    assert house.hub.watchers() == 1
+        ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
+    assert harness.hub.watchers() == 1
     refusal = refused(lambda: stuck)
     assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
     other.cancel()
 
 
-def test_a_server_that_stops_ends_its_streams_with_unavailable(house: House, author: Author) -> None:
-    stream = house.watch()
+def test_a_server_that_stops_ends_its_streams_with_unavailable(harness: GrpcHarness, author: Author) -> None:
+    stream = harness.watch()
     next(stream)
     author.commit(author.says())
-    house.stop()
+    harness.stop()
     assert next(stream).events[0].revision == 1
     refusal = refused(lambda: stream)
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")

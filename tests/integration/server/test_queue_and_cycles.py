@@ -13,9 +13,9 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, QueuedInput
 from actors.messages import commands as requests
 from server.contract import limits
-from tests.integration.server.house import House, refused
-from tests.integration.server.stage import NAME, Author, changed
+from tests.integration.server.grpc_harness import GrpcHarness, refused
 from tests.integration.server.test_calls import ask, pages
+from tests.integration.server.watch_harness import NAME, Author, changed
 
 FATES = v1.QueuedMessage
 
@@ -33,8 +33,8 @@ def ids(messages: Any) -> list[str]:
 
 
 @pytest.fixture
-def author(house: House) -> Author:
-    return Author(house.runtime.store, house.hub)
+def author(harness: GrpcHarness) -> Author:
+    return Author(harness.runtime.store, harness.hub)
 
 
 @pytest.fixture
@@ -49,13 +49,15 @@ def queued(author: Author) -> Author:
     return author
 
 
-def test_the_queue_lists_what_waits_and_on_request_what_became_of_the_others(house: House, queued: Author) -> None:
-    plain = ask(house, "ListQueue", v1.ListQueueRequest(parent=NAME)).messages
+def test_the_queue_lists_what_waits_and_on_request_what_became_of_the_others(
+    harness: GrpcHarness, queued: Author
+) -> None:
+    plain = ask(harness, "ListQueue", v1.ListQueueRequest(parent=NAME)).messages
     assert ids(plain) == ["q4", "q5", "q6"]
     assert {each.fate for each in plain} == {FATES.FATE_QUEUED}
     assert not any(each.HasField("settle_time") for each in plain)
     assert [each.message.request_cycle for each in plain] == ["", f"{NAME}/requestCycles/c1:2", ""]
-    whole = ask(house, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True)).messages
+    whole = ask(harness, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True)).messages
     assert ids(whole) == ["q2", "q1", "q3", "q4", "q5", "q6"]
     settled = [(each.fate, each.message.delivery, each.settle_time.ToMilliseconds()) for each in whole[:3]]
     assert settled == [
@@ -67,38 +69,42 @@ def test_the_queue_lists_what_waits_and_on_request_what_became_of_the_others(hou
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("descending", [False, True])
-def test_the_queue_is_listed_in_pages_both_ways(house: House, queued: Author, size: int, descending: bool) -> None:
+def test_the_queue_is_listed_in_pages_both_ways(
+    harness: GrpcHarness, queued: Author, size: int, descending: bool
+) -> None:
     request = v1.ListQueueRequest(parent=NAME, include_settled=True, page_size=size, descending=descending)
-    got = pages(house, "ListQueue", request, "messages")
+    got = pages(harness, "ListQueue", request, "messages")
     assert {len(page) for page in got[:-1]} == {size}
     expected = ["q2", "q1", "q3", "q4", "q5", "q6"]
     assert [each for page in got for each in ids(page)] == (expected[::-1] if descending else expected)
     waiting = v1.ListQueueRequest(parent=NAME, page_size=size, descending=descending)
-    got = pages(house, "ListQueue", waiting, "messages")
+    got = pages(harness, "ListQueue", waiting, "messages")
     assert [each for page in got for each in ids(page)] == (expected[:2:-1] if descending else expected[3:])
 
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 10])
 def test_the_queue_has_the_order_of_acceptance_whatever_the_clock_did(
-    house: House, author: Author, size: int, descending: bool
+    harness: GrpcHarness, author: Author, size: int, descending: bool
 ) -> None:
     back = (QueuedInput("late", "first", (), 50), QueuedInput("b", "then", (), 7), QueuedInput("a", "then", (), 7))
     state = LlmRequesting(Ledger(run=1, live=True, follows=back), "r1", 1, Phase.CONNECTING, 1)
     author.commit(end(7, Fate.QUEUED), state=state)
     request = v1.ListQueueRequest(parent=NAME, page_size=size, descending=descending)
-    listed = [each for page in pages(house, "ListQueue", request, "messages") for each in ids(page)]
+    listed = [each for page in pages(harness, "ListQueue", request, "messages") for each in ids(page)]
     assert listed == (["a", "b", "late"] if descending else ["late", "b", "a"])
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_an_input_that_settles_between_two_pages_is_not_missed(house: House, queued: Author, descending: bool) -> None:
+def test_an_input_that_settles_between_two_pages_is_not_missed(
+    harness: GrpcHarness, queued: Author, descending: bool
+) -> None:
     """Nor is any other, whichever settles while whichever page is the last one read."""
     request = v1.ListQueueRequest(parent=NAME, include_settled=True, page_size=1, descending=descending)
     found: list[str] = []
     left = [4, 5, 6]
     for _ in range(20):
-        answer = ask(house, "ListQueue", request)
+        answer = ask(harness, "ListQueue", request)
         found += ids(answer.messages)
         if not answer.next_page_token:
             break
@@ -112,7 +118,7 @@ def test_an_input_that_settles_between_two_pages_is_not_missed(house: House, que
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_an_input_that_settles_while_the_page_is_read_is_there_once(
-    house: House, queued: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
+    harness: GrpcHarness, queued: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
 ) -> None:
     load: Any = queued.store.load
     stale = load("c1")
@@ -120,34 +126,34 @@ def test_an_input_that_settles_while_the_page_is_read_is_there_once(
     monkeypatch.setattr(queued.store, "load", lambda _: stale)
     request = v1.ListQueueRequest(parent=NAME, include_settled=True, descending=descending)
     expected = ["q2", "q1", "q3", "q4", "q5", "q6"]
-    assert ids(ask(house, "ListQueue", request).messages) == (expected[::-1] if descending else expected)
+    assert ids(ask(harness, "ListQueue", request).messages) == (expected[::-1] if descending else expected)
 
 
-def test_fates_outlive_the_log(house: House, queued: Author) -> None:
+def test_fates_outlive_the_log(harness: GrpcHarness, queued: Author) -> None:
     request = v1.ListQueueRequest(parent=NAME, include_settled=True)
-    before = ask(house, "ListQueue", request)
+    before = ask(harness, "ListQueue", request)
     queued.store.prune_log("c1", queued.head)
-    assert ask(house, "ListQueue", request) == before
+    assert ask(harness, "ListQueue", request) == before
 
 
-def test_a_queue_of_long_messages_is_listed_in_pages_bounded_in_bytes(house: House, author: Author) -> None:
+def test_a_queue_of_long_messages_is_listed_in_pages_bounded_in_bytes(harness: GrpcHarness, author: Author) -> None:
     text = "x" * limits.MAX_TEXT_BYTES
     for number in range(1, 21):
         author.commit(QueueChanged(waits(number, text), "steer", Fate.RETURNED))
-    got = pages(house, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True), "messages")
+    got = pages(harness, "ListQueue", v1.ListQueueRequest(parent=NAME, include_settled=True), "messages")
     assert [each for page in got for each in ids(page)] == [f"q{number}" for number in range(1, 21)]
     assert len(got) == 2
 
 
-def test_a_message_is_withdrawn_by_its_name(house: House, author: Author) -> None:
-    house.conversations.will(end(7, Fate.WITHDRAWN))
-    answer = ask(house, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7"))
+def test_a_message_is_withdrawn_by_its_name(harness: GrpcHarness, author: Author) -> None:
+    harness.conversations.will(end(7, Fate.WITHDRAWN))
+    answer = ask(harness, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7"))
     assert (answer.message.name, answer.message.content[0].text) == (f"{NAME}/messages/q7", "later")
     assert answer.message.delivery == v1.DELIVERY_FOLLOW_UP
-    ((_, asked, _),) = house.conversations.asked
+    ((_, asked, _),) = harness.conversations.asked
     assert asked == requests.WithdrawMessageCommand("q7")
-    house.conversations.will(Rejected(Reason.UNKNOWN_OR_DECIDED))
-    refusal = refused(lambda: ask(house, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")))
+    harness.conversations.will(Rejected(Reason.UNKNOWN_OR_DECIDED))
+    refusal = refused(lambda: ask(harness, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7")))
     assert (refusal.code, refusal.reason) == ("ABORTED", "UNKNOWN_OR_DECIDED")
 
 
@@ -171,13 +177,15 @@ def live_through(author: Author, runs: int) -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_cycles_are_listed_with_the_one_under_way(house: House, author: Author, size: int, descending: bool) -> None:
+def test_cycles_are_listed_with_the_one_under_way(
+    harness: GrpcHarness, author: Author, size: int, descending: bool
+) -> None:
     live_through(author, 6)
     author.store.prune_log("c1", author.head)
     request = v1.ListRequestCyclesRequest(
         parent=NAME, page_size=size, descending=descending, view=v1.ListRequestCyclesRequest.VIEW_FULL
     )
-    found = [each for page in pages(house, "ListRequestCycles", request, "request_cycles") for each in page]
+    found = [each for page in pages(harness, "ListRequestCycles", request, "request_cycles") for each in page]
     told = [(each.name[-4:], each.steps[0].root.content[0].text, each.steps[1].ai_block.assistant) for each in found]
     expected = [(f"c1:{number}", f"ask {number}", f"answer {number}") for number in range(1, 8)]
     assert told == (expected[::-1] if descending else expected)
@@ -187,7 +195,7 @@ def test_cycles_are_listed_with_the_one_under_way(house: House, author: Author, 
 
 
 def test_a_page_of_cycles_reads_the_messages_of_its_runs_only(
-    house: House, author: Author, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, author: Author, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_through(author, 40)
     read: list[int] = []
@@ -202,7 +210,7 @@ def test_a_page_of_cycles_reads_the_messages_of_its_runs_only(
     for descending in (False, True):
         read.clear()
         answer = ask(
-            house, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, page_size=2, descending=descending)
+            harness, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, page_size=2, descending=descending)
         )
         assert len(answer.request_cycles) == 2
         assert len(read) <= 3 * 3, "the runs of the page and the one that did not fit, three messages each"
@@ -210,14 +218,14 @@ def test_a_page_of_cycles_reads_the_messages_of_its_runs_only(
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_run_that_stops_while_the_page_is_read_is_there_once(
-    house: House, author: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
+    harness: GrpcHarness, author: Author, monkeypatch: pytest.MonkeyPatch, descending: bool
 ) -> None:
     live_through(author, 2)
     load: Any = author.store.load
     stale = load("c1")
     author.commit(RunStop("c1:3", StopReason.INTERRUPTED), state=Idle(Ledger(run=3, seq=author.messages)))
     monkeypatch.setattr(author.store, "load", lambda _: stale)
-    answer = ask(house, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, descending=descending))
+    answer = ask(harness, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, descending=descending))
     found = [(each.name[-1], each.stop_reason) for each in answer.request_cycles]
     expected = [("1", v1.STOP_REASON_COMPLETED), ("2", v1.STOP_REASON_COMPLETED), ("3", v1.STOP_REASON_INTERRUPTED)]
     assert found == (expected[::-1] if descending else expected)

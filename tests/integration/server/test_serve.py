@@ -24,7 +24,7 @@ from actors.ports import StoreUnavailableError
 from server.app import CannotStartError, run
 from server.cli import serve
 from server.config import ConfigError, load
-from tests.integration.server.house import Refusal, refused
+from tests.integration.server.grpc_harness import Refusal, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

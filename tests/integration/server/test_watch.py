@@ -21,7 +21,7 @@ from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import outbox as batches
 from server.wire.events import event
-from tests.integration.server.stage import ID, Author, changed, stage
+from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.unit.server.samples import STATES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def busy() -> LlmRequesting:
 
 @on_loop
 async def test_a_stream_begins_with_how_things_stand_and_goes_on_live() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(s.author.says("one"))
         s.author.commit(s.author.says("two"))
         stream = s.watch()
@@ -67,7 +67,7 @@ async def test_a_stream_begins_with_how_things_stand_and_goes_on_live() -> None:
 
 @on_loop
 async def test_a_snapshot_holds_as_many_recent_messages_as_asked_for() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         for _ in range(limits.RECENT_MESSAGES[1] + 5):
             s.author.commit(s.author.says())
         for wanted, held in ((0, 0), (3, 3), (10_000, limits.RECENT_MESSAGES[1])):
@@ -80,7 +80,7 @@ async def test_a_snapshot_holds_as_many_recent_messages_as_asked_for() -> None:
 
 @on_loop
 async def test_a_snapshot_stays_small_whatever_the_messages() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         for _ in range(20):
             s.author.commit(s.author.says("x" * limits.MAX_TEXT_BYTES))
         waiting = tuple(QueuedInput(f"q{n}", "y" * limits.MAX_TEXT_BYTES, (), n) for n in range(8))
@@ -96,7 +96,7 @@ async def test_a_snapshot_stays_small_whatever_the_messages() -> None:
 
 @on_loop
 async def test_a_late_watcher_sees_in_the_snapshot_how_sub_agents_stand() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(changed("awaiting_sub_agents"), state=STATES["awaiting_sub_agents"])
         stream = s.watch()
         await stream.kind("caught_up")
@@ -113,7 +113,7 @@ async def test_a_late_watcher_sees_in_the_snapshot_how_sub_agents_stand() -> Non
 
 @on_loop
 async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         call = ToolUse("call-1", "bash", "{}")
         steer, follow = QueuedInput("q1", "left", (), 2), QueuedInput("q2", "then", (), 1)
         ledger = Ledger(run=1, live=True, steers=(steer,), follows=(follow,))
@@ -130,7 +130,7 @@ async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
 
 @on_loop
 async def test_a_conversation_that_is_gone_cannot_be_watched() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.store.delete(ID)
         with pytest.raises(ConversationNotFoundError):
             await s.watch().end()
@@ -141,7 +141,7 @@ async def test_a_conversation_that_is_gone_cannot_be_watched() -> None:
 
 @on_loop
 async def test_a_stream_resumes_after_every_revision_without_gap_or_duplicate() -> None:
-    async with stage(store_page=4) as s:
+    async with watch_harness(store_page=4) as s:
         for commit in range(12):
             s.author.commit(*(s.author.says() for _ in range(1 + commit % 3)))
         stored = s.author.head
@@ -160,7 +160,7 @@ async def test_a_stream_resumes_after_every_revision_without_gap_or_duplicate() 
 
 @on_loop
 async def test_a_revision_that_is_yet_to_come_is_refused_by_its_field() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(s.author.says())
         stream = s.watch(after_revision=2)
         with pytest.raises(MalformedRequestError) as refusal:
@@ -171,7 +171,7 @@ async def test_a_revision_that_is_yet_to_come_is_refused_by_its_field() -> None:
 
 @on_loop
 async def test_a_revision_whose_events_are_gone_is_refused_before_anything_is_sent() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         for _ in range(10):
             s.author.commit(s.author.says())
         s.store.prune_log(ID, 6)
@@ -203,7 +203,7 @@ class Interleaving(MemoryStore):
 @on_loop
 async def test_nothing_falls_between_the_snapshot_and_the_first_event(start: dict[str, int]) -> None:
     store = Interleaving()
-    async with stage(store) as s:
+    async with watch_harness(store) as s:
         s.author.commit(s.author.says())
         s.author.commit(s.author.says())
         store.before = store.after = lambda: s.author.commit(s.author.says())
@@ -218,7 +218,7 @@ async def test_nothing_falls_between_the_snapshot_and_the_first_event(start: dic
 
 @on_loop
 async def test_commits_that_are_published_late_are_sent_once() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(s.author.says())
         late = s.author.store_only(s.author.says(), s.author.says())
         stream = s.watch(after_revision=0)
@@ -232,7 +232,7 @@ async def test_commits_that_are_published_late_are_sent_once() -> None:
 
 @on_loop
 async def test_many_threads_publishing_lose_nothing() -> None:
-    async with stage(store_page=16) as s:
+    async with watch_harness(store_page=16) as s:
         streams = [s.watch(after_revision=0) for _ in range(10)]
 
         def write() -> None:
@@ -252,7 +252,7 @@ async def test_many_threads_publishing_lose_nothing() -> None:
 
 @on_loop
 async def test_the_events_of_a_commit_come_in_one_response() -> None:
-    async with stage(store_page=5) as s:
+    async with watch_harness(store_page=5) as s:
         for _ in range(6):
             s.author.commit(*(s.author.says() for _ in range(3)))
         resumed, live = s.watch(after_revision=0), s.watch()
@@ -270,7 +270,7 @@ async def test_the_events_of_a_commit_come_in_one_response() -> None:
 @on_loop
 async def test_neither_a_full_page_nor_a_full_response_tears_a_commit_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "BATCH_EVENTS", 5)
-    async with stage(store_page=5) as s:
+    async with watch_harness(store_page=5) as s:
         for _ in range(6):
             s.author.commit(*(s.author.says() for _ in range(3)))
         stream = s.watch(after_revision=0)
@@ -283,7 +283,7 @@ async def test_neither_a_full_page_nor_a_full_response_tears_a_commit_apart(monk
 
 @on_loop
 async def test_what_waits_for_a_slow_reader_comes_together() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         stream.gate.clear()
@@ -299,7 +299,7 @@ async def test_what_waits_for_a_slow_reader_comes_together() -> None:
 @on_loop
 async def test_a_reader_who_falls_behind_the_hub_reads_on_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_hub, "RING", 8)
-    async with stage(store_page=16) as s:
+    async with watch_harness(store_page=16) as s:
         stream, other = s.watch(), s.watch()
         await stream.kind("caught_up")
         await other.kind("caught_up")
@@ -314,7 +314,7 @@ async def test_a_reader_who_falls_behind_the_hub_reads_on_in_the_store(monkeypat
 
 @on_loop
 async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         streams = [s.watch() for _ in range(50)]
         for stream in streams:
             await stream.kind("caught_up")
@@ -344,7 +344,7 @@ class Counting(MemoryStore):
 @on_loop
 async def test_an_update_shows_the_conversation_without_a_look_into_the_store() -> None:
     store = Counting()
-    async with stage(store) as s:
+    async with watch_harness(store) as s:
         streams = [s.watch() for _ in range(30)]
         for stream in streams:
             await stream.kind("caught_up")
@@ -360,7 +360,7 @@ async def test_an_update_shows_the_conversation_without_a_look_into_the_store() 
 
 @on_loop
 async def test_an_old_update_shows_the_conversation_as_it_is_now() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(ConversationUpdated(("title",)), title="Old")
         s.author.commit(ConversationUpdated(("title",)), title="New")
         stream = s.watch(after_revision=0)
@@ -373,7 +373,7 @@ async def test_an_old_update_shows_the_conversation_as_it_is_now() -> None:
 
 @on_loop
 async def test_text_comes_as_it_is_written_with_its_place() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.streams()
@@ -393,7 +393,7 @@ async def test_text_comes_as_it_is_written_with_its_place() -> None:
 @pytest.mark.parametrize("start", [{}, {"after_revision": 0}])
 @on_loop
 async def test_a_late_watcher_gets_what_was_streamed_so_far_and_goes_on_after_it(start: dict[str, int]) -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         first = s.watch()
         await first.kind("caught_up")
         s.author.streams()
@@ -413,7 +413,7 @@ async def test_a_late_watcher_gets_what_was_streamed_so_far_and_goes_on_after_it
 @on_loop
 async def test_text_of_a_slot_that_the_snapshot_does_not_know_comes_as_deltas() -> None:
     store = Interleaving()
-    async with stage(store) as s:
+    async with watch_harness(store) as s:
 
         def begin() -> None:
             s.author.streams()
@@ -428,7 +428,7 @@ async def test_text_of_a_slot_that_the_snapshot_does_not_know_comes_as_deltas() 
 
 @on_loop
 async def test_no_text_of_a_slot_follows_its_end_even_if_the_store_is_ahead_of_the_hub() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         keeper = s.watch()
         await keeper.kind("caught_up")
         s.author.streams()
@@ -447,7 +447,7 @@ async def test_no_text_of_a_slot_follows_its_end_even_if_the_store_is_ahead_of_t
 
 @on_loop
 async def test_a_discarded_slot_ends_and_the_next_attempt_begins_anew() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.streams()
@@ -466,7 +466,7 @@ async def test_a_discarded_slot_ends_and_the_next_attempt_begins_anew() -> None:
 
 @on_loop
 async def test_deltas_can_be_left_out() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.streams()
         s.author.token("Hello")
         stream = s.watch(omit_deltas=True)
@@ -482,7 +482,7 @@ async def test_deltas_can_be_left_out() -> None:
 
 @on_loop
 async def test_output_of_a_tool_is_passed_on_until_its_result() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.runs_tool("call-1")
@@ -506,7 +506,7 @@ async def test_output_of_a_tool_is_passed_on_until_its_result() -> None:
 
 @on_loop
 async def test_a_slow_reader_gets_text_in_larger_pieces() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.streams()
@@ -526,7 +526,7 @@ async def test_a_slow_reader_gets_text_in_larger_pieces() -> None:
 
 @on_loop
 async def test_silence_is_broken_by_a_heartbeat_with_the_newest_revision() -> None:
-    async with stage(heartbeat_seconds=0.05) as s:
+    async with watch_harness(heartbeat_seconds=0.05) as s:
         s.author.commit(s.author.says())
         stream = s.watch()
         await stream.until(lambda: stream.kinds.count("heartbeat") == 2)
@@ -535,7 +535,7 @@ async def test_silence_is_broken_by_a_heartbeat_with_the_newest_revision() -> No
 
 @on_loop
 async def test_text_that_a_watcher_leaves_out_does_not_count_as_a_sign_of_life() -> None:
-    async with stage(heartbeat_seconds=0.05) as s:
+    async with watch_harness(heartbeat_seconds=0.05) as s:
         s.author.streams()
         stream = s.watch(omit_deltas=True)
         await stream.kind("caught_up")
@@ -546,7 +546,7 @@ async def test_text_that_a_watcher_leaves_out_does_not_count_as_a_sign_of_life()
 
 @on_loop
 async def test_a_settled_conversation_ends_the_stream_right_after_catching_up() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(s.author.says())
         stream = s.watch(until_settled=True, after_revision=0)
         await stream.end()
@@ -555,7 +555,7 @@ async def test_a_settled_conversation_ends_the_stream_right_after_catching_up() 
 
 @on_loop
 async def test_a_stream_until_settled_ends_with_the_run_and_not_before() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(changed("llm_requesting"), state=busy())
         stream = s.watch(until_settled=True)
         await stream.kind("caught_up")
@@ -569,7 +569,7 @@ async def test_a_stream_until_settled_ends_with_the_run_and_not_before() -> None
 
 @on_loop
 async def test_a_page_that_ends_within_a_commit_does_not_settle_anything() -> None:
-    async with stage(store_page=2) as s:
+    async with watch_harness(store_page=2) as s:
         s.author.commit(changed("llm_requesting"), state=busy())
         hidden = s.author.store_only(
             changed("idle"), changed("awaiting_llm"), changed("llm_requesting"), changed("llm_requesting"), state=busy()
@@ -584,7 +584,7 @@ async def test_a_page_that_ends_within_a_commit_does_not_settle_anything() -> No
 
 @on_loop
 async def test_a_stream_until_settled_ends_at_a_question() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(changed("llm_requesting"), state=busy())
         stream = s.watch(until_settled=True)
         await stream.kind("caught_up")
@@ -594,7 +594,7 @@ async def test_a_stream_until_settled_ends_at_a_question() -> None:
 
 @on_loop
 async def test_a_stream_until_settled_waits_for_follow_ups() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         s.author.commit(changed("llm_requesting"), state=busy())
         stream = s.watch(until_settled=True)
         await stream.kind("caught_up")
@@ -608,7 +608,7 @@ async def test_a_stream_until_settled_waits_for_follow_ups() -> None:
 
 @on_loop
 async def test_a_deleted_conversation_ends_its_streams_well() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.commit(s.author.says())
@@ -621,7 +621,7 @@ async def test_a_deleted_conversation_ends_its_streams_well() -> None:
 @on_loop
 async def test_a_deletion_ends_a_stream_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_hub, "RING", 2)
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         stream.gate.clear()
@@ -637,7 +637,7 @@ async def test_a_deletion_ends_a_stream_that_is_behind(monkeypatch: pytest.Monke
 
 @on_loop
 async def test_one_stream_too_many_is_refused_and_a_closed_one_makes_room() -> None:
-    async with stage(max_streams=2) as s:
+    async with watch_harness(max_streams=2) as s:
         first, second = s.watch(), s.watch()
         await first.kind("caught_up")
         await second.kind("caught_up")
@@ -652,7 +652,7 @@ async def test_one_stream_too_many_is_refused_and_a_closed_one_makes_room() -> N
 
 @on_loop
 async def test_a_cancelled_stream_leaves_the_hub_at_once() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         assert s.hub.watchers() == 1
@@ -663,7 +663,7 @@ async def test_a_cancelled_stream_leaves_the_hub_at_once() -> None:
 
 @on_loop
 async def test_a_reader_who_takes_nothing_is_ended_and_holds_nobody_up() -> None:
-    async with stage(stall_seconds=0.1) as s:
+    async with watch_harness(stall_seconds=0.1) as s:
         stuck, other = s.watch(), s.watch()
         await stuck.kind("caught_up")
         await other.kind("caught_up")
@@ -679,7 +679,7 @@ async def test_a_reader_who_takes_nothing_is_ended_and_holds_nobody_up() -> None
 
 @on_loop
 async def test_a_shutdown_sends_what_is_there_and_then_ends_the_streams() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
         s.author.commit(s.author.says())
@@ -695,7 +695,7 @@ async def test_a_shutdown_sends_what_is_there_and_then_ends_the_streams() -> Non
 
 @on_loop
 async def test_a_shutdown_while_something_is_being_sent_forgets_nothing() -> None:
-    async with stage() as s:
+    async with watch_harness() as s:
         stream = s.watch()
         stream.gate.clear()
         while not s.hub.watchers() or not stream.writing:
@@ -720,7 +720,7 @@ class Failing(MemoryStore):
 @on_loop
 async def test_a_store_that_fails_ends_the_stream_with_its_error() -> None:
     store = Failing()
-    async with stage(store) as s:
+    async with watch_harness(store) as s:
         s.author.commit(ConversationUpdated(("title",)))
         store.broken = True
         stream = s.watch(after_revision=0)

@@ -20,7 +20,7 @@ from actors.core.content import MessageType, Text
 from actors.core.notifications import Durable, StreamDiscarded
 from actors.core.states import Idle, State
 from actors.ports import RevisionTooOldError, Store, StoredEvent
-from tests.integration.server.stage import ID, Author, Stage, Stream, changed, stage
+from tests.integration.server.watch_harness import ID, Author, Stream, WatchHarness, changed, watch_harness
 from tests.watch_laws import Recorded, Violation, log_of, violations
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 class Readers:
     """Streams of one conversation that come and go, read fast, slowly or not at all for a while."""
 
-    def __init__(self, made: Stage, chance: random.Random) -> None:
+    def __init__(self, made: WatchHarness, chance: random.Random) -> None:
         self._stage = made
         self._chance = chance
         self.open: list[tuple[int | None, Stream]] = []
@@ -180,7 +180,7 @@ def up_to(stream: Stream) -> int:
 async def many_streams(store: Store, seed: int, count: int) -> list[Violation]:
     """Open so many streams while a conversation goes on and its log is pruned; what was wrong with them."""
     chance = random.Random(seed)
-    async with stage(store, store_page=chance.choice((64, 256))) as made:
+    async with watch_harness(store, store_page=chance.choice((64, 256))) as made:
         writes, readers, came = Novelist(made.author, chance), Readers(made, chance), 0
         while came < count:
             kind = chance.random()
@@ -242,7 +242,7 @@ async def late_subscribers(store: Store, seed: int, races: int) -> list[Violatio
     """Open each stream while a commit is being written; what was wrong with them."""
     chance = random.Random(seed)
     streams: list[tuple[int | None, Stream]] = []
-    async with stage(store) as made:
+    async with watch_harness(store) as made:
         writes = Novelist(made.author, chance)
         for _ in range(races):
             after = chance.choice((None, writes.head))

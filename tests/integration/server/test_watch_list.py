@@ -15,21 +15,21 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Ledger
 from server.streams import watch_conversations as watch_list
-from tests.integration.server.house import AUTHORIZED, SECONDS, House, refused
-from tests.integration.server.stage import Author, changed
+from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
+from tests.integration.server.watch_harness import Author, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 
-def watch(house: House, **request: Any) -> Any:
+def watch(harness: GrpcHarness, **request: Any) -> Any:
     asked = v1.WatchConversationsRequest(**request)
-    return house.stub.WatchConversations(asked, metadata=AUTHORIZED, timeout=SECONDS)
+    return harness.stub.WatchConversations(asked, metadata=AUTHORIZED, timeout=SECONDS)
 
 
-def write(house: House, conversation_id: str = "c1", **fields: Any) -> Author:
-    return Author(house.runtime.store, house.hub, conversation_id, **fields)
+def write(harness: GrpcHarness, conversation_id: str = "c1", **fields: Any) -> Author:
+    return Author(harness.runtime.store, harness.hub, conversation_id, **fields)
 
 
 def until_caught_up(stream: Any) -> list[str]:
@@ -46,70 +46,72 @@ def names_of(*ids: str) -> list[str]:
     return [f"conversations/{each}" for each in ids]
 
 
-def test_what_exists_comes_first_archived_ones_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_exists_comes_first_archived_ones_too(harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_list, "PAGE", 2)
     for number in range(5):
-        write(house, f"c{number}", updated_at=10 + number)
-    write(house, "old", archived_at=3)
-    stream = watch(house)
+        write(harness, f"c{number}", updated_at=10 + number)
+    write(harness, "old", archived_at=3)
+    stream = watch(harness)
     assert sorted(until_caught_up(stream)) == sorted(names_of("c0", "c1", "c2", "c3", "c4", "old"))
     stream.cancel()
 
 
-def test_what_is_damaged_keeps_nothing_else_from_being_shown(open_house: Callable[..., House], tmp_path: Path) -> None:
+def test_what_is_damaged_keeps_nothing_else_from_being_shown(
+    open_harness: Callable[..., GrpcHarness], tmp_path: Path
+) -> None:
     with closing(open_store(tmp_path / "data")) as store:
-        house = open_house(store=store)
+        harness = open_harness(store=store)
         for number in range(3):
-            write(house, f"c{number}", updated_at=10 + number)
-            write(house, f"c{number}-a1", parent_conversation_id=f"c{number}", user_initiated=False)
+            write(harness, f"c{number}", updated_at=10 + number)
+            write(harness, f"c{number}-a1", parent_conversation_id=f"c{number}", user_initiated=False)
         with closing(sqlite3.connect(tmp_path / "data" / FILE, isolation_level=None)) as connection:
             connection.execute("UPDATE conversations SET mode = 'godlike' WHERE id IN ('c1', 'c2-a1')")
-        stream = watch(house, include_sub_agents=True)
+        stream = watch(harness, include_sub_agents=True)
         assert sorted(until_caught_up(stream)) == names_of("c0", "c0-a1", "c2")
         stream.cancel()
 
         def listed(parent: str = "") -> tuple[list[str], list[str]]:
             request = v1.ListConversationsRequest(parent=parent)
-            answer = house.stub.ListConversations(request, metadata=AUTHORIZED, timeout=SECONDS)
+            answer = harness.stub.ListConversations(request, metadata=AUTHORIZED, timeout=SECONDS)
             return [each.name for each in answer.conversations], list(answer.unreadable)
 
         assert listed() == (names_of("c2", "c0"), names_of("c1"))
         assert listed("conversations/c1") == (names_of("c1-a1"), [])
         assert listed("conversations/c2") == ([], names_of("c2-a1"))
-        house.stop()
+        harness.stop()
 
 
-def test_of_others_and_of_sub_agents_nothing_is_seen(house: House) -> None:
-    write(house, "c1")
-    foreign = write(house, "theirs", principal="somebody else")
-    child = write(house, "child", parent_conversation_id="c1", user_initiated=False)
-    stream = watch(house)
+def test_of_others_and_of_sub_agents_nothing_is_seen(harness: GrpcHarness) -> None:
+    write(harness, "c1")
+    foreign = write(harness, "theirs", principal="somebody else")
+    child = write(harness, "child", parent_conversation_id="c1", user_initiated=False)
+    stream = watch(harness)
     assert until_caught_up(stream) == names_of("c1")
     foreign.commit(changed("idle"))
     child.commit(changed("idle"))
-    house.hub.deleted("theirs", foreign.record)
-    house.hub.deleted("child", child.record)
-    mine = write(house, "mine")
-    house.hub.created(mine.record)
+    harness.hub.deleted("theirs", foreign.record)
+    harness.hub.deleted("child", child.record)
+    mine = write(harness, "mine")
+    harness.hub.created(mine.record)
     assert next(stream).conversation_changed.name == "conversations/mine"
     stream.cancel()
 
 
-def test_sub_agents_come_if_they_are_asked_for(house: House) -> None:
-    write(house, "c1")
-    child = write(house, "child", parent_conversation_id="c1", user_initiated=False)
-    stream = watch(house, include_sub_agents=True)
+def test_sub_agents_come_if_they_are_asked_for(harness: GrpcHarness) -> None:
+    write(harness, "c1")
+    child = write(harness, "child", parent_conversation_id="c1", user_initiated=False)
+    stream = watch(harness, include_sub_agents=True)
     assert until_caught_up(stream) == names_of("c1", "child")
     child.commit(changed("idle"))
     assert next(stream).conversation_changed.parent == "conversations/c1"
-    house.hub.deleted("child", child.record)
+    harness.hub.deleted("child", child.record)
     assert next(stream).conversation_deleted == "conversations/child"
     stream.cancel()
 
 
-def test_changes_only_leaves_out_what_exists(house: House) -> None:
-    author = write(house)
-    stream = watch(house, changes_only=True)
+def test_changes_only_leaves_out_what_exists(harness: GrpcHarness) -> None:
+    author = write(harness)
+    stream = watch(harness, changes_only=True)
     assert until_caught_up(stream) == []
     author.commit(changed("idle"), title="New")
     entry = next(stream).conversation_changed
@@ -117,26 +119,26 @@ def test_changes_only_leaves_out_what_exists(house: House) -> None:
     stream.cancel()
 
 
-def test_a_conversation_is_shown_as_it_stands_and_when_it_is_created_and_deleted(house: House) -> None:
-    stream = watch(house)
+def test_a_conversation_is_shown_as_it_stands_and_when_it_is_created_and_deleted(harness: GrpcHarness) -> None:
+    stream = watch(harness)
     assert until_caught_up(stream) == []
-    author = write(house)
-    house.hub.created(author.record)
+    author = write(harness)
+    harness.hub.created(author.record)
     assert next(stream).conversation_changed.name == "conversations/c1"
     author.commit(changed("error"), state=Error(Ledger(), "it broke", ErrorKind.NETWORK))
     assert next(stream).conversation_changed.state.error.message == "it broke"
-    house.hub.deleted("c1", author.record)
+    harness.hub.deleted("c1", author.record)
     assert next(stream).conversation_deleted == "conversations/c1"
     stream.cancel()
 
 
 def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page may know more than the feed has told, or less; neither goes back in time nor is anything missed."""
     monkeypatch.setattr(watch_list, "PAGE", 3)
-    authors = [write(house, f"c{number}", updated_at=number + 1) for number in range(12)]
-    store, stop = house.runtime.store, threading.Event()
+    authors = [write(harness, f"c{number}", updated_at=number + 1) for number in range(12)]
+    store, stop = harness.runtime.store, threading.Event()
 
     def keep_changing() -> None:
         while not stop.is_set():
@@ -147,7 +149,7 @@ def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
     writer.start()
     try:
         for _ in range(10):
-            stream = watch(house)
+            stream = watch(harness)
             revisions: dict[str, int] = {}
             caught_up = 0
             for entry in stream:
@@ -166,10 +168,10 @@ def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
 
 
 def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, gone = write(house, "kept"), write(house, "gone")
-    store, bus = house.runtime.store, house.hub
+    kept, gone = write(harness, "kept"), write(harness, "gone")
+    store, bus = harness.runtime.store, harness.hub
     read = store.list
 
     def read_and_change(**query: Any) -> Any:
@@ -178,11 +180,11 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
         kept.commit(changed("idle"), title="Later")
         store.delete("gone")
         bus.deleted("gone", gone.record)
-        bus.created(write(house, "born").record)
+        bus.created(write(harness, "born").record)
         return page
 
     monkeypatch.setattr(store, "list", read_and_change)
-    stream = watch(house)
+    stream = watch(harness)
     latest: dict[str, str] = {}
     for entry in stream:
         if entry.HasField("caught_up"):
@@ -195,10 +197,10 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
     stream.cancel()
 
 
-def test_a_slow_watcher_gets_the_latest_of_each_once(house: House) -> None:
+def test_a_slow_watcher_gets_the_latest_of_each_once(harness: GrpcHarness) -> None:
     """Nothing is queued for it: what it has not looked at is replaced."""
-    author, other = write(house, "c1"), write(house, "c2")
-    stream = watch(house)
+    author, other = write(harness, "c1"), write(harness, "c2")
+    stream = watch(harness)
     until_caught_up(stream)
     for number in range(3_000):
         author.commit(changed("idle"), title=f"{number}")
@@ -213,39 +215,39 @@ def test_a_slow_watcher_gets_the_latest_of_each_once(house: House) -> None:
     stream.cancel()
 
 
-def test_silence_is_broken_by_heartbeats(open_house: Callable[..., House]) -> None:
-    house = open_house(heartbeat_seconds=0.1)
-    stream = watch(house)
+def test_silence_is_broken_by_heartbeats(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(heartbeat_seconds=0.1)
+    stream = watch(harness)
     until_caught_up(stream)
     assert [next(stream).WhichOneof("event") for _ in range(3)] == ["heartbeat"] * 3
     stream.cancel()
 
 
-def test_the_stream_counts_like_any_other(open_house: Callable[..., House]) -> None:
-    house = open_house(max_streams=1)
-    stream = watch(house)
+def test_the_stream_counts_like_any_other(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(max_streams=1)
+    stream = watch(harness)
     until_caught_up(stream)
-    refusal = refused(lambda: watch(house))
+    refusal = refused(lambda: watch(harness))
     assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
     stream.cancel()
 
 
-def test_a_server_that_stops_says_so(house: House) -> None:
-    stream = watch(house)
+def test_a_server_that_stops_says_so(harness: GrpcHarness) -> None:
+    stream = watch(harness)
     until_caught_up(stream)
-    house.stop()
+    harness.stop()
     refusal = refused(lambda: stream)
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
 
 
-def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Callable[..., House]) -> None:
-    house = open_house(stall_seconds=0.3)
-    authors = [write(house, f"c{number}", title="x" * 250, labels={"a": "y" * 250_000}) for number in range(40)]
-    stuck = watch(house)
+def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(stall_seconds=0.3)
+    authors = [write(harness, f"c{number}", title="x" * 250, labels={"a": "y" * 250_000}) for number in range(40)]
+    stuck = watch(harness)
     next(stuck)
     for author in authors:
         author.commit(changed("idle"))
-    feed = house.hub.conversation_list
+    feed = harness.hub.conversation_list
     for _ in range(1_000):
         if not feed.watched:
             break
@@ -255,15 +257,15 @@ def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_house: Ca
     assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
 
 
-def test_one_who_leaves_is_forgotten(house: House) -> None:
-    stream = watch(house)
+def test_one_who_leaves_is_forgotten(harness: GrpcHarness) -> None:
+    stream = watch(harness)
     until_caught_up(stream)
-    assert house.hub.conversation_list.watched
+    assert harness.hub.conversation_list.watched
     stream.cancel()
     with pytest.raises(grpc.RpcError):
         next(stream)
     for _ in range(1_000):
-        if not house.hub.conversation_list.watched:
+        if not harness.hub.conversation_list.watched:
             break
         threading.Event().wait(0.01)
-    assert not house.hub.conversation_list.watched
+    assert not harness.hub.conversation_list.watched

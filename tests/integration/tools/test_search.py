@@ -27,7 +27,7 @@ from actors.adapters.tools.workers.searching.walk import Walk
 from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
 from tests import leftovers
-from tests.integration.tools.desk import WatchedDesk
+from tests.integration.tools.tool_harness import WatchedToolHarness
 from tests.property.profiles import profile
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ RIPGREP = Path(sys.executable).with_name("rg")
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[WatchedDesk]:
+def harness(tmp_path: Path) -> Iterator[WatchedToolHarness]:
     sandbox = ToolHostSandbox(probe())
-    yield WatchedDesk(sandbox, tmp_path.resolve())
+    yield WatchedToolHarness(sandbox, tmp_path.resolve())
     sandbox.close()
 
 
@@ -182,26 +182,26 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_large_tree_gives_the_same_with_and_without_ripgrep(
-    desk: WatchedDesk, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    harness: WatchedToolHarness, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.directory = large
+    harness.directory = large
     monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
-    with_ripgrep = desk.call("search", **arguments)
+    with_ripgrep = harness.call("search", **arguments)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert desk.call("search", **arguments) == with_ripgrep
+    assert harness.call("search", **arguments) == with_ripgrep
     assert not with_ripgrep.is_error
     assert ("No matches" in with_ripgrep.text) == (arguments["pattern"] == "never there")
 
 
 def test_keywords_in_a_large_tree_give_the_same_with_and_without_ripgrep(
-    desk: WatchedDesk, large: Path, monkeypatch: pytest.MonkeyPatch
+    harness: WatchedToolHarness, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.directory = large / "a"
+    harness.directory = large / "a"
     asked = {"query": "?", "search_terms": ["needle needle", "kiss", "(y) nee", r"needle \(y\)"]}
     monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
-    with_ripgrep = desk.call("keyword_search", **asked)
+    with_ripgrep = harness.call("keyword_search", **asked)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert desk.call("keyword_search", **asked) == with_ripgrep
+    assert harness.call("keyword_search", **asked) == with_ripgrep
     assert "[skipped, as it finds more than 64 KiB: kiss]" in with_ripgrep.text
 
 
@@ -279,15 +279,15 @@ def test_nested_rules_ignore_what_git_ignores(files: list[str], rules: list[tupl
         assert sorted(walked) == sorted(listed.split(b"\0")[:-1])
 
 
-def test_a_hostile_repository_runs_nothing(desk: WatchedDesk) -> None:
-    git("init", "-q", cwd=desk.directory)
-    (desk.directory / "needle").write_text("needle\n")
-    ran = desk.directory / "ran"
+def test_a_hostile_repository_runs_nothing(harness: WatchedToolHarness) -> None:
+    git("init", "-q", cwd=harness.directory)
+    (harness.directory / "needle").write_text("needle\n")
+    ran = harness.directory / "ran"
     for name in ("core.fsmonitor", "core.hooksPath", "core.pager", "diff.external"):
-        git("config", name, f"touch {ran} #", cwd=desk.directory)
-    (desk.directory / ".ripgreprc").write_text(f"--pre=touch {ran}\n")
-    assert desk.call("keyword_search", query="?", search_terms=["needle"]).text == "needle:1:needle\n"
-    assert desk.call("search", pattern="needle").text == "needle:1: needle\n"
+        git("config", name, f"touch {ran} #", cwd=harness.directory)
+    (harness.directory / ".ripgreprc").write_text(f"--pre=touch {ran}\n")
+    assert harness.call("keyword_search", query="?", search_terms=["needle"]).text == "needle:1:needle\n"
+    assert harness.call("search", pattern="needle").text == "needle:1: needle\n"
     assert not ran.exists()
 
 
@@ -296,9 +296,9 @@ def test_a_hostile_repository_runs_nothing(desk: WatchedDesk) -> None:
 ENDLESS = r"^(a|aa)+(a|aa)+(a|aa)+$"
 
 
-def in_thread(desk: WatchedDesk, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
+def in_thread(harness: WatchedToolHarness, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
     outputs: list[ToolOutput] = []
-    thread = threading.Thread(target=lambda: outputs.append(desk.call(name, **arguments)))
+    thread = threading.Thread(target=lambda: outputs.append(harness.call(name, **arguments)))
     thread.start()
     return thread, outputs
 
@@ -311,48 +311,50 @@ class TestEndless:
     """A pattern that backtracks for ever."""
 
     @pytest.fixture(autouse=True)
-    def bait(self, desk: WatchedDesk) -> None:
-        (desk.directory / "bait").write_text("a" * 400 + "!\n")
+    def bait(self, harness: WatchedToolHarness) -> None:
+        (harness.directory / "bait").write_text("a" * 400 + "!\n")
 
-    def test_a_cancel_ends_it(self, desk: WatchedDesk, name: str, arguments: dict[str, Any]) -> None:
+    def test_a_cancel_ends_it(self, harness: WatchedToolHarness, name: str, arguments: dict[str, Any]) -> None:
         started = threading.Event()
-        track = desk.track
+        track = harness.track
 
         def tracked(process: RunningProcess) -> Callable[[], bool]:
             release = track(process)
             started.set()
             return release
 
-        desk.track = tracked  # type: ignore[method-assign]
-        thread, outputs = in_thread(desk, name, **arguments)
+        harness.track = tracked  # type: ignore[method-assign]
+        thread, outputs = in_thread(harness, name, **arguments)
         assert started.wait(BOUND)
-        desk.cancel.cancel()
+        harness.cancel.cancel()
         thread.join(BOUND)
         assert outputs == [ToolOutput("The search was cancelled.", is_error=True)]
-        assert not any(toolhost.alive(pid) for pid in desk.reaped)
+        assert not any(toolhost.alive(pid) for pid in harness.reaped)
 
     def test_it_runs_out_of_time(
-        self, desk: WatchedDesk, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, harness: WatchedToolHarness, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(launching, "WORKER_SECONDS", 1)
-        output = desk.call(name, **arguments)
+        output = harness.call(name, **arguments)
         assert output.is_error
         assert output.text.startswith("The search took longer than 1 s and was ended. ")
 
 
-def test_restricted_calls_find_the_same_or_are_refused(desk: WatchedDesk, large: Path) -> None:
-    desk.directory = large
-    free = desk.call("search", pattern="needle")
-    desk.mode = Mode.RESTRICTED
-    if desk.sandbox.report.restriction_available:
-        assert desk.call("search", pattern="needle") == free
+def test_restricted_calls_find_the_same_or_are_refused(harness: WatchedToolHarness, large: Path) -> None:
+    harness.directory = large
+    free = harness.call("search", pattern="needle")
+    harness.mode = Mode.RESTRICTED
+    if harness.sandbox.report.restriction_available:
+        assert harness.call("search", pattern="needle") == free
     else:
         with pytest.raises(Exception, match="restricted mode cannot be kept"):
-            desk.call("search", pattern="needle")
+            harness.call("search", pattern="needle")
 
 
-def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk, request: pytest.FixtureRequest) -> None:
-    deep = desk.directory / "d"
+def test_a_search_that_is_too_deep_or_too_wide_ends(
+    harness: WatchedToolHarness, request: pytest.FixtureRequest
+) -> None:
+    deep = harness.directory / "d"
     request.addfinalizer(lambda: leftovers.clear(deep))
     deep.mkdir()
     descriptor = os.open(deep, os.O_RDONLY)
@@ -362,6 +364,6 @@ def test_a_search_that_is_too_deep_or_too_wide_ends(desk: WatchedDesk, request: 
         os.close(descriptor)
         descriptor = inner
     os.close(descriptor)
-    (desk.directory / "x").write_text("needle\n")
-    output = desk.call("search", pattern="needle")
+    (harness.directory / "x").write_text("needle\n")
+    output = harness.call("search", pattern="needle")
     assert output.text == "x:1: needle\n[files and directories that could not be read: 1]\n"

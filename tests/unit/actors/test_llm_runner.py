@@ -31,7 +31,7 @@ PATIENCE = 10.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 
-class Desk:
+class ToolHarness:
     """Makes requests and sees what becomes of them."""
 
     def __init__(self, runtime: Services, inbox: Any) -> None:
@@ -61,28 +61,28 @@ class Desk:
 
 
 @pytest.fixture
-def desk(runtime: Services, inbox: Any) -> Desk:
-    return Desk(runtime, inbox)
+def harness(runtime: Services, inbox: Any) -> ToolHarness:
+    return ToolHarness(runtime, inbox)
 
 
-def test_an_answer_is_reported_whole(desk: Desk) -> None:
+def test_an_answer_is_reported_whole(harness: ToolHarness) -> None:
     answer = ModelAnswer((Text("hi"),), False, Usage(1, 2), truncated=True, refusal=True)
-    assert desk.request(lambda sink, cancel: answer) == [
+    assert harness.request(lambda sink, cancel: answer) == [
         LlmResponse(1_000, "r1", 1, (Text("hi"),), False, Usage(1, 2), True, True)
     ]
 
 
-def test_the_start_is_told_once_and_before_any_text(desk: Desk) -> None:
+def test_the_start_is_told_once_and_before_any_text(harness: ToolHarness) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         sink.text("")
         sink.text("no start before it")
         sink.started()
         return ANSWER
 
-    started, response = desk.request(respond)
+    started, response = harness.request(respond)
     assert isinstance(started, LlmStreamStarted)
     assert isinstance(response, LlmResponse)
-    kinds = [type(message) for message in desk.inbox.told]
+    kinds = [type(message) for message in harness.inbox.told]
     assert kinds == [EffectOutcome, TextDeltaReady, EffectOutcome]
 
 
@@ -99,11 +99,13 @@ def test_the_start_is_told_once_and_before_any_text(desk: Desk) -> None:
         (SystemExit(1), ErrorKind.UNKNOWN, None),
     ],
 )
-def test_a_failure_is_an_outcome(desk: Desk, failure: BaseException, kind: ErrorKind, retry_after: int | None) -> None:
+def test_a_failure_is_an_outcome(
+    harness: ToolHarness, failure: BaseException, kind: ErrorKind, retry_after: int | None
+) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         raise failure
 
-    (error,) = desk.request(respond)
+    (error,) = harness.request(respond)
     assert isinstance(error, LlmError)
     assert (error.error.kind, error.retry_after_ms) == (kind, retry_after)
     assert error.usage == (Usage(3, 0) if retry_after else None)
@@ -111,29 +113,29 @@ def test_a_failure_is_an_outcome(desk: Desk, failure: BaseException, kind: Error
 
 
 def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    harness: ToolHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
 
-    desk.request(respond)
+    harness.request(respond)
     assert [record.getMessage() for record in caplog.records] == ["model request r1, attempt 1: auth"]
 
 
-def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(desk: Desk) -> None:
+def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(harness: ToolHarness) -> None:
     def build() -> Any:
         raise StoreUnavailableError("disk")
 
-    (error,) = desk.request(lambda sink, cancel: ANSWER, build)
+    (error,) = harness.request(lambda sink, cancel: ANSWER, build)
     assert isinstance(error, LlmError)
     assert error.error.retryable
-    assert desk.asked == 0
+    assert harness.asked == 0
 
 
-def test_what_is_cancelled_before_it_began_never_asks(desk: Desk) -> None:
-    desk.cancel.cancel()
-    assert desk.request(lambda sink, cancel: ANSWER) == [LlmAborted(1_000, "r1", 1)]
-    assert desk.asked == 0
+def test_what_is_cancelled_before_it_began_never_asks(harness: ToolHarness) -> None:
+    harness.cancel.cancel()
+    assert harness.request(lambda sink, cancel: ANSWER) == [LlmAborted(1_000, "r1", 1)]
+    assert harness.asked == 0
 
 
 CUT = LlmFailure(ErrorKind.NETWORK, "cut")
@@ -149,7 +151,9 @@ CUT = LlmFailure(ErrorKind.NETWORK, "cut")
         (ModelFailedError(CUT, usage=Usage(8)), Usage(8)),
     ],
 )
-def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: Any, usage: Usage | None) -> None:
+def test_once_cancelled_it_was_aborted_whatever_comes_of_it(
+    harness: ToolHarness, late: Any, usage: Usage | None
+) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         cancel.cancel()
         sink.started()
@@ -158,14 +162,14 @@ def test_once_cancelled_it_was_aborted_whatever_comes_of_it(desk: Desk, late: An
         assert isinstance(late, ModelAnswer)
         return late
 
-    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1, usage)]
+    assert harness.request(respond) == [LlmAborted(1_000, "r1", 1, usage)]
 
 
-def test_an_abort_that_nobody_asked_for_is_reported_too(desk: Desk) -> None:
+def test_an_abort_that_nobody_asked_for_is_reported_too(harness: ToolHarness) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         raise ModelAbortedError
 
-    assert desk.request(respond) == [LlmAborted(1_000, "r1", 1)]
+    assert harness.request(respond) == [LlmAborted(1_000, "r1", 1)]
 
 
 def test_text_that_waits_grows_and_is_announced_once(runtime: Services) -> None:

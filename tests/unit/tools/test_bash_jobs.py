@@ -100,7 +100,7 @@ class TickingClock:
 
 
 @dataclass
-class Desk:
+class ToolHarness:
     """Calls bash as the tool runner does, each call with a token of its own."""
 
     directory: Path
@@ -160,10 +160,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.pool.shutdown(wait=False)
+def harness(tmp_path: Path) -> Iterator[ToolHarness]:
+    harness = ToolHarness(tmp_path)
+    yield harness
+    harness.pool.shutdown(wait=False)
 
 
 def display(output: ToolOutput) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def everything_ends() -> None:
 # --- a command that outlives its call ---------------------------------------------------------------------------------
 
 
-def test_a_command_goes_on_when_its_wait_is_over(desk: Desk) -> None:
-    desk.sandbox.starting = lambda process: process.write(b"ready\npart")
-    output = desk.call(cmd="serve", wait_seconds=0)
+def test_a_command_goes_on_when_its_wait_is_over(harness: ToolHarness) -> None:
+    harness.sandbox.starting = lambda process: process.write(b"ready\npart")
+    output = harness.call(cmd="serve", wait_seconds=0)
     assert not output.is_error
     assert output.text.startswith("ready\npart\n[still running after a wait of ")
     assert "as b-1: " in output.text
@@ -194,161 +194,165 @@ def test_a_command_goes_on_when_its_wait_is_over(desk: Desk) -> None:
     told = display(output)
     assert (told["status"], told["handle"], told["command"]) == ("still_running", "b-1", "serve")
     assert told["window"] == {"start_offset": 0, "end_offset": 1, "truncated_before": False}
-    assert desk.toolbox.jobs("c-1") == ("b-1",)
-    process = desk.process()
-    desk.cancel.cancel()
+    assert harness.toolbox.jobs("c-1") == ("b-1",)
+    process = harness.process()
+    harness.cancel.cancel()
     assert process.kills == 0, "it was let go"
     process.end()
     everything_ends()
-    assert desk.toolbox.jobs("c-1") == ()
+    assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_restricted_conversation_s_job_is_restricted(desk: Desk) -> None:
-    desk.mode = Mode.RESTRICTED
-    process = desk.job()
+def test_a_restricted_conversation_s_job_is_restricted(harness: ToolHarness) -> None:
+    harness.mode = Mode.RESTRICTED
+    process = harness.job()
     assert process.launch.mode is Mode.RESTRICTED
     process.end()
 
 
-def test_a_wait_sees_the_end_with_all_output(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
+def test_a_wait_sees_the_end_with_all_output(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
     process.write(b"\nn\xc3")
     process.write(b"\xa4\n")
     process.end(head=b"all\n", exit_code=3)
     output = answer.result(BOUND)
     assert (output.text, output.is_error) == ("all\n[exit code 3]", False)
     assert display(output)["status"] == "exited"
-    again = desk.call(wait="b-1")
+    again = harness.call(wait="b-1")
     assert again.text.endswith("\nnä\n[b-1 has ended: exit code 3]\n[lines 0 to 1; what comes next: since=2]")
     told = display(again)
     assert (told["status"], told["final_cause"], told["exit_code"]) == ("tombstoned", "exited", 3)
 
 
-def test_a_wait_that_is_over_gives_the_same_handle(desk: Desk) -> None:
-    process = desk.job()
+def test_a_wait_that_is_over_gives_the_same_handle(harness: ToolHarness) -> None:
+    process = harness.job()
     for _ in range(2):
-        told = display(desk.call(wait="b-1", wait_seconds=0))
+        told = display(harness.call(wait="b-1", wait_seconds=0))
         assert (told["status"], told["handle"]) == ("still_running", "b-1")
     process.end()
 
 
-def test_a_cancelled_wait_only_stops_waiting(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
-    desk.cancel.cancel()
+def test_a_cancelled_wait_only_stops_waiting(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    harness.cancel.cancel()
     output = answer.result(BOUND)
     assert output.is_error
     assert output.text == "[cancelled; b-1 goes on]"
     assert process.kills == 0
-    assert desk.toolbox.jobs("c-1") == ("b-1",)
+    assert harness.toolbox.jobs("c-1") == ("b-1",)
     process.end()
 
 
-def test_a_cancelled_command_is_killed_and_no_job(desk: Desk) -> None:
-    answer = desk.begin(cmd="sleep 1000", wait_seconds=900)
-    process = desk.process()
-    desk.cancel.cancel()
+def test_a_cancelled_command_is_killed_and_no_job(harness: ToolHarness) -> None:
+    answer = harness.begin(cmd="sleep 1000", wait_seconds=900)
+    process = harness.process()
+    harness.cancel.cancel()
     output = answer.result(BOUND)
     assert output.is_error
     assert output.text == "all\n[cancelled; the command and all it started were killed]"
     assert display(output)["status"] == "cancelled"
     assert process.kills == 1
-    assert desk.reaped == [41, 42]
-    assert desk.toolbox.jobs("c-1") == ()
-    assert display(desk.call(peek="b-1"))["error"] == "handle_not_found"
+    assert harness.reaped == [41, 42]
+    assert harness.toolbox.jobs("c-1") == ()
+    assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
 
 
-def test_a_cancel_that_strikes_while_the_job_is_let_go_kills_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_that_strikes_while_the_job_is_let_go_kills_it(
+    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The token is pulled after the wait was over and before the process is let go."""
 
     def track(process: RunningProcess) -> Callable[[], bool]:
-        let_go = Desk.track(desk, process)
+        let_go = ToolHarness.track(harness, process)
 
         def after_the_cancel() -> bool:
-            desk.cancel.cancel()
+            harness.cancel.cancel()
             return let_go()
 
         return after_the_cancel
 
-    monkeypatch.setattr(desk, "track", track)
-    output = desk.call(cmd="sleep 1000", wait_seconds=0)
+    monkeypatch.setattr(harness, "track", track)
+    output = harness.call(cmd="sleep 1000", wait_seconds=0)
     assert display(output)["status"] == "cancelled"
-    assert desk.process().kills == 1
-    assert desk.toolbox.jobs("c-1") == ()
+    assert harness.process().kills == 1
+    assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_whoever_cancels_and_then_ends_the_jobs_misses_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_cancels_and_then_ends_the_jobs_misses_none(
+    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job that is let go just before the cancel is one that `end_jobs` finds."""
     receipts: list[KillReceipt] = []
 
     def track(process: RunningProcess) -> Callable[[], bool]:
-        let_go = Desk.track(desk, process)
+        let_go = ToolHarness.track(harness, process)
 
         def before_the_cancel() -> bool:
             went = let_go()
-            desk.cancel.cancel()
-            desk.toolbox.end_jobs("c-1", receipts.append)
+            harness.cancel.cancel()
+            harness.toolbox.end_jobs("c-1", receipts.append)
             return went
 
         return before_the_cancel
 
-    monkeypatch.setattr(desk, "track", track)
-    desk.call(cmd="sleep 1000", wait_seconds=0)
+    monkeypatch.setattr(harness, "track", track)
+    harness.call(cmd="sleep 1000", wait_seconds=0)
     everything_ends()
-    assert desk.process().kills == 1
+    assert harness.process().kills == 1
     assert len(receipts) == 1
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def test_watchers_see_a_command_while_its_call_runs_and_never_after_it(desk: Desk) -> None:
-    desk.sandbox.starting = lambda process: process.write("é".encode()[:1])
-    process = desk.job()
-    assert desk.shown.empty()
+def test_watchers_see_a_command_while_its_call_runs_and_never_after_it(harness: ToolHarness) -> None:
+    harness.sandbox.starting = lambda process: process.write("é".encode()[:1])
+    process = harness.job()
+    assert harness.shown.empty()
     process.write("é\n".encode()[1:])
-    answer = desk.begin(wait="b-1")
-    desk.watched(process)
-    assert set(desk.shown.get(timeout=BOUND)) == {"x"}
+    answer = harness.begin(wait="b-1")
+    harness.watched(process)
+    assert set(harness.shown.get(timeout=BOUND)) == {"x"}
     process.end()
     answer.result(BOUND)
 
 
-def test_a_watcher_that_fails_costs_the_job_nothing(desk: Desk) -> None:
+def test_a_watcher_that_fails_costs_the_job_nothing(harness: ToolHarness) -> None:
     def fail(text: str) -> None:
         raise OSError
 
-    desk.sandbox.starting = lambda process: process.write(b"one\n")
-    desk.show = fail
-    process = desk.job()
+    harness.sandbox.starting = lambda process: process.write(b"one\n")
+    harness.show = fail
+    process = harness.job()
     process.write(b"two\n")
     process.end()
     everything_ends()
-    assert "one\ntwo\n" in desk.call(peek="b-1").text
+    assert "one\ntwo\n" in harness.call(peek="b-1").text
 
 
-def test_a_peek_shows_a_window(desk: Desk) -> None:
-    process = desk.job()
-    assert "[no output yet; " in desk.call(peek="b-1").text
+def test_a_peek_shows_a_window(harness: ToolHarness) -> None:
+    process = harness.job()
+    assert "[no output yet; " in harness.call(peek="b-1").text
     process.write("".join(f"{number}\n" for number in range(300)).encode())
-    output = desk.call(peek="b-1")
+    output = harness.call(peek="b-1")
     assert output.text.startswith("100\n101\n")
     assert display(output)["status"] == "running"
     assert display(output)["window"] == {"start_offset": 100, "end_offset": 300, "truncated_before": False}
-    assert desk.call(peek="b-1", lines=2).text.startswith("298\n299\n[b-1 has been running for ")
-    assert desk.call(peek="b-1", since=299).text.startswith("299\n[")
-    assert "[no new output; what comes next: since=300]" in desk.call(peek="b-1", since=300).text
+    assert harness.call(peek="b-1", lines=2).text.startswith("298\n299\n[b-1 has been running for ")
+    assert harness.call(peek="b-1", since=299).text.startswith("299\n[")
+    assert "[no new output; what comes next: since=300]" in harness.call(peek="b-1", since=300).text
     process.end()
 
 
-def test_a_flood_is_bounded_in_memory_and_answer(desk: Desk) -> None:
-    process = desk.job()
+def test_a_flood_is_bounded_in_memory_and_answer(harness: ToolHarness) -> None:
+    process = harness.job()
     for _ in range(200):
         process.write(b"\n" * (64 << 10))
-    output = desk.call(peek="b-1", since=0)
+    output = harness.call(peek="b-1", since=0)
     assert len(output.text) < 129 << 10
     assert "earlier lines are no longer kept; there is more: peek with since=" in output.text
     window = display(output)["window"]
@@ -356,23 +360,23 @@ def test_a_flood_is_bounded_in_memory_and_answer(desk: Desk) -> None:
     assert (200 << 16) - window["start_offset"] == 4 << 20
     process.end()
     everything_ends()
-    window = display(desk.call(peek="b-1", since=0))["window"]
+    window = display(harness.call(peek="b-1", since=0))["window"]
     assert window["end_offset"] - window["start_offset"] == 2000
 
 
-def test_binary_output_is_text_in_the_end(desk: Desk) -> None:
-    process = desk.job()
+def test_binary_output_is_text_in_the_end(harness: ToolHarness) -> None:
+    process = harness.job()
     process.write(bytes(range(256)))
-    assert "\ufffd" in desk.call(peek="b-1").text
+    assert "\ufffd" in harness.call(peek="b-1").text
     process.end()
 
 
 # --- kill -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_kill_sends_one_signal_and_waits_for_the_end(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(kill="b-1")
+def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(kill="b-1")
     assert process.signals.get(timeout=BOUND) == 15
     process.end(exit_code=None, signal=15)
     output = answer.result(BOUND)
@@ -380,55 +384,55 @@ def test_a_kill_sends_one_signal_and_waits_for_the_end(desk: Desk) -> None:
     assert output.text.startswith("[b-1 has ended: killed by signal 15 (SIGTERM)]")
     told = display(output)
     assert (told["status"], told["final_cause"], told["signal"]) == ("tombstoned", "killed", 15)
-    again = desk.call(kill="b-1", signal="KILL")
+    again = harness.call(kill="b-1", signal="KILL")
     assert "; it was sent nothing]" in again.text
     assert process.signals.empty()
     assert process.kills == 0
 
 
-def test_a_kill_with_kill_takes_the_whole_tree(desk: Desk) -> None:
-    process = desk.job()
-    output = desk.call(kill="b-1", signal="KILL")
+def test_a_kill_with_kill_takes_the_whole_tree(harness: ToolHarness) -> None:
+    process = harness.job()
+    output = harness.call(kill="b-1", signal="KILL")
     assert process.kills == 1
     assert process.signals.empty()
     assert "[b-1 has ended: killed, with all it started]" in output.text
     assert display(output)["final_cause"] == "killed"
 
 
-def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(desk: Desk) -> None:
-    process = desk.job()
+def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(harness: ToolHarness) -> None:
+    process = harness.job()
     process.end(exit_code=143)
     everything_ends()
-    told = display(desk.call(peek="b-1"))
+    told = display(harness.call(peek="b-1"))
     assert (told["final_cause"], told["exit_code"], told["signal"]) == ("killed", 143, 15)
 
 
-def test_a_job_that_ignores_its_signal_goes_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ignores_its_signal_goes_on(harness: ToolHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bash, "KILL_SECONDS", 0)
-    process = desk.job()
-    output = desk.call(kill="b-1")
+    process = harness.job()
+    output = harness.call(kill="b-1")
     assert "kill_pending_kernel: b-1 still runs" in output.text
     assert 'signal "KILL"' in output.text
     assert display(output)["status"] == "kill_pending_kernel"
-    assert display(desk.call(peek="b-1"))["kill_pending"] is True
+    assert display(harness.call(peek="b-1"))["kill_pending"] is True
     assert process.kills == 0, "nothing is escalated"
     process.end()
 
 
-def test_a_cancelled_kill_stops_waiting(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(kill="b-1")
+def test_a_cancelled_kill_stops_waiting(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(kill="b-1")
     assert process.signals.get(timeout=BOUND) == 15
-    desk.cancel.cancel()
+    harness.cancel.cancel()
     assert answer.result(BOUND).text == "[cancelled; b-1 goes on]"
     process.end()
 
 
-def test_a_kill_wakes_whoever_waits(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
-    desk.call(kill="b-1", signal="KILL")
+def test_a_kill_wakes_whoever_waits(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    harness.call(kill="b-1", signal="KILL")
     assert "killed, with all it started" in answer.result(BOUND).text
     assert not answer.result().is_error
 
@@ -437,13 +441,13 @@ def test_a_kill_wakes_whoever_waits(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("what", ["peek", "wait", "kill"])
-def test_an_unknown_handle_says_which_there_are(desk: Desk, what: str) -> None:
-    process = desk.job()
-    output = desk.call(**{what: "b-7"})
+def test_an_unknown_handle_says_which_there_are(harness: ToolHarness, what: str) -> None:
+    process = harness.job()
+    output = harness.call(**{what: "b-7"})
     assert output.is_error
     assert output.text.startswith("handle_not_found: This conversation has no job 'b-7'. The handles here are b-1.")
-    desk.conversation = "c-2"
-    foreign = desk.call(**{what: "b-1"})
+    harness.conversation = "c-2"
+    foreign = harness.call(**{what: "b-1"})
     assert foreign.text.startswith("handle_not_found: ")
     assert "There are no handles here." in foreign.text
     assert process.kills == 0
@@ -451,19 +455,19 @@ def test_an_unknown_handle_says_which_there_are(desk: Desk, what: str) -> None:
     process.end()
 
 
-def test_handles_count_per_conversation(desk: Desk) -> None:
-    processes = [desk.job(), desk.job()]
-    desk.conversation = "c-2"
-    processes.append(desk.job())
-    assert desk.toolbox.jobs("c-1") == ("b-1", "b-2")
-    assert desk.toolbox.jobs("c-2") == ("b-1",)
+def test_handles_count_per_conversation(harness: ToolHarness) -> None:
+    processes = [harness.job(), harness.job()]
+    harness.conversation = "c-2"
+    processes.append(harness.job())
+    assert harness.toolbox.jobs("c-1") == ("b-1", "b-2")
+    assert harness.toolbox.jobs("c-2") == ("b-1",)
     for process in processes:
         process.end()
 
 
-def test_a_ninth_job_is_refused_and_the_others_are_listed(desk: Desk) -> None:
-    processes = [desk.job(f"serve {number}") for number in range(8)]
-    output = desk.call(cmd="ls")
+def test_a_ninth_job_is_refused_and_the_others_are_listed(harness: ToolHarness) -> None:
+    processes = [harness.job(f"serve {number}") for number in range(8)]
+    output = harness.call(cmd="ls")
     assert output.is_error
     assert output.text.startswith("handle_cap_reached: 8 jobs run already")
     assert "b-3: running for " in output.text
@@ -471,64 +475,64 @@ def test_a_ninth_job_is_refused_and_the_others_are_listed(desk: Desk) -> None:
     assert [job["handle"] for job in told] == [f"b-{number}" for number in range(1, 9)]
     assert told[2].keys() == {"handle", "cmd", "age_seconds", "status"}
     processes[0].end()
-    while len(desk.toolbox.jobs("c-1")) == 8:
+    while len(harness.toolbox.jobs("c-1")) == 8:
         job_threads()[0].join(0.01)
-    processes.append(desk.job())
+    processes.append(harness.job())
     for process in processes[1:]:
         process.end()
 
 
-def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(desk: Desk) -> None:
+def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: ToolHarness) -> None:
     barrier = threading.Barrier(9)
 
     def together(process: HeldProcess) -> None:
         barrier.wait(BOUND)
 
-    desk.sandbox.starting = together
-    answers = [desk.begin(cmd=f"serve {number}", wait_seconds=0) for number in range(12)]
+    harness.sandbox.starting = together
+    answers = [harness.begin(cmd=f"serve {number}", wait_seconds=0) for number in range(12)]
     barrier.wait(BOUND)
     told = [display(answer.result(BOUND)) for answer in answers]
     running = [shown["handle"] for shown in told if shown["status"] == "still_running"]
     assert len(set(running)) == 8
     assert sum(shown.get("error") == "handle_cap_reached" for shown in told) == 4
     for _ in running:
-        desk.process().end()
+        harness.process().end()
 
 
-def test_only_the_last_ended_jobs_are_kept(desk: Desk) -> None:
+def test_only_the_last_ended_jobs_are_kept(harness: ToolHarness) -> None:
     for _ in range(job_book.MAX_ENDED + 2):
-        desk.job().end()
+        harness.job().end()
         everything_ends()
-    assert display(desk.call(peek="b-1"))["error"] == "handle_not_found"
-    assert display(desk.call(peek="b-2"))["status"] == "tombstoned"
+    assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
+    assert display(harness.call(peek="b-2"))["status"] == "tombstoned"
 
 
 # --- ends that come from elsewhere ------------------------------------------------------------------------------------
 
 
-def test_ending_the_jobs_gives_a_receipt_for_each(desk: Desk) -> None:
-    processes = [desk.job(), desk.job()]
+def test_ending_the_jobs_gives_a_receipt_for_each(harness: ToolHarness) -> None:
+    processes = [harness.job(), harness.job()]
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert desk.toolbox.end_jobs("c-1", receipts.put) == 2
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == 2
     told = sorted((receipts.get(timeout=BOUND) for _ in processes), key=lambda receipt: receipt.tool_use_id)
     assert [(receipt.tool_use_id, receipt.execution_id, receipt.pids) for receipt in told] == [
         ("t-1", 0, (41, 42)),
         ("t-2", 0, (41, 42)),
     ]
     assert all(receipt.milliseconds >= 500 and not receipt.leaked for receipt in told)
-    assert desk.toolbox.end_jobs("c-1", receipts.put) == 0
-    assert desk.toolbox.end_jobs("c-9", receipts.put) == 0
-    assert desk.toolbox.jobs("c-1") == ()
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == 0
+    assert harness.toolbox.end_jobs("c-9", receipts.put) == 0
+    assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(desk: Desk) -> None:
-    stubborn = desk.job()
+def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(harness: ToolHarness) -> None:
+    stubborn = harness.job()
     stubborn.dies = False
-    answer = desk.begin(cmd="make", wait_seconds=900)
-    making = desk.process()
+    answer = harness.begin(cmd="make", wait_seconds=900)
+    making = harness.process()
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
-    assert desk.toolbox.end_jobs("c-1", receipts.put) == 1
-    assert desk.toolbox.jobs("c-1") == (), "what is dying survives nothing"
+    assert harness.toolbox.end_jobs("c-1", receipts.put) == 1
+    assert harness.toolbox.jobs("c-1") == (), "what is dying survives nothing"
     assert receipts.empty()
     assert (stubborn.kills, making.kills) == (1, 0)
     stubborn.end(leaked=True)
@@ -537,87 +541,89 @@ def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(desk: D
     answer.result(BOUND)
 
 
-def test_forgetting_a_conversation_ends_all_of_it(desk: Desk) -> None:
-    process = desk.job()
-    waiting = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
-    making = desk.begin(cmd="make", wait_seconds=900)
-    made = desk.process()
-    desk.toolbox.forget("c-1")
+def test_forgetting_a_conversation_ends_all_of_it(harness: ToolHarness) -> None:
+    process = harness.job()
+    waiting = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    making = harness.begin(cmd="make", wait_seconds=900)
+    made = harness.process()
+    harness.toolbox.forget("c-1")
     assert "killed, with all it started" in waiting.result(BOUND).text
     assert "killed, with all it started" in making.result(BOUND).text
     assert (process.kills, made.kills) == (1, 1)
     everything_ends()
-    assert desk.toolbox.jobs("c-1") == ()
-    assert display(desk.call(wait="b-1"))["error"] == "handle_not_found"
-    desk.toolbox.forget("c-1")
+    assert harness.toolbox.jobs("c-1") == ()
+    assert display(harness.call(wait="b-1"))["error"] == "handle_not_found"
+    harness.toolbox.forget("c-1")
 
 
-def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(desk: Desk) -> None:
-    desk.sandbox.starting = lambda process: desk.toolbox.forget("c-1")
-    output = desk.call(cmd="make", wait_seconds=900)
-    assert desk.process().kills == 1
+def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(harness: ToolHarness) -> None:
+    harness.sandbox.starting = lambda process: harness.toolbox.forget("c-1")
+    output = harness.call(cmd="make", wait_seconds=900)
+    assert harness.process().kills == 1
     assert output.is_error
 
 
-def test_nothing_is_left_of_a_conversation_that_is_forgotten(desk: Desk) -> None:
-    book: job_book.JobRegistry = desk.toolbox._jobs
-    desk.job().end()
-    desk.job()
-    desk.toolbox.forget("c-1")
+def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: ToolHarness) -> None:
+    book: job_book.JobRegistry = harness.toolbox._jobs
+    harness.job().end()
+    harness.job()
+    harness.toolbox.forget("c-1")
     everything_ends()
     assert not book._conversations
 
 
-def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(desk: Desk) -> None:
-    process = desk.job()
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
+def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(harness: ToolHarness) -> None:
+    process = harness.job()
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
     process.be_lost()
     output = answer.result(BOUND)
     assert "how it ended is not known" in output.text
     assert "not all of its processes could be confirmed dead" in output.text
 
 
-def test_a_receipt_that_cannot_be_given_harms_nobody(desk: Desk) -> None:
+def test_a_receipt_that_cannot_be_given_harms_nobody(harness: ToolHarness) -> None:
     def fail(receipt: KillReceipt) -> None:
         raise OSError
 
-    process = desk.job()
-    answer = desk.begin(wait="b-1", wait_seconds=900)
-    desk.watched(process)
-    desk.toolbox.end_jobs("c-1", fail)
+    process = harness.job()
+    answer = harness.begin(wait="b-1", wait_seconds=900)
+    harness.watched(process)
+    harness.toolbox.end_jobs("c-1", fail)
     assert "killed" in answer.result(BOUND).text
 
 
-def test_a_start_that_fails_leaves_no_job(desk: Desk) -> None:
+def test_a_start_that_fails_leaves_no_job(harness: ToolHarness) -> None:
     def fail(process: HeldProcess) -> None:
         raise ProcessStartError("no process could be created")
 
-    desk.sandbox.starting = fail
+    harness.sandbox.starting = fail
     for _ in range(9):
         with pytest.raises(ToolTransientError) as failed:
-            desk.call(cmd="ls", wait_seconds=0)
+            harness.call(cmd="ls", wait_seconds=0)
         assert failed.value.begun is False
-    assert desk.toolbox.jobs("c-1") == ()
+    assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_machine_without_threads_runs_nothing_unwatched(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_threads_runs_nothing_unwatched(
+    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class NoThread(threading.Thread):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(job.threading, "Thread", NoThread)  # type: ignore[attr-defined]
     with pytest.raises(ToolTransientError) as failed:
-        desk.call(cmd="ls", wait_seconds=0)
+        harness.call(cmd="ls", wait_seconds=0)
     assert failed.value.begun is True
-    assert desk.process().kills == 1
-    assert desk.reaped == [41, 42]
-    assert desk.toolbox.jobs("c-1") == ()
+    assert harness.process().kills == 1
+    assert harness.reaped == [41, 42]
+    assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_the_deprecated_mode_is_answered_with_a_notice(desk: Desk) -> None:
-    output = desk.call(cmd="serve", mode="background")
+def test_the_deprecated_mode_is_answered_with_a_notice(harness: ToolHarness) -> None:
+    output = harness.call(cmd="serve", mode="background")
     assert "wait_seconds=0" in display(output)["deprecation_notice"]
     assert "`mode` is deprecated" in output.text
-    desk.process().end()
+    harness.process().end()

@@ -173,7 +173,7 @@ class Stream:
             await asyncio.shield(self.task)
 
 
-class Stage:
+class WatchHarness:
     """Watchers over a store and a hub, on the running loop."""
 
     def __init__(self, settings: WatchSettings, store: Store | None = None) -> None:
@@ -212,9 +212,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(store: Store | None = None, **settings: Any) -> AsyncIterator[Stage]:
+async def watch_harness(store: Store | None = None, **settings: Any) -> AsyncIterator[WatchHarness]:
     """A stage whose hub has nobody attached at the end."""
-    made = Stage(WatchSettings(**{"heartbeat_seconds": 60.0, "stall_seconds": 60.0, **settings}), store)
+    made = WatchHarness(WatchSettings(**{"heartbeat_seconds": 60.0, "stall_seconds": 60.0, **settings}), store)
     try:
         yield made
     finally:

@@ -128,7 +128,7 @@ class Part:
         return exchange.play
 
 
-class Twin:
+class FakeProvider:
     """The provider: a server on 127.0.0.1 for as long as the context is open."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, models: Sequence[str] = ()) -> None:

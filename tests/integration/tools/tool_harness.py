@@ -30,7 +30,7 @@ class RealClock:
 
 
 @dataclass
-class Desk:
+class ToolHarness:
     """Calls tools by name with raw input, as a model does; `show` takes their live output."""
 
     sandbox: ToolHostSandbox
@@ -66,7 +66,7 @@ class Desk:
 
 
 @dataclass
-class WatchedDesk(Desk):
+class WatchedToolHarness(ToolHarness):
     """Keeps what watchers were shown."""
 
     shown: list[str] = field(default_factory=list)

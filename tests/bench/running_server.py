@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class House:
+class RunningServer:
     """A running server."""
 
     process: subprocess.Popen[str]
@@ -50,7 +50,7 @@ def provider(pause: float = 0.0, flood: int = 0) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def house(base_url: str = "", data: Path | None = None, **settings: str) -> Iterator[House]:
+def running_server(base_url: str = "", data: Path | None = None, **settings: str) -> Iterator[RunningServer]:
     """A server over `data`, or over a fresh data directory; asked to stop at the end. `settings`: variables for it."""
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = data or Path(folder) / "data"
@@ -71,7 +71,7 @@ def house(base_url: str = "", data: Path | None = None, **settings: str) -> Iter
             assert "ready" in line, "the server did not start"
             took = time.perf_counter() - began
             address = line.partition(" and ")[2].partition(" (data ")[0]
-            yield House(process, address, data, took)
+            yield RunningServer(process, address, data, took)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)

@@ -125,7 +125,7 @@ class Tools(NothingKept):
         raise AssertionError("no tool is called here")
 
 
-class House:
+class GrpcHarness:
     """A running server and a channel to it. Made and closed on the test's thread."""
 
     def __init__(self, loop: Loop, *, store: Store | None = None, tier: str = "A", **watching: Any) -> None:
