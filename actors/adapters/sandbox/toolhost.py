@@ -629,7 +629,7 @@ def mask(path: bytes) -> None:
 
 
 def mount(source: bytes, target: bytes, kind: bytes | None, flags: int, options: bytes | None = None) -> None:
-    """Mount a file system as mount(2) does. Raises OSError."""
+    """Mount a file system through the C library. Raises OSError."""
     checked(libc.mount(source, target, kind, ctypes.c_ulong(flags), options))
 
 

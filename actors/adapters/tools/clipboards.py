@@ -1,4 +1,4 @@
-"""What patch has put aside for each conversation; in memory only, gone with the conversation or the server."""
+"""The clipboards of the patch tool, per conversation; kept in memory and lost with the conversation or the server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ class Clipboards:
         self._kept: dict[str, dict[str, str]] = {}
 
     def of(self, conversation_id: str) -> Mapping[str, str]:
-        """The conversation's texts by name as they are now; not to be changed."""
+        """Return the conversation's current texts by name; do not modify the mapping."""
         with self._lock:
             return self._kept.setdefault(conversation_id, {})
 
     def store(self, conversation_id: str, before: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Keep `texts` beside `before`, which `of` gave; nothing if the conversation was forgotten meanwhile."""
+        """Add `texts` to `before`, which `of` returned; no effect if the conversation was forgotten meanwhile."""
         with self._lock:
             if self._kept.get(conversation_id) is before:
                 self._kept[conversation_id] = {**before, **texts}
 
     def forget(self, conversation_id: str) -> None:
+        """Drop the texts of a conversation."""
         with self._lock:
             self._kept.pop(conversation_id, None)

@@ -1,4 +1,4 @@
-"""What a tool's process sees of the server's environment: nothing but this list, so never a secret."""
+"""The environment of a tool's process: nothing but an allowlist of the server's variables, so never a secret."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
-"""Names that are passed on if they are set, beside all of LC_*."""
+"""Variables that are passed on if they are set, in addition to LC_*."""
 
 
 def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The complete environment of a tool's process. HOME is the real one: people's git and shells live there.
+    """Return the complete environment of a tool's process.
 
-    TERM says that there is no terminal.
+    HOME is the real one, since git and shells have their configuration there. TERM says that there is no terminal.
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}

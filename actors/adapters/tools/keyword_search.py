@@ -1,7 +1,7 @@
-"""keyword_search: what a repository says about some terms.
+"""keyword_search: find what a repository says about some terms.
 
-A worker process that can be killed finds it, and a small model, where there is one, picks what matters of it. Without
-its answer the beginning of all that was found is shown.
+A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. Without its answer
+the beginning of the findings is shown.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-"""Shown of what was found, or picked."""
+"""Characters of the findings or excerpts that are shown, at most."""
 PLAIN_CHARACTERS = 2_000
-"""What is found is shown as it is up to here: to pick would take longer than to read."""
+"""Findings up to this length are shown as they are: selecting would take longer than reading."""
 FINDINGS_BYTES = 1 << 20
-"""More than the worker writes."""
+"""A bound above what the worker writes."""
 MAX_OUTPUT = 8_000
-"""Tokens that picking may take; models that reason do so within them."""
+"""Output tokens for the selection, including reasoning."""
 
 ALIASES = {"terms": "search_terms", "keywords": "search_terms"}
 """Names that models use for an argument from habit."""
@@ -71,10 +71,11 @@ HINT = "Use fewer or simpler terms, or search with `path`."
 
 
 class KeywordSearchTool:
-    """Searches a repository for terms (ports.Tool)."""
+    """Search a repository for terms (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
@@ -94,7 +95,7 @@ class KeywordSearchTool:
 
 
 def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
-    """What matters of it; all of it if that is little, or if nobody can say."""
+    """Return the excerpts that a small model selects; all findings if they are short or there is no answer."""
     if len(found.text) <= PLAIN_CHARACTERS:
         return found
     aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)
@@ -107,7 +108,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
 
 
 def shown(found: Findings) -> str:
-    """At most MAX_CHARACTERS of the lines, whole ones, between where they are and what was left out."""
+    """Return whole lines of at most MAX_CHARACTERS, with the root in front and remarks on omissions behind."""
     text, remarks = found.text, found.remarks
     if len(text) > MAX_CHARACTERS:
         end = text.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS

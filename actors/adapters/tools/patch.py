@@ -1,4 +1,4 @@
-"""patch: change a text file, all patches or none, by a worker process that can be killed."""
+"""patch: change a text file, all patches or none, in a worker process that can be killed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from actors.adapters.tools.clipboards import Clipboards
 
 MAX_INPUT = 240 * 1024
-"""Bytes of a call: what 60,000 tokens are (REQ-BED of the seed, at 4 bytes each)."""
+"""Bytes of a call: the specified 60,000 tokens at 4 bytes each."""
 
 MAX_OUTPUT = 8 << 20
-"""More than all clipboards and a diff are as JSON."""
+"""A bound above the size of all clipboards and a diff as JSON."""
 
 MAX_PATCHES = 200
 
@@ -106,17 +106,21 @@ SPEC = ToolSpec(
 
 
 class PatchTool:
-    """Changes text files (ports.Tool)."""
+    """Change text files (ports.Tool)."""
 
     def __init__(self, clipboards: Clipboards) -> None:
         self._clipboards = clipboards
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Apply all patches or none; raises ToolTransientError if the worker is lost (the file is old or new then)."""
+        """Apply all patches or none.
+
+        Raises ToolTransientError if the worker is lost; the file then has its old or its new content.
+        """
         path = arguments["path"]
         if context.mode is Mode.RESTRICTED:
             text = f"Nothing was changed in {path}. {HOW_TO_ASK}"

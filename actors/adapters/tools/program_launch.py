@@ -1,4 +1,4 @@
-"""How a tool runs a program or a worker: started, tracked for cancel, waited for, accounted for."""
+"""Run a program or a worker for a tool: start it, register it for cancel, wait, account for its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
-"""More than a worker writes that does not say otherwise."""
+"""The default bound for a worker's output."""
 
 WORKER_PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path += {behind!r}; "
@@ -34,14 +34,14 @@ WORKER_PROGRAM = (
 
 
 class WorkingDirectoryMissing(Exception):
-    """The conversation's directory no longer exists (C40); the text is for the model."""
+    """The conversation's directory no longer exists; the text is for the model."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"The working directory {path} no longer exists, so no tool can run. Tell the person.")
 
 
 def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> ProcessEnd:
-    """Run it to its end (tool thread); a cancel kills its tree meanwhile. Raises like `start_program`."""
+    """Run a program to its end (tool thread); a cancel kills its tree meanwhile. Raises like `start_program`."""
     running = start_program(launch, context, on_output)
     context.track(running)
     end = running.wait()
@@ -50,9 +50,9 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 
 
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
-    """Start it (tool thread); the caller tracks it and waits for it.
+    """Start a program (tool thread); the caller registers it for cancel and waits for it.
 
-    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailableError; then it did not begin.
+    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailableError; then it did not start.
     """
     if not os.path.isdir(launch.cwd):
         raise WorkingDirectoryMissing(launch.cwd)
@@ -75,10 +75,10 @@ def run_worker(
     output_bytes: int = WORKER_OUTPUT_BYTES,
     libraries: tuple[str, ...] = (),
 ) -> ToolOutput:
-    """Run a module of actors.adapters.tools.workers to its end; `what` says for people what it does ("Reading a.txt"),
-    `hint` what to change if that takes too long, `libraries` which packages it imports beside the standard library.
+    """Run a module of actors.adapters.tools.workers to its end and return its answer.
 
-    Raises ToolTransientError or SandboxUnavailableError.
+    `what` names the activity for users ("Reading a.txt"), `hint` says what to change if it takes too long, `libraries`
+    are the packages it imports beside the standard library. Raises ToolTransientError or SandboxUnavailableError.
     """
     answer = worker_answer(
         worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries
@@ -97,7 +97,7 @@ def worker_answer(
     output_bytes: int = WORKER_OUTPUT_BYTES,
     libraries: tuple[str, ...] = (),
 ) -> bytes | ToolOutput:
-    """Run it likewise; returns what it wrote as bytes, or the error that the model is to read."""
+    """Run a worker as `run_worker` does; return its output as bytes, or the error for the model."""
     root = Path(__file__).parents[3]
     package, _, name = worker.__name__.rpartition(".")
     behind = list(dict.fromkeys(directory_of(library) for library in libraries))
@@ -113,13 +113,13 @@ def worker_answer(
     )
     try:
         end = run_program(launch, context, lambda _data: None)
-    except WorkingDirectoryMissing as gone:
-        return ToolOutput(str(gone), is_error=True)
+    except WorkingDirectoryMissing as missing:
+        return ToolOutput(str(missing), is_error=True)
     return _answer(end, what, hint)
 
 
 def directory_of(library: str) -> str:
-    """Where a package that is installed is imported from; it is not imported."""
+    """Return the directory that an installed package is imported from, without importing it."""
     found = find_spec(library)
     if found is None or found.origin is None:
         raise ToolTransientError(f"The package {library} is not installed with the server.", begun=False)

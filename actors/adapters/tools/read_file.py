@@ -46,14 +46,15 @@ SPEC = ToolSpec(
 
 
 class ReadFileTool:
-    """Reads text files (ports.Tool)."""
+    """Read text files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the lines asked for; raises ToolTransientError if the worker is lost."""
+        """Show the requested lines. Raises ToolTransientError if the worker is lost."""
         path = arguments["path"]
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)

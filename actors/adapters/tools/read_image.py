@@ -1,4 +1,4 @@
-"""read_image: an image file for the model to see. Read with the rights of the call, decoded where all images are."""
+"""read_image: show an image file to the model; read with the call's permissions, decoded by the image worker."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ALIASES = {"file_path": "path", "filename": "path"}
 """Names that models use for an argument from habit."""
 
 ANIMATED = ("image/gif", "image/webp")
-"""Formats that may hold more than one picture."""
+"""Formats that may contain more than one frame."""
 
 HEADER_BYTES = 4096
-"""More than a worker writes beside the file."""
+"""A bound for what the worker writes in front of the file's content."""
 
 SPEC = ToolSpec(
     description=(
@@ -49,14 +49,15 @@ SPEC = ToolSpec(
 
 
 class ReadImageTool:
-    """Shows image files (ports.Tool)."""
+    """Show image files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Put the image into the result; raises ToolTransientError if a process is lost."""
+        """Add the image to the result. Raises ToolTransientError if a process is lost."""
         path = arguments["path"]
         if "\0" in path:
             return ToolOutput("Cannot read it: the path contains a NUL character.", is_error=True)

@@ -1,4 +1,4 @@
-"""A call that a tool will not do, under a name that a model can learn."""
+"""A call that a tool refuses, with an error name that models can learn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from actors.ports import ToolOutput
 
 
 class Refused(Exception):
-    """Nothing was done. The text says what to do instead; `details` are for people's display."""
+    """The call was refused and nothing was done.
+
+    The text says what to do instead; `details` are displayed to users.
+    """
 
     def __init__(self, error: str, text: str, **details: Any) -> None:
         super().__init__(f"{error}: {text}")
@@ -17,6 +20,6 @@ class Refused(Exception):
         self.details = details
 
     def output(self) -> ToolOutput:
-        """What the model and people read of it."""
+        """Return the refusal as the result of the call."""
         display = json.dumps({"status": "refused", "error": self.error, **self.details})
         return ToolOutput(str(self), is_error=True, display=display)

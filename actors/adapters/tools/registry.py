@@ -1,4 +1,4 @@
-"""The toolbox: which tools a conversation is offered, and whether a call fits its tool."""
+"""The toolbox: which tools a conversation is offered, and the validation of their arguments."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
 
 MAX_FAULTS = 3
-"""How many faults of one input are told at once."""
+"""Faults of one input that are reported, at most."""
 
 MAX_FAULT_CHARACTERS = 300
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
 }
-"""Per tool: argument names that are taken for others."""
+"""Per tool: accepted alternative names of arguments."""
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Any thread. What they keep of a conversation goes with `forget`."""
+    """The standard tools (ports.Toolbox). Any thread. `forget` drops what they keep of a conversation."""
 
     def __init__(self) -> None:
         self._jobs = JobRegistry()
@@ -66,17 +66,17 @@ class StandardToolbox:
         self._validators = {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
-        """What a conversation of this kind is offered, in the order the model sees it."""
+        """Return the tools that a conversation of this kind is offered, in the order for the model."""
         return self._offered[sub_agent]
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Handles of the jobs that outlived their call and still run, in the order of their start; not of the dying."""
+        """Return the handles of jobs that outlived their call and still run, by start, without those being killed."""
         return tuple(job.handle for job in self._jobs.running(conversation_id, wider_than) if not job.doomed)
 
     def end_jobs(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill these jobs without waiting; each gives `ended` its receipt on its own thread."""
+        """Kill these jobs without waiting; each calls `ended` with its receipt on its own thread."""
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:
@@ -85,11 +85,11 @@ class StandardToolbox:
         self._clipboards.forget(conversation_id)
 
     def get(self, name: str) -> Tool | None:
-        """The tool of this name; None for those that the machine judges itself, and for unknown ones."""
+        """Return the tool of this name; None for unknown tools and for those that the core handles itself."""
         return self._tools.get(name)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
-        """Raw JSON text to validated arguments; raises InvalidToolInputError, whose text says what to change."""
+        """Parse and validate arguments from raw JSON. Raises InvalidToolInputError, whose text says what to change."""
         validator = self._validators.get(name)
         if validator is None:
             raise InvalidToolInputError(
@@ -98,13 +98,13 @@ class StandardToolbox:
         arguments = _with_aliases(name, _object(name, raw))
         faults = sorted(validator.iter_errors(arguments), key=lambda fault: fault.json_path)
         if faults:
-            told = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
-            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {told}. Nothing was run.")
+            listed = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
+            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {listed}. Nothing was run.")
         return arguments
 
 
 def _object(name: str, raw: str) -> dict[str, Any]:
-    """The JSON object in `raw`; an empty text counts as {}."""
+    """Return the JSON object in `raw`; an empty text counts as {}."""
     try:
         value = json.loads(raw or "{}", parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()
@@ -125,7 +125,7 @@ def _no_constant(constant: str) -> NoReturn:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by their own names; an alias beside its own name stays, to be refused."""
+    """Rename aliases of arguments; an alias beside its own name stays, to be refused."""
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

@@ -1,7 +1,7 @@
-"""request_mode_upgrade: how an agent asks for the unrestricted mode; and how the other tools tell it that it can.
+"""request_mode_upgrade: ask the user for unrestricted mode.
 
-A person is asked before the tool runs (the machine sees to that), so running it is what an approval leads to. It
-changes nothing itself: its successful result is what makes the machine set the mode (C15, C48).
+The call itself always needs approval, and the tool runs only once the user has approved. It changes nothing itself: the
+core sets the mode when it gets the successful result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
-"""What a tool adds when the mode is in its way. Its last sentence is not for people, and `FOR_AGENT` says so."""
+"""Appended to results that restricted mode made fail. Its last sentence is for the model only, see `FOR_AGENT`."""
 FOR_AGENT = {"for_agent": ASK}
-"""Belongs into the display of such an answer."""
+"""Part of the display of such a result: the sentence that clients should not show."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
@@ -61,29 +61,30 @@ _WORDS = (
     r"|EAI_AGAIN"
 )
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-"""What programs say when the restricted mode stops them: what cannot be written, and what has no network."""
+"""Messages of programs that restricted mode stops from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""The same where the command as a whole went well, so that the words may be what it was to find: only in a line that
-begins as programs begin theirs, with a name and a colon (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
+"""The same for a successful command, whose output may quote such words: only in lines in the form of error messages,
+with a name and a colon in front (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
 
 _LOOKED_AT = 16 * 1024
-"""Bytes at the end of an output in which the mode is looked for."""
+"""Bytes at the end of an output that are searched for such messages."""
 
 
 class ModeUpgradeTool:
-    """Says that the person has approved (ports.Tool)."""
+    """Confirm that the user has approved (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Return the confirmation."""
         return ToolOutput(GRANTED if context.mode is Mode.RESTRICTED else NOT_NEEDED)
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """A line for a command that failed, or a part of which did: that the mode may be why, and how to ask; "" if
-    nothing speaks for it."""
+    """Return advice if restricted mode may have made a command, or a part of it, fail; "" otherwise."""
     if mode is not Mode.RESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""search: lines of files that match a pattern, found by a worker process that can be killed."""
+"""search: find lines of files that match a pattern, in a worker process that can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
 MAX_PATTERN = 4_096
-"""Characters of a pattern; longer ones take longer to compile than to search with."""
+"""Characters of a pattern, at most: long ones take very long to compile."""
 
 ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
 """Names that models use for an argument from habit."""
@@ -74,20 +74,21 @@ SPEC = ToolSpec(
 )
 
 LIBRARIES = ("pathspec",)
-"""What walks through a directory needs."""
+"""The packages that walking through a directory needs."""
 
 HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
 
 class SearchTool:
-    """Searches files (ports.Tool)."""
+    """Search files (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show the lines that match; raises ToolTransientError if the worker is lost, or SandboxUnavailableError."""
+        """Show the matching lines. Raises ToolTransientError if the worker is lost, or SandboxUnavailableError."""
         asked = {
             "pattern": arguments["pattern"],
             "path": arguments.get("path", "."),
@@ -101,6 +102,6 @@ class SearchTool:
 
 
 def ripgrep() -> str:
-    """The path of ripgrep; "" if there is none. A relative one could be anybody's."""
+    """Return the absolute path of ripgrep; "" if there is none. A relative path could run anyone's program."""
     found = shutil.which("rg", path=tool_environment()["PATH"]) or ""
     return found if found.startswith("/") else ""

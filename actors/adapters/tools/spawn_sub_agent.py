@@ -1,6 +1,6 @@
-"""spawn_sub_agent: start agents that work on tasks of their own, in parallel; the result is what they report.
+"""spawn_sub_agent: start sub-agents that work on separate tasks in parallel; the result is their reports.
 
-The tool only says what is to be started. The machine starts it, waits, and makes the result (C27, C28).
+The tool only validates the request. The core starts the sub-agents, waits for them, and builds the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}
-"""What a field of AgentTask is called here, where that is something else."""
+"""Names of arguments that differ from the field of AgentTask."""
 
 _TASK = {
     "type": "object",
@@ -92,14 +92,15 @@ SPEC = ToolSpec(
 
 
 class SpawnSubAgentTool:
-    """Says which sub-agents to start (ports.Tool)."""
+    """Plan sub-agents (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Check everything and read what is given; raises ToolTransientError or SandboxUnavailableError."""
+        """Check every task and read the given files. Raises ToolTransientError or SandboxUnavailableError."""
         try:
             wanted = tuple(_task(index, task, context) for index, task in enumerate(arguments["tasks"]))
             return ToolOutput("", agents=context.plan_agents(wanted, context))
@@ -108,7 +109,7 @@ class SpawnSubAgentTool:
 
 
 def _task(index: int, task: Mapping[str, Any], context: ToolContext) -> AgentTask:
-    """What was asked for; "" and 0 where nothing was. Raises SubAgentsRefusedError for a wider mode."""
+    """Return the requested task; "" and 0 for omitted fields. Raises SubAgentsRefusedError for another mode."""
     if task.get("mode", Mode.RESTRICTED) != Mode.RESTRICTED:
         text = f"sub-agents are always {Mode.RESTRICTED.value}; leave it out, and do what needs more yourself"
         raise SubAgentsRefusedError(index, "mode", text)

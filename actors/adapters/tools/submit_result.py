@@ -1,4 +1,4 @@
-"""submit_result and submit_error: how a sub-agent ends. Only their specs: the machine judges the calls (C29)."""
+"""submit_result and submit_error: how a sub-agent ends. Specifications only, since the core handles the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""think: a place for the model to reason in; nothing happens."""
+"""think: a place for the model's reasoning; it has no effect."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ SPEC = ToolSpec(
 
 
 class ThinkTool:
-    """Acknowledges thoughts (ports.Tool)."""
+    """Acknowledge thoughts (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Return the acknowledgement."""
         return ToolOutput("Noted.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RACES = int(os.environ.get("BEDROCK_RACES", "5000"))
 """Attempts by openat2, and as many without."""
 
-EXPECTED = ("leads out", "somebody else", "not a regular file")
+EXPECTED = ("leads out", "another program", "not a regular file")
 """What a program that is not led astray says."""
 
 ATTACKER = """

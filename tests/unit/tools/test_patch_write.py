@@ -252,7 +252,7 @@ def test_what_somebody_else_has_changed_meanwhile_is_kept(here: Path) -> None:
         return b"ours"
 
     for _ in ("new", "known"):
-        assert "somebody else" in refusal("file", rewrite=other_writes)
+        assert "another program" in refusal("file", rewrite=other_writes)
         assert snapshot(here).keys() == {"file"}
         assert file.read_bytes() == b"theirs"
     file.unlink()
@@ -262,7 +262,7 @@ def test_what_somebody_else_has_changed_meanwhile_is_kept(here: Path) -> None:
         file.unlink()
         return b"ours"
 
-    assert "somebody else" in refusal("file", rewrite=other_removes)
+    assert "another program" in refusal("file", rewrite=other_removes)
     assert snapshot(here) == {}
 
 

@@ -1,1 +1,1 @@
-"""bash: shell commands, those that outlive their call as jobs with handles, and what guards against accidents."""
+"""bash: shell commands, background jobs with handles, and a guard against accidents."""

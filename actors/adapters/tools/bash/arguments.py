@@ -1,4 +1,4 @@
-"""What one call of bash asks for: its arguments, once they agree with each other."""
+"""The arguments of bash: which action a call requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 DEFAULT_WAIT_SECONDS = 30
 MAX_WAIT_SECONDS = 900
 MAX_COMMAND_BYTES = 128 * 1024 - 1
-"""The kernel takes no longer argument."""
+"""The longest argument that the kernel accepts."""
 
 PEEK_LINES = 200
 
 DEPRECATED_MODES = {"default": 30, "slow": 900, "background": 0}
-"""What `mode` meant, in seconds of waiting."""
+"""Seconds of waiting that each value of the deprecated `mode` stands for."""
 
 ONE_OF = ("cmd", "peek", "wait", "kill")
 BELONGS_TO = {
@@ -38,11 +38,11 @@ class Spawn(Struct, frozen=True):
     command: str
     wait_seconds: int
     notice: str = ""
-    """What to write instead of a deprecated argument."""
+    """Advice about a deprecated argument; "" for none."""
 
 
 class Peek(Struct, frozen=True):
-    """Show what a job has written: its last `lines`, or all `since` one."""
+    """Show a job's output: the last `lines`, or all lines `since` a number."""
 
     handle: str
     lines: int = PEEK_LINES
@@ -67,7 +67,7 @@ Request: TypeAlias = Spawn | Peek | Wait | Kill
 
 
 def request(arguments: Mapping[str, Any]) -> Request:
-    """Arguments that fit the schema, as what they ask for; raises Refused if they contradict each other."""
+    """Convert arguments that fit the schema to a request. Raises Refused if they contradict each other."""
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
     match chosen:
@@ -85,8 +85,8 @@ def _the_one_of(arguments: Mapping[str, Any]) -> str:
     given = [name for name in ONE_OF if name in arguments]
     if len(given) == 1:
         return given[0]
-    told = f"not {_listed(given)} together" if given else "none was given"
-    raise _conflict(f"Give exactly one of {_listed(ONE_OF)}; {told}.", given)
+    problem = f"not {_listed(given)} together" if given else "none was given"
+    raise _conflict(f"Give exactly one of {_listed(ONE_OF)}; {problem}.", given)
 
 
 def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One command of bash that may outlive the call that started it."""
+"""One command of bash, which may outlive the call that started it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOMBSTONE_LINES = 2000
-"""What is kept of the output of a job that has ended."""
+"""Lines of output that are kept of a job that has ended."""
 
 OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
 
 class Job:
-    """A command: its process, its output, its end. Any thread, but for `feed` (the sandbox's) and `attend` (once).
+    """A command with its process, output and end.
 
-    A thread of its own waits for the process and ends with it: whoever kills the process ends the thread.
+    Any thread may call its methods, except `feed` (the sandbox's thread) and `attend` (once). A thread of the job waits
+    for the process and ends with it, so killing the process ends the thread.
     """
 
     def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
-        """The call that started it."""
+        """The id of the call that started it."""
         self.mode = mode
-        """What it may do, whatever the conversation's mode becomes."""
+        """The mode it was started in; later changes of the conversation's mode do not affect it."""
         self.background = False
         """Whether it goes on when that call ends."""
         self.kill_pending = False
-        """Somebody waited in vain for it to end after a signal."""
+        """Whether it was sent a signal and had not ended when the wait was over."""
         self._clock = clock
         self._began = clock.monotonic()
         self._writing = threading.Lock()
@@ -59,42 +60,45 @@ class Job:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """How it ended; None while it runs, and before it does."""
+        """Return how it ended; None while it runs, and before it does."""
         return self._end
 
     @property
     def doomed(self) -> bool:
-        """Whether it was killed; it may still be dying."""
+        """Return whether it was killed; it may still be dying."""
         return self._doomed
 
     @property
     def age_seconds(self) -> float:
+        """Return the seconds since its start."""
         return self._clock.monotonic() - self._began
 
     # --- output -----------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of output."""
+        """Append output."""
         with self._writing:
             self._scrollback.feed(data)
             self._live.feed(data)
 
     def watch(self, show: Callable[[str], None]) -> None:
-        """Pass on what is written from now on, until `unwatch`."""
+        """Pass new output to `show` until `unwatch`."""
         with self._writing:
             self._watchers.append(show)
 
     def unwatch(self, show: Callable[[str], None]) -> None:
-        """`show` is not called any more once this has returned."""
+        """Stop passing output to `show`; it is not called any more once this returns."""
         with self._writing:
             if show in self._watchers:
                 self._watchers.remove(show)
 
     def tail(self, lines: int) -> Window:
+        """Return the last lines of output."""
         with self._writing:
             return self._scrollback.tail(lines)
 
     def since(self, line: int) -> Window:
+        """Return the output from this line on."""
         with self._writing:
             return self._scrollback.since(line)
 
@@ -109,8 +113,10 @@ class Job:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def attend(self, process: RunningProcess) -> None:
-        """Wait for the process on a thread of the job. Raises RuntimeError if there is none to be had: then the
-        process has been killed, and waited for here."""
+        """Wait for the process on a thread of the job.
+
+        Raises RuntimeError if no thread can be started; the process has then been killed and waited for here.
+        """
         with self._changing:
             self._process = process
             doomed = self._doomed
@@ -124,7 +130,7 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until it has ended, `seconds` at most, or until `cancel`: how it ended, None if it has not."""
+        """Wait until it has ended, for `seconds` at most or until `cancel`; return how it ended, None if it has not."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -143,14 +149,14 @@ class Job:
         return self._end
 
     def wait_out(self) -> ProcessEnd:
-        """Wait until it has ended, however long that takes: for one that is being killed."""
+        """Wait until it has ended, without a limit: for a job that is being killed."""
         settled: SimpleQueue[ProcessEnd] = SimpleQueue()
         if not self._when_ended(settled.put) and self._end is not None:
             return self._end
         return settled.get()
 
     def signal(self, number: int) -> None:
-        """Send it a signal, once; SIGKILL goes to all that it started, too. An ended job gets none."""
+        """Send a signal once; SIGKILL goes to all its descendants too. No effect on an ended job."""
         if number == signal.SIGKILL:
             self.kill()
             return
@@ -160,9 +166,10 @@ class Job:
             process.signal(number)
 
     def kill(self, ended: Callable[[KillReceipt], None] | None = None) -> bool:
-        """Kill all of its processes, without waiting; False if it has ended already.
+        """Kill all its processes without waiting; False if it has ended already.
 
-        If not, `ended` gets the receipt, on the job's thread. What has not started yet is killed when it does.
+        Otherwise `ended` is called with the receipt, on the job's thread. A job that has not started yet is killed when
+        it does.
         """
         now = self._clock.monotonic()
         with self._changing:
@@ -177,7 +184,7 @@ class Job:
         return True
 
     def _when_ended(self, call: OnEnd) -> bool:
-        """Call it at the end; False if that has been."""
+        """Register a callback for the end; False if it has ended already."""
         with self._changing:
             if self._end is not None:
                 return False
@@ -191,7 +198,7 @@ class Job:
     # --- the job's thread -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
-        """Whatever happens here, those who wait are woken."""
+        """Wait for the end and settle; wakes all waiters, whatever happens."""
         end = ProcessEnd(None, None, b"", b"", 0, 0, (), leaked=True)
         try:
             end = process.wait()
@@ -205,7 +212,7 @@ class Job:
             self._settle(end)
 
     def _settle(self, end: ProcessEnd) -> None:
-        """The state first, then those who wait for it."""
+        """Set the state first, then call those who wait for it."""
         with self._changing:
             self._end = end
             self._process = None
@@ -214,4 +221,4 @@ class Job:
             try:
                 call(end)
             except Exception:
-                log.exception("the end of a bash job could not be told")
+                log.exception("a callback for the end of a bash job failed")

@@ -1,4 +1,4 @@
-"""The jobs of all conversations."""
+"""The bash jobs of all conversations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 MAX_LIVE = 8
-"""Jobs of one conversation that run at the same time."""
+"""Jobs of one conversation that may run at the same time."""
 
 MAX_ENDED = 16
-"""Ended jobs of one conversation whose last output is kept."""
+"""Ended jobs of one conversation whose output is kept."""
 
 COMMAND_SHOWN = 200
 
 
 class ConversationJobs:
-    """The jobs of one conversation. Under the book's lock."""
+    """The jobs of one conversation. Used under the registry's lock."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
@@ -33,29 +33,32 @@ class ConversationJobs:
 
     @property
     def live(self) -> list[Job]:
+        """Return the jobs that have not ended."""
         return [job for job in self.jobs.values() if job.end is None]
 
     def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
+        """Create a job with the next handle."""
         self._numbers += 1
         job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
         self.jobs[job.handle] = job
         return job
 
     def drop_oldest_ended(self) -> None:
+        """Drop ended jobs beyond MAX_ENDED, oldest first."""
         ended = [job for job in self.jobs.values() if job.end is not None]
         for job in ended[: max(0, len(ended) - MAX_ENDED)]:
             del self.jobs[job.handle]
 
 
 class JobRegistry:
-    """Knows every job by its conversation and handle, in memory only. Any thread; never blocks."""
+    """Find jobs by conversation and handle, in memory only. Any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Book a job that is about to be started; raises Refused when too many run. `drop` it if it is not kept."""
+        """Create a job that is about to be started. Raises Refused when too many run. `drop` it if it is not kept."""
         with self._lock:
             jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
             if len(live := jobs_here.live) >= MAX_LIVE:
@@ -64,13 +67,13 @@ class JobRegistry:
             return jobs_here.open(command, tool_use_id, mode, clock)
 
     def drop(self, conversation_id: str, job: Job) -> None:
-        """Forget a job that has ended, or never began."""
+        """Forget a job that has ended, or never started."""
         with self._lock:
             if jobs_here := self._conversations.get(conversation_id):
                 jobs_here.jobs.pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
-        """Raises Refused for a handle that this conversation does not have."""
+        """Return the job with this handle. Raises Refused if this conversation has none."""
         with self._lock:
             jobs_here = self._conversations.get(conversation_id)
             job = jobs_here.jobs.get(handle) if jobs_here else None
@@ -80,7 +83,7 @@ class JobRegistry:
         raise _not_found(handle, known)
 
     def running(self, conversation_id: str, wider_than: Mode | None = None) -> list[Job]:
-        """Those that outlived their call, in the order of their start."""
+        """Return the running jobs that outlived their call, by start; `wider_than`: only those in a wider mode."""
         with self._lock:
             jobs_here = self._conversations.get(conversation_id)
             jobs = [job for job in jobs_here.live if job.background] if jobs_here else []
@@ -89,11 +92,11 @@ class JobRegistry:
     def end_all(
         self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
     ) -> int:
-        """Kill those without waiting; how many got the kill. See ports.Toolbox."""
+        """Kill the running jobs without waiting; return how many were killed. See ports.Toolbox."""
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 
     def forget(self, conversation_id: str) -> None:
-        """Kill all jobs of a conversation, also those that are being started, and know nothing of it any more."""
+        """Kill all jobs of a conversation, also those being started, and forget them."""
         with self._lock:
             jobs_here = self._conversations.pop(conversation_id, None)
         for job in jobs_here.live if jobs_here else ():
@@ -110,8 +113,10 @@ def _too_many(live: list[Job]) -> Refused:
         }
         for job in live
     ]
-    told = "\n".join(f"{job['handle']}: {job['status']} for {job['age_seconds']} s: {job['cmd']}" for job in jobs)
-    text = f"{len(live)} jobs run already, which is the most. Wait for one of them or kill it. Nothing was run.\n{told}"
+    listed = "\n".join(f"{job['handle']}: {job['status']} for {job['age_seconds']} s: {job['cmd']}" for job in jobs)
+    text = (
+        f"{len(live)} jobs run already, which is the most. Wait for one of them or kill it. Nothing was run.\n{listed}"
+    )
     return Refused("handle_cap_reached", text, jobs=jobs)
 
 
@@ -119,7 +124,7 @@ def _not_found(handle: str, known: list[str]) -> Refused:
     has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
     text = (
         f"This conversation has no job {_short(handle)!r}. {has}. A handle comes from a `cmd` that still ran when its "
-        f"wait was over; jobs and their output are gone when the server restarts, and only the last {MAX_ENDED} ended "
+        f"wait was over; jobs and their output are lost when the server restarts, and only the last {MAX_ENDED} ended "
         "jobs are kept."
     )
     return Refused("handle_not_found", text, handle=_short(handle), handles=known)

@@ -1,4 +1,4 @@
-"""What the model reads of a job, and what people see of it (JSON, `status` says which)."""
+"""The results of bash: text for the model, and JSON for display (`status` says which kind)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """The answer of the call that saw the end: all output, how it ended, and a hint that the mode may be why."""
+    """Return the result of the call that saw the end: all output, how it ended, and a hint about the mode."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
@@ -43,20 +43,20 @@ def exited(
 
 
 def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
-    """The wait is over, the command is not."""
+    """Return the result when the wait is over and the command still runs."""
     state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
     display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
     return _answer(_text(window.text), [state, _extent(window), notice], display, notice)
 
 
 def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
-    """The call was cancelled, which does nothing to the job."""
+    """Return the result of a cancelled wait, which does not affect the job."""
     display = {"status": "still_running", **_running(job, cwd)}
     return _answer("", [f"cancelled; {job.handle} goes on"], display, is_error=True)
 
 
 def kill_pending(job: Job, window: Window, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
-    """A signal was sent, and the job has not ended."""
+    """Return the result when a signal was sent and the job has not ended."""
     advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
     waited = _seconds(waited_ms / 1000)
     state = f"kill_pending_kernel: {job.handle} still runs {waited} after {_signal_name(number)}; {advice}"
@@ -65,7 +65,7 @@ def kill_pending(job: Job, window: Window, cwd: str, *, number: int, waited_ms: 
 
 
 def running(job: Job, window: Window, cwd: str) -> ToolOutput:
-    """A look at a job that runs."""
+    """Return the result of a peek at a running job."""
     state = f"{job.handle} has been running for {_seconds(job.age_seconds)}"
     if job.kill_pending:
         state += '; it was sent a signal and has not ended, kill it with signal "KILL"'
@@ -74,7 +74,7 @@ def running(job: Job, window: Window, cwd: str) -> ToolOutput:
 
 
 def tombstoned(job: Job, end: ProcessEnd, window: Window, cwd: str, *, unsent: bool = False) -> ToolOutput:
-    """A job that has ended, and what is kept of its output. `unsent`: it was to be sent a signal."""
+    """Return the result for a job that has ended, with its kept output. `unsent`: a signal was requested."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
     display = {"status": "tombstoned", **_figures(job, end, cwd), "final_cause": cause, "window": _bounds(window)}
@@ -82,7 +82,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: Window, cwd: str, *, unsent: b
 
 
 def shown_command(command: str, cwd: str) -> str:
-    """The command for people: without a `cd` at its start that leads to where it is anyway."""
+    """Return the command for display: without a leading `cd` to the directory it runs in anyway."""
     begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
     if begun is None or begun.end() == len(command):
         return command
@@ -94,10 +94,10 @@ def _answer(
     output: str, lines: list[str], display: dict[str, Any], notice: str = "", *, is_error: bool = False
 ) -> ToolOutput:
     separator = "" if not output or output.endswith("\n") else "\n"
-    told = "\n".join(f"[{line}]" for line in lines if line)
+    footer = "\n".join(f"[{line}]" for line in lines if line)
     if notice:
         display["deprecation_notice"] = notice
-    return ToolOutput(output + separator + told, is_error=is_error, display=json.dumps(display))
+    return ToolOutput(output + separator + footer, is_error=is_error, display=json.dumps(display))
 
 
 def _figures(job: Job, end: ProcessEnd, cwd: str) -> dict[str, Any]:
@@ -128,20 +128,20 @@ def _bounds(window: Window) -> dict[str, Any]:
 
 
 def _extent(window: Window) -> str:
-    """Which lines a window shows."""
+    """Describe which lines a window shows."""
     if window.end > window.start:
-        told = f"lines {window.start} to {window.end - 1}"
+        extent = f"lines {window.start} to {window.end - 1}"
     elif window.open:
-        told = f"line {window.end}"
+        extent = f"line {window.end}"
     else:
-        told = "no new output" if window.end else "no output yet"
+        extent = "no new output" if window.end else "no output yet"
     if window.open:
-        told += f"; line {window.end} is not finished"
+        extent += f"; line {window.end} is not finished"
     if window.truncated_before:
-        told += "; earlier lines are no longer kept"
+        extent += "; earlier lines are no longer kept"
     if window.more:
-        return f"{told}; there is more: peek with since={window.end}"
-    return f"{told}; what comes next: since={window.end}"
+        return f"{extent}; there is more: peek with since={window.end}"
+    return f"{extent}; what comes next: since={window.end}"
 
 
 def _output(end: ProcessEnd) -> str:
@@ -172,13 +172,13 @@ def _verdict(end: ProcessEnd) -> str:
 
 
 def _shell_signal(end: ProcessEnd) -> int | None:
-    """The signal that a shell means by an exit code above 128."""
+    """Return the signal that a shell reports by an exit code above 128."""
     number = (end.exit_code or 0) - 128
     return number if number > 0 and _signal_name(number) else None
 
 
 def _signal_name(number: int) -> str:
-    """E.g. "9 (SIGKILL)"; "" if there is no such signal."""
+    """Return e.g. "9 (SIGKILL)"; "" if there is no such signal."""
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:

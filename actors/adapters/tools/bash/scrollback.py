@@ -1,41 +1,41 @@
-"""What a job wrote, by numbered lines: a bounded buffer that forgets the oldest ones."""
+"""A bounded buffer of a job's output by line numbers, which drops the oldest lines."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 KEPT_BYTES = 4 << 20
-"""Newlines count too: else empty lines would be kept for ever."""
+"""Bytes that are kept. Newlines count, since otherwise empty lines would be kept for ever."""
 
 LINE_BYTES = 64 << 10
-"""Longer lines are split."""
+"""Bytes of a line; longer ones are split."""
 
 WINDOW_BYTES = 128 << 10
-"""Of one window, at most. More than a line, so there is always one to show."""
+"""Bytes of one window, at most. More than a line, so that a window can always show one."""
 
 _STEP = 64 << 10
 
 
 class Window(Struct, frozen=True):
-    """Lines `start` to `end` (exclusive), numbered from 0 for ever."""
+    """The lines `start` to `end` (exclusive); lines are numbered from 0 and keep their number."""
 
     text: bytes
-    """Every line with its newline, but for an open last one."""
+    """Every line with its newline, except an unfinished last one."""
     start: int
     end: int
-    """What to ask for next."""
+    """The line to ask for next."""
     truncated_before: bool
-    """Of the last lines: some were ever dropped. Of the lines since one: that one was."""
+    """From `tail`: some lines were dropped. From `since`: the requested line was dropped."""
     open: bool = False
-    """A line that is not finished is shown behind the others, with number `end`."""
+    """Whether an unfinished line, number `end`, follows the others."""
     more: bool = False
-    """The window was full: there is more from `end` on."""
+    """Whether the window was full, so that more follows from `end` on."""
 
 
 class Scrollback:
-    """Takes bytes in any pieces, keeps the last of their lines. One thread at a time.
+    """Append bytes in any chunks, keep the last lines. Not thread-safe.
 
-    It keeps the longest run of last lines that fits. A line is shorter than what is kept and than a window.
+    Keeps the longest run of last lines that fits. A line is shorter than the buffer and than a window.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Scrollback:
         self._window_bytes = window_bytes
         self._text = bytearray()
         self._open = 0
-        """Bytes of the unfinished line, the end of the text."""
+        """Bytes of the unfinished line at the end of the text."""
         self._first = 0
         self._end = 0
 
     @property
     def end(self) -> int:
-        """How many lines have been finished."""
+        """Return the number of finished lines."""
         return self._end
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Append a chunk."""
         position = 0
         while position < len(data):
             room = self._line_bytes - self._open
@@ -80,16 +80,16 @@ class Scrollback:
             self._evict()
 
     def finish(self) -> None:
-        """The output has ended: an unfinished line is one."""
+        """End the output: an unfinished line counts as finished."""
         if self._open:
             self._add_lines(b"\n")
 
     def keep_last(self, lines: int) -> None:
-        """Drop all but so many lines."""
+        """Drop all but the last `lines`."""
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> Window:
-        """The last `lines` lines, an unfinished one included, or as many of them as a window takes."""
+        """Return the last `lines`, an unfinished one included, as far as they fit into a window."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self._end, len(self._text) - self._open
@@ -101,7 +101,7 @@ class Scrollback:
         return Window(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
 
     def since(self, line: int) -> Window:
-        """The lines from this number on, or as many of them as a window takes."""
+        """Return the lines from number `line` on, as far as they fit into a window."""
         self._evict()
         start = min(max(line, self._first), self._end)
         position = self._position(start)
@@ -118,7 +118,7 @@ class Scrollback:
         self._open = 0
 
     def _split(self, following: int) -> None:
-        """End the unfinished line, but leave a character that goes on with byte `following` to the next one."""
+        """End the unfinished line, but move a character that continues with byte `following` to the next one."""
         begun = _begun_character(self._text, following)
         position = len(self._text) - begun
         self._text[position:position] = b"\n"
@@ -135,7 +135,7 @@ class Scrollback:
         del self._text[:size]
 
     def _position(self, line: int) -> int:
-        """Where in the text the kept line of this number begins."""
+        """Return the offset of a kept line in the text."""
         position, left = 0, line - self._first
         while (passed := self._text.count(b"\n", position, position + _STEP)) < left:
             position, left = position + _STEP, left - passed
@@ -145,7 +145,7 @@ class Scrollback:
 
 
 def _begun_character(text: bytearray, following: int) -> int:
-    """How many bytes at the end of `text` begin a UTF-8 character that `following` continues."""
+    """Return how many bytes at the end of `text` begin a UTF-8 character that `following` continues."""
     if following & 0xC0 == 0x80:
         for size in range(1, 4):
             if text[-size] & 0xC0 == 0xC0:

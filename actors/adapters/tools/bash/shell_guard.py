@@ -1,8 +1,8 @@
-"""Refuses a few commands that destroy work and are hardly ever meant: a guard rail, not a security boundary.
+"""Refuse a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
-The text is parsed, so it does not matter where in it such a command stands. What does not parse is left to bash, which
-tells the model more about it; the rest of such a text is still judged. Variables are not followed, nor are scripts in
-files. The parser takes time and memory without bound for some long texts, so those are judged in pieces.
+The text is parsed, so such a command is found anywhere in it. Unparsable text is left to bash, whose message helps the
+model more; the rest of it is still checked. Neither variables nor scripts in files are followed. The parser takes
+unbounded time and memory for some long texts, so those are checked in pieces.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARSE_SECONDS = 0.5
-"""Of CPU, for one call."""
+"""CPU seconds for one call."""
 
 PIECE_BYTES = 2048
-"""What is parsed at once: a tenth of a second and 40 MiB, at worst."""
+"""Bytes that are parsed at once: 0.1 s and 40 MiB in the worst case."""
 
 MAX_DEPTH = 4
-"""Of shells in shells."""
+"""Nesting of shells that is followed."""
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
-"""No other text is parsed. Quotes may stand between the letters."""
+"""A quick test for text worth parsing; quotes may separate the letters."""
 
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
 
@@ -44,7 +44,7 @@ EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
-    """Raises Refused, which says what to do instead."""
+    """Raise Refused for a destructive command; the text says what to do instead."""
     _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
 
 
@@ -64,7 +64,7 @@ def _check(text: str, cwd: str, depth: int, until: float) -> None:
 
 
 def _commands(text: str, until: float) -> Iterator[list[str]]:
-    """The words of every simple command in the text, however deep it stands; raises Refused if that takes too long."""
+    """Yield the words of every simple command in the text, at any depth. Raises Refused if that takes too long."""
     for source in filter(_suspicious, _pieces(text)):
         if time.thread_time() > until:
             raise Refused(
@@ -86,7 +86,7 @@ def _suspicious(piece: bytes) -> bool:
 
 
 def _pieces(text: str) -> Iterator[bytes]:
-    """The text, in pieces of whole lines and without its here-documents if it is long."""
+    """Yield the text; a long one in pieces of whole lines, without here-documents."""
     source = text.encode()
     if len(source) <= PIECE_BYTES:
         yield source
@@ -119,8 +119,10 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 
 
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The children of a node, each with the words that stand behind it: the grammar takes an argument behind a
-    redirection for a part of that."""
+    """Return the children of a node, each with the words that follow it.
+
+    The grammar treats an argument behind a redirection as part of the redirection.
+    """
     children = node.named_children
     if node.type == "redirected_statement":
         behind = behind + [word for child in children for word in _words_of_redirection(child)]
@@ -190,7 +192,7 @@ def _check_rm(words: list[str], cwd: str) -> None:
 
 
 def _git(words: list[str]) -> list[str]:
-    """Subcommand and arguments of a git command, else [""]."""
+    """Return the subcommand and arguments of a git command, else [""]."""
     if words[0] != "git":
         return [""]
     position = 1
@@ -200,7 +202,7 @@ def _git(words: list[str]) -> list[str]:
 
 
 def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], list[str]]:
-    """Options and operands; `marks` keeps what quotes made plain apart."""
+    """Split arguments into options and operands; `marks` keeps the backslashes that `unquoted` adds."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words = [word if marks else plain(word) for word in arguments[:end]]
     behind = [word if marks else plain(word) for word in arguments[end + 1 :]]
@@ -209,7 +211,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """The letters of all short options; in one word, what follows `ends_at` is its value."""
+    """Return the letters of all short options; in one word, what follows `ends_at` is its value."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):
@@ -219,7 +221,7 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Whether it is /, the home directory, the repository's .git, or all that is in one of them or here."""
+    """Return whether it is /, the home directory, the repository's .git, or everything in one of them or here."""
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:
@@ -233,7 +235,7 @@ def _is_root_or_home(path: str, cwd: str) -> bool:
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """Two slashes at the start are one."""
+    """Return the absolute path; two slashes at its start count as one."""
     return "/" + posixpath.normpath(posixpath.join(cwd, path)).lstrip("/") if path else ""
 
 

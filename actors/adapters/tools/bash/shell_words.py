@@ -1,4 +1,4 @@
-"""The words of a command as a shell would pass them on, as far as that can be told without running it."""
+"""Determine the words of a command as a shell would pass them on, as far as possible without running it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SPECIAL = re.compile(r"([*?\[~])")
 
 
 class Wrapper(Struct, frozen=True):
-    """A program that runs the command behind its own options and operands."""
+    """A program that runs the command that follows its own options and operands."""
 
     valued: frozenset[str] = frozenset()
-    """Options whose value is the next word."""
+    """Options that take the next word as value."""
     operands: int = 0
 
 
@@ -47,7 +47,7 @@ SHELLS = frozenset("bash sh dash zsh ksh".split())
 
 
 def unquoted(source: str) -> str:
-    """A word without its quotes. `*`, `?`, `[` and `~` get a backslash where quotes make them plain characters."""
+    """Return a word without its quotes; quoted `*`, `?`, `[` and `~` are marked by a backslash."""
     return "".join(_pieces(source))
 
 
@@ -71,12 +71,12 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """A word of `unquoted` without its marks."""
+    """Return a word of `unquoted` without these marks."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """The command that sudo, env, timeout and the like would run in the end; its name without directories."""
+    """Return the command that sudo, env, timeout and the like finally run, its name without directories."""
     while words:
         name = plain(words[0]).rpartition("/")[2]
         wrapper = WRAPPERS.get(name)
@@ -102,7 +102,7 @@ def _behind(wrapper: Wrapper, words: list[str]) -> list[str]:
 
 
 def script(words: list[str]) -> str | None:
-    """The text that this command has a shell run: of `bash -c` and `eval`."""
+    """Return the shell text that this command runs, as `bash -c` and `eval` do; None if there is none."""
     name = words[0]
     if name == "eval":
         return " ".join(map(plain, words[1:]))

@@ -1,7 +1,8 @@
-"""bash: run a command in the conversation's working directory, and look after those that take longer (C46).
+"""bash: run a command in the conversation's working directory, and manage commands that take longer as jobs.
 
-A command is never killed because it takes long: when the wait is over the call returns, and the command goes on as a
-job. Cancel kills the command of the call under way, and nothing else; what a command leaves behind ends with it.
+A command is never killed because it takes long: when the wait is over the call returns, and the command continues as a
+job. Cancelling kills the command of the current call and nothing else; background processes that a command starts end
+with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from actors.adapters.tools.bash.job import Job
 
 KILL_SECONDS = 30
-"""How long a kill waits for the end."""
+"""Seconds that `kill` waits for the end."""
 
 ALIASES = {"command": "cmd"}
 """Names that models use for an argument from habit."""
@@ -97,17 +98,18 @@ SPEC = ToolSpec(
 
 
 class BashTool:
-    """Runs shell commands (ports.Tool); what outlives its call is in the book."""
+    """Run shell commands (ports.Tool); commands that outlive their call are in the job registry."""
 
     def __init__(self, jobs: JobRegistry) -> None:
         self._jobs = jobs
 
     @property
     def spec(self) -> ToolSpec:
+        """Return the tool's specification."""
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Do what the arguments ask for; a non-zero exit is a result like any other."""
+        """Perform the requested action; a non-zero exit code is a normal result."""
         try:
             match request(arguments):
                 case Spawn() as spawn:
@@ -129,15 +131,15 @@ class BashTool:
         job.watch(context.on_output)
         try:
             return self._run(job, spawn, context)
-        except WorkingDirectoryMissing as gone:
-            return ToolOutput(str(gone), is_error=True)
+        except WorkingDirectoryMissing as missing:
+            return ToolOutput(str(missing), is_error=True)
         finally:
             job.unwatch(context.on_output)
             if not job.background:
                 self._jobs.drop(context.conversation_id, job)
 
     def _run(self, job: Job, spawn: Spawn, context: ToolContext) -> ToolOutput:
-        """Start the command and wait; it ends here, or goes on in the background."""
+        """Start the command and wait until it ends or goes to the background."""
         launch = Launch(
             argv=("bash", "-c", spawn.command),
             cwd=context.working_directory,
@@ -175,9 +177,9 @@ class BashTool:
         )
 
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
-        """Let the job outlive its call, unless a cancel has struck: then it is being killed.
+        """Let the job outlive its call, unless a cancel came first, which is killing it.
 
-        It is in the background before it is let go, so that whoever cancels the call and then ends the jobs misses it
+        It is marked as background before it is released, so that cancelling the call and then ending the jobs misses it
         in neither place.
         """
         if context.cancel.cancelled:

@@ -1,4 +1,4 @@
-"""Live output: pieces of bytes become pieces of text for those who watch."""
+"""Decode live output: chunks of bytes to chunks of text."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
 
 
 class Utf8Stream:
-    """Turns pieces of bytes into pieces of text, never splitting a character. One thread at a time."""
+    """Decode chunks of UTF-8 without splitting characters. Not thread-safe."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> None:
+        """Decode a chunk and pass its text on."""
         self._pass_on(self._decoder.decode(data))
 
     def finish(self) -> None:
-        """Show what an incomplete last character left."""
+        """Pass on what remains of an incomplete last character."""
         self._pass_on(self._decoder.decode(b"", final=True))
 
     def _pass_on(self, text: str) -> None:

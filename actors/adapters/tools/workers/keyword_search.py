@@ -1,8 +1,8 @@
-"""Find what is written around some terms: a JSON object on standard input with search_terms and ripgrep.
+"""Find text around some terms; reads a JSON object with search_terms and ripgrep from standard input.
 
 Runs as a tool's program in the working directory and searches the git repository around it, or else the directory.
 Prints "ok" on a line of its own, then its findings as a JSON object: what `rg -n -i -C 10` would print of the files
-that `search` looks at, with long lines cut, and remarks. Or "error", and a text for the model.
+that `search` covers, with long lines cut, and remarks. Or "error", and a text for the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CONTEXT = 10
-#: Lines shown before and after a match.
+#: Lines of context shown before and after a match.
 
 SEPARATOR = "--\n"
 
@@ -33,31 +33,31 @@ MAX_ALL_BYTES = 128 * 1024
 
 
 class Findings(NamedTuple):
-    """What was found, for whoever shows it to the model."""
+    """The result of the search, for the tool that shows it to the model."""
 
     text: str
     remarks: list[str]
-    #: What was left out, and why.
+    #: Omissions and their reasons.
     root: str
-    #: What paths are relative to; "" if that is the working directory.
+    #: The directory that paths are relative to; "" for the working directory.
 
 
 class TooMuch(Exception):
-    """Every term finds more than there is room for."""
+    """Every term exceeds the size limit."""
 
 
 class Part(NamedTuple):
-    """What a term finds in one file."""
+    """The matches of a term in one file."""
 
     name: str
     matches: list[int]
-    #: Numbers of lines, from 0, ascending.
+    #: Line numbers, from 0, ascending.
     lines: dict[int, str]
-    #: These and those around them.
+    #: The matching lines and their context, by number.
 
 
 class Term:
-    """One term, and what it has found."""
+    """One term and its matches."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -70,10 +70,11 @@ class Term:
 
     @property
     def too_much(self) -> bool:
+        """Return whether its matches exceed the size limit."""
         return self.size > MAX_TERM_BYTES
 
     def look_at(self, name: str, text: str) -> None:
-        """Note what it finds in a file; once it is too much, nothing is kept."""
+        """Record the matches in a file; beyond the limit none are kept."""
         if self.too_much:
             return
         matches = []
@@ -86,7 +87,7 @@ class Term:
             self._keep(Part(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
 
     def _keep(self, part: Part | None) -> None:
-        """Take what one file adds; None: more than there is room for."""
+        """Add the matches in one file; None: they exceed the limit."""
         if part is not None:
             self.parts[part.name] = part
             self.size += sum(len(block.encode(errors="replace")) + len(SEPARATOR) for block in blocks([part]))
@@ -96,28 +97,30 @@ class Term:
 
 
 def around(matches: list[int], text: str) -> dict[int, str]:
-    """The lines of a text with these numbers, and those next to them, as they are shown."""
+    """Return the lines of these numbers with their context, as they are shown."""
     wanted = surroundings(matches)
     return {number: texts.shown(line) for number, line in enumerate(texts.lines(text)) if number in wanted}
 
 
 def surroundings(matches: list[int]) -> set[int]:
+    """Return the numbers of the matching lines and their context."""
     return {line for number in matches for line in range(number - CONTEXT, number + CONTEXT + 1)}
 
 
 def rendered(terms: list[Term]) -> str:
-    """What the terms found together, file by file in the order of the walk."""
+    """Return the matches of all terms, file by file in the order of the walk."""
     files = sorted({name for term in terms for name in term.parts}, key=walk_order)
     found = ([term.parts[name] for term in terms if name in term.parts] for name in files)
     return SEPARATOR.join(block for parts in found for block in blocks(parts))
 
 
 def walk_order(name: str) -> list[bytes]:
+    """Return the sort key of a path."""
     return os.fsencode(name).split(b"/")
 
 
 def blocks(parts: list[Part]) -> Iterator[str]:
-    """Runs of neighbouring lines of one file, `name:number:text` for matches and `name-number-text` around them."""
+    """Yield runs of adjacent lines of one file: `name:number:text` for matches, `name-number-text` for context."""
     lines = {number: line for part in parts for number, line in part.lines.items()}
     matches = {number for part in parts for number in part.matches}
     name = texts.shown_name(parts[0].name)
@@ -134,7 +137,7 @@ def blocks(parts: list[Part]) -> Iterator[str]:
 
 
 class KeywordSearch:
-    """One search for some terms, the most important first."""
+    """One search for terms, the most important first."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
         here = os.path.realpath(".")
@@ -148,7 +151,7 @@ class KeywordSearch:
         self._unreadable = 0
 
     def findings(self) -> Findings:
-        """Search. Raises TooMuch."""
+        """Run the search. Raises TooMuch."""
         self._look()
         kept = [term for term in self.terms if not term.too_much]
         if not kept:
@@ -187,6 +190,7 @@ class KeywordSearch:
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+    """Run the program; see the module."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

@@ -1,4 +1,4 @@
-"""Patch a text file: stdin is JSON with path, patches, clipboards (name to text) and protected (real paths).
+"""Patch a text file; reads JSON with path, patches, clipboards (name to text) and protected (real paths) from stdin.
 
 Prints "ok" on a line of its own and JSON with clipboards (those that were stored), notes and diff; or "error" and the
 text for the model, and then nothing has changed.
@@ -13,7 +13,7 @@ from actors.adapters.tools.workers.patching.write import change
 
 
 def patch(request: dict[str, Any]) -> Plan:
-    """Do it; raises Refused or OSError, and then nothing has changed."""
+    """Apply the request. Raises Refused or OSError, and then nothing has changed."""
     path = request["path"]
     plans: list[Plan] = []
 
@@ -26,7 +26,7 @@ def patch(request: dict[str, Any]) -> Plan:
 
 
 def answer(request: dict[str, Any]) -> bytes:
-    """What is printed."""
+    """Return the bytes to print."""
     try:
         done = patch(request)
     except Refused as refused:
@@ -34,9 +34,10 @@ def answer(request: dict[str, Any]) -> bytes:
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         return f"error\nNothing was changed in {request['path']}: {cause}.".encode(errors="replace")
-    told = {"clipboards": done.clipboards, "notes": done.notes, "diff": done.diff}
-    return b"ok\n" + json.dumps(told, ensure_ascii=False).encode()
+    fields = {"clipboards": done.clipboards, "notes": done.notes, "diff": done.diff}
+    return b"ok\n" + json.dumps(fields, ensure_ascii=False).encode()
 
 
 def main(_arguments: list[str]) -> None:
+    """Run the program; see the module."""
     sys.stdout.buffer.write(answer(json.loads(sys.stdin.buffer.read())))

@@ -9,7 +9,7 @@ import stat
 import sys
 
 BLOCK = 1 << 18
-#: Bytes read at once.
+#: Bytes per read.
 
 SNIFFED = 8 * 1024
 #: Bytes at the start of a file that must not contain NUL.
@@ -18,10 +18,10 @@ MAX_LINE = 2000
 #: Characters shown of a line.
 
 MAX_TEXT = 126 * 1024
-#: Bytes of all lines shown; what is above counts as not shown.
+#: Bytes of all lines shown; lines beyond count as not shown.
 
 MAX_READ = 1 << 28
-#: Bytes read in all: lines beyond are neither shown nor counted.
+#: Bytes read in all; lines beyond are neither shown nor counted.
 
 
 class Unreadable(Exception):
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 class Window:
-    """Takes a file block by block and keeps the lines from `offset` on, `limit` at most."""
+    """Process a file block by block and keep the lines from `offset` on, `limit` at most."""
 
     def __init__(self, offset: int, limit: int) -> None:
         self.first = offset
@@ -37,13 +37,14 @@ class Window:
         self.shown: list[bytes] = []
         self.size = 0
         self.number = 1
-        #: Of the line that is being taken.
+        #: The number of the current line, from 1.
         self.kept = b""
-        #: Its beginning, if it is in the window.
+        #: The beginning of the current line, if it is in the window.
         self.length = 0
-        #: Bytes of it so far.
+        #: Bytes of the current line so far.
 
     def feed(self, block: bytes) -> None:
+        """Process a block."""
         position = 0
         while position < len(block):
             if self.number >= self.end:
@@ -57,24 +58,27 @@ class Window:
             position = end + 1
 
     def extend(self, block: bytes, start: int, end: int) -> None:
+        """Append block[start:end] to the current line."""
         if self.number >= self.first:
             room = 4 * MAX_LINE + 4 - len(self.kept)
             self.kept += block[start : min(end, start + max(0, room))]
         self.length += end - start
 
     def skip(self, block: bytes) -> None:
-        """Count what is behind the window."""
+        """Count the lines behind the window."""
         lines = block.count(b"\n")
         self.number += lines
         self.length = len(block) - block.rfind(b"\n") - 1 if lines else self.length + len(block)
 
     def close_line(self) -> None:
+        """End the current line."""
         if self.first <= self.number < self.end:
             self.show()
         self.number += 1
         self.kept, self.length = b"", 0
 
     def show(self) -> None:
+        """Add the current line to the window, or close the window if it is full."""
         line = f"{self.number:6d}\t{self.line()}\n".encode()
         if self.size + len(line) > MAX_TEXT:
             self.end = self.number
@@ -83,6 +87,7 @@ class Window:
         self.size += len(line)
 
     def line(self) -> str:
+        """Return the current line as text, shortened if it is long. Raises Unreadable."""
         whole = len(self.kept) == self.length
         try:
             text = self.kept.decode()
@@ -95,14 +100,14 @@ class Window:
         return f"{text[:MAX_LINE]}… [line cut: {self.length} bytes in all]"
 
     def finish(self) -> int:
-        """Take a last line without a newline; returns how many lines there are."""
+        """End a last line without newline; return the number of lines."""
         if self.length:
             self.close_line()
         return self.number - 1
 
 
 def open_regular(path: str) -> int:
-    """Open a regular file without ever waiting for anybody; raises OSError or Unreadable."""
+    """Open a regular file without ever blocking. Raises OSError or Unreadable."""
     check_regular(os.stat(path))
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     check_regular(os.fstat(file))
@@ -110,6 +115,7 @@ def open_regular(path: str) -> int:
 
 
 def check_regular(found: os.stat_result) -> None:
+    """Raise Unreadable unless it is a regular file."""
     if stat.S_ISDIR(found.st_mode):
         raise Unreadable("it is a directory; list it with bash")
     if not stat.S_ISREG(found.st_mode):
@@ -117,7 +123,7 @@ def check_regular(found: os.stat_result) -> None:
 
 
 def read(path: str, offset: int, limit: int) -> bytes:
-    """The numbered lines and what is not shown of the file; raises OSError or Unreadable."""
+    """Return the numbered lines and a remark on what is not shown. Raises OSError or Unreadable."""
     file = open_regular(path)
     window = Window(offset, limit)
     taken = 0
@@ -135,7 +141,7 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: Window, total: int, more: bool) -> bytes:
-    """What follows the lines."""
+    """Return the remark on lines that are not shown. Raises Unreadable if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:
         raise Unreadable(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
@@ -146,6 +152,7 @@ def remark(window: Window, total: int, more: bool) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
+    """Run the program; see the module."""
     path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
     try:
         verdict, text = b"ok\n", read(path, offset, limit)

@@ -1,7 +1,7 @@
-"""Read a file as a whole, to be looked at as an image: PATH MAX_BYTES.
+"""Read a whole file that should be an image: PATH MAX_BYTES.
 
-Runs as a tool's program, with the rights of the call. Prints "ok" or "error" on a line of its own, then the bytes of
-the file or the text for the model. What is in the file is not looked at here.
+Runs as a tool's program, with the permissions of the call. Prints "ok" or "error" on a line of its own, then the bytes
+of the file or the text for the model. The content is not examined here.
 """
 
 import os
@@ -11,7 +11,7 @@ from actors.adapters.tools.workers.read_file import Unreadable, open_regular
 
 
 def read(path: str, max_bytes: int) -> bytes:
-    """All of the file; raises OSError or Unreadable."""
+    """Return the whole file. Raises OSError or Unreadable."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(max_bytes + 1) if size <= max_bytes else b""
@@ -23,6 +23,7 @@ def read(path: str, max_bytes: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
+    """Run the program; see the module."""
     path, max_bytes = arguments[0], int(arguments[1])
     try:
         verdict, answer = b"ok\n", read(path, max_bytes)

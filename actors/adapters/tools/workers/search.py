@@ -1,7 +1,7 @@
-"""Find lines in files: a JSON object on standard input with pattern, path, include, exclude, max_results and ripgrep.
+"""Find lines in files; reads a JSON object with pattern, path, include, exclude, max_results and ripgrep from stdin.
 
 Runs as a tool's program, so that a pattern that backtracks for ever, a huge tree or a hung mount can be killed. Prints
-"ok" or "error" on a line of its own, then the text for the model. Memory stays bounded whatever is searched.
+"ok" or "error" on a line of its own, then the text for the model. Memory stays bounded in every case.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ IGNORE_CASE = "(?i)"
 
 
 class Unsearchable(Exception):
-    """The search cannot be done; the text says why."""
+    """The search is not possible; the text says why."""
 
 
 class Search:
     """One search through a directory or a file."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
-        """Raises Unsearchable, OSError or ValueError."""
+        """Check the request. Raises Unsearchable, OSError or ValueError."""
         self._ripgrep: str = asked["ripgrep"]
         self._pattern = compiled(asked["pattern"])
         path = asked["path"]
@@ -59,7 +59,7 @@ class Search:
         self._max_entries = max_entries
 
     def text(self) -> str:
-        """The lines found, and remarks on what was left out."""
+        """Return the matching lines, and remarks on omissions."""
         shown: list[str] = []
         size = 0
         unreadable = 0
@@ -74,7 +74,7 @@ class Search:
         return "\n".join([*(shown or ["No matches found."]), *self._remarks(unreadable, bool(shown))])
 
     def _found(self) -> Iterator[str | None]:
-        """Line by line what is shown; None for a file that cannot be read."""
+        """Yield each matching line as it is shown; None for a file that cannot be read."""
         wanted = candidates(self._pattern.pattern, self._ripgrep)
         for file, data in wanted.contents(self._files()):
             if data is None:
@@ -103,13 +103,14 @@ class Search:
 
 
 def candidates(pattern: str, ripgrep: str) -> Candidates:
+    """Return the prefilter for a pattern."""
     ignore_case = pattern.startswith(IGNORE_CASE)
     required = literals.required(pattern.removeprefix(IGNORE_CASE), ignore_case=ignore_case)
     return Candidates(required, ripgrep=ripgrep, ignore_case=ignore_case)
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Raises Unsearchable, which says what is wrong and where."""
+    """Compile a pattern. Raises Unsearchable, which says what is wrong and where."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -121,7 +122,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def shown_root(root: str) -> str:
-    """How paths begin: nothing in the working directory, else a path that read_file takes."""
+    """Return the prefix of shown paths: "" for the working directory, else a path that read_file accepts."""
     here = os.path.realpath(".")
     if root == here:
         return ""
@@ -129,10 +130,12 @@ def shown_root(root: str) -> str:
 
 
 def limit_notice(shown: int) -> str:
+    """Return the remark that there are more matches."""
     return f"[there are more than these {shown} matches; narrow the pattern or the path, or raise max_results]"
 
 
 def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
+    """Run the program; see the module."""
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin.buffer)
     try:

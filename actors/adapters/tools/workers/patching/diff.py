@@ -1,4 +1,4 @@
-"""The unified diff of a change whose edits are known: its cost goes by what changed, not by the file."""
+"""The unified diff of known edits: its cost depends on the size of the change, not of the file."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ CONTEXT = 3
 #: Unchanged lines shown around a change.
 
 MAX_COMPARED = 2000
-#: Lines of one stretch, old and new, beyond which it is shown as replaced whole.
+#: Lines of one change, old and new, beyond which it is shown as replaced whole: comparing takes quadratic time.
 
 MAX_DIFF = 64 * 1024
-#: Characters of a diff that are shown.
+#: Characters of a diff that are shown, at most.
 
 NO_NEWLINE = "\n\\ No newline at end of file\n"
 
@@ -27,7 +27,7 @@ class Edit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Replace the lines first..end of the old file (from 0, without `end`) by `lines`."""
+    """Replace lines first..end of the old file (from 0, `end` exclusive) by `lines`."""
 
     first: int
     end: int
@@ -35,13 +35,13 @@ class Change(NamedTuple):
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines with their newlines; nothing but a newline ends a line."""
+    r"""Split text into lines with their newlines; only "\n" ends a line."""
     *whole, rest = text.split("\n")
     return [line + "\n" for line in whole] + ([rest] if rest else [])
 
 
 def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None) -> str:
-    """old[start:end] with `edits`, which lie within, in order and apart."""
+    """Return old[start:end] with `edits`, which lie inside, in order and disjoint."""
     pieces: list[str] = []
     for edit in edits:
         pieces += [old[start : edit.start], edit.new]
@@ -50,7 +50,7 @@ def applied(old: str, edits: list[Edit], start: int = 0, end: int | None = None)
 
 
 def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
-    """What people are shown of a change; "" if it changes nothing. `edits` are in order and apart."""
+    """Return the diff to show to users; "" without a change. `edits` are in order and disjoint."""
     lines = lines_of(old)
     changes = [change for stretch in touched(old, lines, edits) for change in compared(lines, stretch)]
     text = "".join(hunks(lines, changes))
@@ -59,7 +59,7 @@ def unified(path: str, old: str, edits: list[Edit], *, created: bool) -> str:
 
 
 def bounded(text: str) -> str:
-    """At most MAX_DIFF characters of whole lines, and how many lines were left out."""
+    """Return whole lines of at most MAX_DIFF characters, and the number of omitted lines."""
     if len(text) <= MAX_DIFF:
         return text
     kept = text[: text.rfind("\n", 0, MAX_DIFF) + 1]
@@ -67,7 +67,7 @@ def bounded(text: str) -> str:
 
 
 def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[Change]:
-    """The stretches of whole lines in which edits lie, apart from each other."""
+    """Yield the runs of whole lines that edits touch, disjoint."""
     starts = [0, *accumulate(map(len, lines))]
     stretches: list[tuple[int, int, list[Edit]]] = []
     for edit in edits:
@@ -82,12 +82,12 @@ def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[Change]:
 
 
 def line_at(starts: list[int], position: int) -> int:
-    """The line that holds this position; the last one for the end of the file."""
+    """Return the line that contains this position; the last one for the end of the file."""
     return max(0, min(bisect_right(starts, position) - 1, len(starts) - 2))
 
 
 def compared(lines: list[str], stretch: Change) -> Iterator[Change]:
-    """What really changes in a stretch."""
+    """Yield the actual changes within a run of lines."""
     first, end, new = stretch
     while first < end and new and lines[first] == new[0]:
         first, new = first + 1, new[1:]
@@ -103,7 +103,7 @@ def compared(lines: list[str], stretch: Change) -> Iterator[Change]:
 
 
 def hunks(lines: list[str], changes: list[Change]) -> Iterator[str]:
-    """The text of each hunk: changes that are so close that their contexts meet share one."""
+    """Yield the text of each hunk: changes whose contexts overlap share one."""
     groups: list[list[Change]] = []
     for change in changes:
         if groups and change.first - groups[-1][-1].end <= 2 * CONTEXT:
@@ -117,12 +117,12 @@ def hunks(lines: list[str], changes: list[Change]) -> Iterator[str]:
 
 
 def grown(change: Change) -> int:
-    """How many lines more there are after it."""
+    """Return how many lines the change adds."""
     return len(change.lines) - (change.end - change.first)
 
 
 def hunk(lines: list[str], group: list[Change], shift: int) -> str:
-    """`shift`: how much further down the new file is where this begins."""
+    """Return one hunk; `shift`: how many lines further down the new file is where it begins."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []
     position = begin
@@ -138,7 +138,7 @@ def hunk(lines: list[str], group: list[Change], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """Lines of a hunk as its head counts them: from 1, or the line before if there are none."""
+    """Return the range of lines in a hunk's header: from 1, or the line before if it is empty."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"

@@ -1,6 +1,7 @@
-"""Where a text is found in a file: exactly, or else by what models get wrong, one kind after the other.
+"""Find the place of a text in a file: exactly, or else with the mistakes that models make, one kind at a time.
 
-Every way must find exactly one place. A way that finds several ends the search: a looser one could only find more.
+Each strategy must find exactly one place. One that finds several ends the search, since a looser one would only find
+more.
 """
 
 import re
@@ -14,10 +15,10 @@ from actors.adapters.tools.workers.patching.diff import lines_of
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
 MOST_COUNTED = 999
-#: Places counted before it is just "more than".
+#: Places that are counted, before the answer is "more than".
 
 MAX_LEVELS = 64
-#: Indentations of a file that are tried, the most frequent first.
+#: Indentations of a file that are tried, most frequent first.
 
 LOOKALIKES = str.maketrans(
     {
@@ -30,37 +31,37 @@ LOOKALIKES = str.maketrans(
         **dict(zip("οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "oABEZHIKMNOPTYX", strict=True)),  # noqa: RUF001
     }
 )
-#: How quotes, dashes, slashes, what has no width, Cyrillic and Greek letters are written, beside what NFKD takes apart
-#: (full width, ligatures, spaces, the ellipsis, accents).
+#: Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters; NFKD
+#: handles full width forms, ligatures, spaces, the ellipsis and accents.
 
 
 class NoPlace(Exception):
-    """The text is not found exactly once; the text says how often."""
+    """The text is not found exactly once; the message says how often."""
 
 
 class Sought(NamedTuple):
-    """What a patch looks for."""
+    """The text to find, and its replacement."""
 
     old: str
     new: str | None
-    #: What is to stand there; None if that comes from elsewhere.
+    #: The replacement; None if it comes from a clipboard.
     fixed: bool = False
-    #: The new text has its indentation already.
+    #: Whether the indentation of the replacement must not be adapted.
 
 
 class Match(NamedTuple):
-    """The one place where a text is found."""
+    """The one place where the text was found."""
 
     start: int
     end: int
     new: str | None
-    #: The new text, changed as the old one was to be found.
+    #: The replacement, adapted in the way that the old text had to be.
     how: str = ""
-    #: What was overlooked to find it, for the model; "" if nothing.
+    #: Which differences were ignored, for the model; "" for none.
 
 
 class Folded:
-    """A text whose lookalikes are all written the same way, and where each of its characters came from."""
+    """A text with lookalike characters normalised, and the origin of each of its characters."""
 
     def __init__(self, text: str) -> None:
         table = {character: fold(character) for character in set(text)}
@@ -70,7 +71,7 @@ class Folded:
             self._origins = array("L", (position for position, one in enumerate(text) for _ in table[one]))
 
     def origin(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where text[start:end] came from; None if that begins or ends within a character."""
+        """Return where text[start:end] came from; None if it begins or ends within a character."""
         origins = self._origins
         if origins is None:
             return start, end
@@ -82,7 +83,7 @@ class Folded:
 
 
 class Haystack:
-    """A file's text, and what is worked out about it only once."""
+    """A file's text with lazily computed properties."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -91,7 +92,7 @@ class Haystack:
 
     @property
     def levels(self) -> list[str]:
-        """What lines of the file begin with, the most frequent first."""
+        """Return the indentations of the file's lines, most frequent first."""
         if self._levels is None:
             found = Counter(re.findall(r"^[ \t]*(?=[^\s])", self.text, re.MULTILINE))
             self._levels = [level for level, _ in found.most_common(MAX_LEVELS)]
@@ -99,19 +100,20 @@ class Haystack:
 
     @property
     def folded(self) -> Folded:
+        """Return the normalised text."""
         if self._folded is None:
             self._folded = Folded(self.text)
         return self._folded
 
 
 def fold(character: str) -> str:
-    """How a character is written once lookalikes count as the same."""
+    """Return the normal form of a character under which lookalikes are equal."""
     plain = unicodedata.normalize("NFKD", character.translate(LOOKALIKES))
     return plain.translate(LOOKALIKES).replace("\r", "")
 
 
 def find(haystack: Haystack, sought: Sought) -> Match:
-    """The one place of `sought.old`; raises NoPlace."""
+    """Return the one place of `sought.old`. Raises NoPlace."""
     for way in (exactly, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
         if match is not None:
@@ -120,7 +122,7 @@ def find(haystack: Haystack, sought: Sought) -> Match:
 
 
 def places(text: str, wanted: str) -> list[int]:
-    """Where `wanted` begins in `text`, overlapping places too; MOST_COUNTED + 1 of them at most."""
+    """Return where `wanted` begins in `text`, overlaps included; MOST_COUNTED + 1 at most."""
     found: list[int] = []
     position = text.find(wanted)
     while position >= 0 and len(found) <= MOST_COUNTED:
@@ -130,13 +132,13 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """As `places`, of those at the beginning of a line."""
+    """Return the places at the beginning of a line; otherwise as `places`."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
 
 def only(found: list[int], how: str = "") -> int | None:
-    """The one place, None if there is none; raises NoPlace if there are several."""
+    """Return the one place, None for none. Raises NoPlace for several."""
     if len(found) > 1:
         times = f"more than {MOST_COUNTED}" if len(found) > MOST_COUNTED else str(len(found))
         aside = f" ({how})" if how else ""
@@ -145,12 +147,13 @@ def only(found: list[int], how: str = "") -> int | None:
 
 
 def exactly(haystack: Haystack, sought: Sought) -> Match | None:
+    """Find the text as it is."""
     start = only(places(haystack.text, sought.old))
     return None if start is None else Match(start, start + len(sought.old), sought.new)
 
 
 def otherwise_indented(haystack: Haystack, sought: Sought) -> Match | None:
-    """As if all lines of the old text were indented as some line of the file is; the new one is moved alike."""
+    """Find the text with the indentation of the file's lines; the replacement is indented alike."""
     margin = common_margin(sought.old)
     if margin is None:
         return None
@@ -169,7 +172,7 @@ def otherwise_indented(haystack: Haystack, sought: Sought) -> Match | None:
 
 
 def common_margin(text: str) -> str | None:
-    """The white space that all lines of `text` begin with; None if they are all blank."""
+    """Return the white space that all lines of `text` begin with; None if all are blank."""
     margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in text.split("\n") if line.strip()]
     if not margins:
         return None
@@ -179,7 +182,7 @@ def common_margin(text: str) -> str | None:
 
 
 def bare(text: str, margin: str) -> str | None:
-    """`text` without `margin` before its lines, blank ones aside; None if a line has no `margin`."""
+    """Return `text` without `margin` in front of its non-blank lines; None if a line lacks it."""
     lines = text.split("\n")
     if any(line.strip() and not line.startswith(margin) for line in lines):
         return None
@@ -187,12 +190,12 @@ def bare(text: str, margin: str) -> str | None:
 
 
 def indented(text: str, margin: str) -> str:
-    """`text` with `margin` before its lines, blank ones aside."""
+    """Return `text` with `margin` in front of its non-blank lines."""
     return "\n".join(margin + line if line.strip() else line for line in text.split("\n"))
 
 
 def without_edges(haystack: Haystack, sought: Sought) -> Match | None:
-    """Without the first line, the last or both, where the old and the new text agree in them."""
+    """Find the text without its first line, last line or both, where old and new text agree in them."""
     refused: NoPlace | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
         search = places if name == LAST else line_starts
@@ -209,7 +212,7 @@ def without_edges(haystack: Haystack, sought: Sought) -> Match | None:
 
 
 def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
-    """What is left of both texts without lines that they share at their edges, if that is more than white space."""
+    """Return both texts without shared lines at their edges, if more than white space remains."""
     olds, news = lines_of(old), lines_of(new)
     if len(olds) < 2 or not news:
         return []
@@ -221,7 +224,7 @@ def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
 
 
 def as_lookalike(haystack: Haystack, sought: Sought) -> Match | None:
-    """With characters that look alike taken for the same."""
+    """Find the text with lookalike characters taken as equal."""
     if all(text.isascii() and "\r" not in text for text in (haystack.text, sought.old)):
         return None
     wanted = Folded(sought.old).text

@@ -1,7 +1,7 @@
-"""Open directories without ever being led out of one: by openat2 where the kernel has it, else component by component.
+"""Open directories without ever escaping from a root: by openat2 where available, else component by component.
 
-What comes back is a descriptor, O_PATH: whoever works relative to it is not led astray by what others rename meanwhile.
-The two ways refuse the same: `..` above the root, and symbolic links that are absolute or lead out of it.
+Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the
+same: `..` above the root, and symbolic links that are absolute or lead out of it.
 """
 
 import ctypes
@@ -10,16 +10,16 @@ import os
 from contextlib import suppress
 
 OPENAT2 = 437
-#: The system call, on every architecture that we know of.
+#: The number of the system call, the same on all architectures.
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 
 ATTEMPTS = 100
-#: How often openat2 may say that somebody renamed what it was passing, before that is an error.
+#: Retries of openat2 after EAGAIN, which reports a concurrent rename on the path.
 
 MAX_LINKS = 40
-#: As the kernel: symbolic links followed on the way.
+#: Symbolic links that are followed, as in the kernel.
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -31,11 +31,11 @@ class Escapes(Exception):
 
 
 class Unsupported(Exception):
-    """This kernel, or what guards it, has no openat2."""
+    """The kernel, or a sandbox around this process, does not provide openat2."""
 
 
 class OpenHow(ctypes.Structure):
-    """struct open_how."""
+    """The C struct open_how."""
 
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
@@ -45,7 +45,7 @@ _syscall.restype = ctypes.c_long
 
 
 def open_directory(root: int, path: str) -> int:
-    """A descriptor of the directory `path`, relative to and beneath `root`; raises Escapes or OSError."""
+    """Return a descriptor of the directory `path`, relative to and below `root`. Raises Escapes or OSError."""
     try:
         return by_openat2(root, path)
     except Unsupported:
@@ -53,7 +53,7 @@ def open_directory(root: int, path: str) -> int:
 
 
 def by_openat2(root: int, path: str) -> int:
-    """Let the kernel do it; raises Unsupported, Escapes or OSError."""
+    """Open with the kernel's help. Raises Unsupported, Escapes or OSError."""
     how = OpenHow(DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     name = os.fsencode(path or ".")
     failure = errno.EAGAIN
@@ -72,10 +72,10 @@ def by_openat2(root: int, path: str) -> int:
 
 
 def by_walking(root: int, path: str) -> int:
-    """Go there step by step, never through a link that was not looked at; raises Escapes or OSError.
+    """Open component by component, never through an unchecked link. Raises Escapes or OSError.
 
-    `..` goes back to the directory that was passed, not to its parent of the moment: a directory that is moved while
-    it is being walked through leads nowhere else.
+    `..` returns to the directory that was passed, not to its current parent, so moving a directory during the walk
+    cannot lead elsewhere.
     """
     passed = [os.open(".", DIRECTORY, dir_fd=root)]
     try:
@@ -87,13 +87,13 @@ def by_walking(root: int, path: str) -> int:
 
 
 def close_quietly(directory: int) -> None:
-    """Close a descriptor that only served to find something: whether that works says nothing about the work done."""
+    """Close a descriptor that served only for lookup: a failure says nothing about the result."""
     with suppress(OSError):
         os.close(directory)
 
 
 def _walk(passed: list[int], path: str) -> None:
-    """Extend `passed`, the directories from the root to here, by what `path` says."""
+    """Extend `passed`, the directories from the root to the current one, along `path`."""
     if path.startswith("/"):
         raise Escapes
     ahead = path.split("/")[::-1]
@@ -119,7 +119,7 @@ def _walk(passed: list[int], path: str) -> None:
 
 
 def _step(passed: list[int], name: str) -> str | None:
-    """Enter the directory `name`, or return what it says if it is a symbolic link."""
+    """Enter the directory `name`, or return the target if it is a symbolic link."""
     try:
         passed.append(os.open(name, LINK, dir_fd=passed[-1]))
     except OSError as failed:
@@ -134,7 +134,7 @@ def _raise(failed: OSError) -> str:
 
 
 def link_target(name: str, directory: int) -> str | None:
-    """What the symbolic link `name` in `directory` says; None if it is none, or gone."""
+    """Return the target of the symbolic link `name` in `directory`; None if it is no link or does not exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as failed:

@@ -1,7 +1,7 @@
-"""Change one file, wholly or not at all, on descriptors of its directory: nobody can lead a write astray by renaming.
+"""Change one file atomically, relative to descriptors of its directory, so that renames cannot redirect the write.
 
-The new content is written beside the file and renamed over it: whoever reads, and whatever dies meanwhile, the file is
-the old one or the new one. What a death leaves behind is a file `.bedrock-patch-*.tmp`, or an empty new directory.
+The new content is written beside the file and renamed over it: readers, also after a crash, see the old file or the new
+one. A crash may leave a file `.bedrock-patch-*.tmp`, or an empty new directory.
 """
 
 import errno
@@ -33,19 +33,19 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a file is, or is to be: symbolic links have been followed."""
+    """Where a file is, or will be: symbolic links have been followed."""
 
     directory: int
     missing: tuple[str, ...]
-    #: Directories beneath `directory` that are to be made first.
+    #: Directories below `directory` to create first.
     name: str
 
 
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
-    """Let `rewrite` make the new content of `path` from its old one, None if there is no file.
+    """Replace the content of `path` by what `rewrite` returns for the old one, None for a new file.
 
-    Relative paths stay beneath the current directory. Raises Refused, OSError or what `rewrite` raises; then nothing
-    has changed.
+    Relative paths stay below the current directory. Raises Refused, OSError or what `rewrite` raises; then nothing has
+    changed.
     """
     with located(path) as place:
         check_protected(place, protected)
@@ -60,7 +60,7 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 @contextmanager
 def located(path: str) -> Generator[Place]:
-    """Follow `path` to the directory of its file; raises Refused or OSError."""
+    """Follow `path` to the directory of its file. Raises Refused or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
     try:
@@ -77,14 +77,14 @@ def located(path: str) -> Generator[Place]:
 
 
 class Finder:
-    """Finds the place of a path, which is relative to `root`; only a `free` one may be led out of it."""
+    """Find the place of a path relative to `root`; only a `free` one may lead out of it."""
 
     def __init__(self, root: int, free: bool) -> None:
         self.root = root
         self.free = free
 
     def follow(self, path: str) -> Place:
-        """The place of `path`, through the symbolic links that its last component may be."""
+        """Return the place of `path`, following symbolic links in its last component."""
         for _ in range(safe_open.MAX_LINKS):
             before, _, name = path.rpartition("/")
             if name in ("", ".", ".."):
@@ -99,7 +99,7 @@ class Finder:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def nearest(self, path: str, name: str) -> Place:
-        """The deepest directory on the way to `path` that exists."""
+        """Return the deepest existing directory on the way to `path`."""
         missing: list[str] = []
         while True:
             try:
@@ -111,12 +111,13 @@ class Finder:
                 missing += [] if last in ("", ".") else [last]
 
     def open(self, path: str) -> int:
+        """Open a directory. Raises Escapes or OSError."""
         if self.free:
             return os.open(path or ".", safe_open.DIRECTORY, dir_fd=self.root)
         return safe_open.open_directory(self.root, path)
 
     def target(self, place: Place) -> str | None:
-        """What the link at this place says, and then the place is closed; None if there is none."""
+        """Return the target of the link at this place, which is then closed; None if it is no link."""
         target = None
         try:
             target = None if place.missing else safe_open.link_target(place.name, place.directory)
@@ -128,6 +129,7 @@ class Finder:
         return target
 
     def from_top(self, path: str) -> str:
+        """Return an absolute target relative to the root. Raises Escapes unless free."""
         if not self.free:
             raise safe_open.Escapes
         return path.lstrip("/")
@@ -137,7 +139,7 @@ class Finder:
 
 
 def check_protected(place: Place, protected: list[str]) -> None:
-    """Refuse what is the server's own, by whatever name and mount it was reached; raises Refused."""
+    """Raise Refused for the server's own files, by whatever name and mount they are reached."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
@@ -145,7 +147,7 @@ def check_protected(place: Place, protected: list[str]) -> None:
 
 
 def identities(paths: list[str]) -> set[tuple[int, int]]:
-    """What can be told of a file by any name, for those of the paths that exist."""
+    """Return the identities of those paths that exist."""
     found: set[tuple[int, int]] = set()
     for path in paths:
         with suppress(OSError):
@@ -154,11 +156,12 @@ def identities(paths: list[str]) -> set[tuple[int, int]]:
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
+    """Return what identifies a file under any name: device and inode."""
     return status.st_dev, status.st_ino
 
 
 def passed(place: Place) -> Iterator[tuple[int, int]]:
-    """The identities of the file and of all directories above it, as far as they can be seen."""
+    """Yield the identities of the file and of all directories above it, as far as they can be inspected."""
     with suppress(OSError):
         yield identity(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     here = os.dup(place.directory)
@@ -176,7 +179,7 @@ def passed(place: Place) -> Iterator[tuple[int, int]]:
 
 
 def read(place: Place) -> Found | None:
-    """The file at this place, None if there is none; raises Refused or OSError. Never waits for anybody."""
+    """Return the file at this place, None if there is none. Raises Refused or OSError. Never blocks."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
@@ -199,7 +202,7 @@ def read(place: Place) -> Found | None:
 
 
 def attributes_of(file: int) -> dict[str, bytes]:
-    """Its extended attributes that are people's, access lists included; none where there are no such things."""
+    """Return the extended attributes to preserve, access control lists included; {} where unsupported."""
     try:
         return {name: os.getxattr(file, name) for name in os.listxattr(file) if name.startswith(KEPT_ATTRIBUTES)}
     except OSError:
@@ -207,6 +210,7 @@ def attributes_of(file: int) -> dict[str, bytes]:
 
 
 def check_changeable(status: os.stat_result) -> None:
+    """Raise Refused unless it is a regular file with one name and an acceptable size."""
     if stat.S_ISDIR(status.st_mode):
         raise Refused("it is a directory")
     if not stat.S_ISREG(status.st_mode):
@@ -224,7 +228,7 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: Place, found: Found | None, content: bytes) -> None:
-    """Put `content` there; raises Refused or OSError, and then everything is as it was."""
+    """Write `content` to the place. Raises Refused or OSError, and then everything is as it was."""
     with ExitStack() as opened, ExitStack() as undo:
         directory = place.directory
         for name in place.missing:
@@ -243,7 +247,7 @@ def store(place: Place, found: Found | None, content: bytes) -> None:
 
 
 def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int:
-    """Make a directory and open it; `undo` takes it away again."""
+    """Create a directory and open it; `undo` removes it again."""
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
@@ -256,13 +260,13 @@ def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int
 
 
 def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
-    """Take something away if that is possible."""
+    """Remove something if possible."""
     with suppress(OSError):
         remove(name, dir_fd=directory)
 
 
 def fill(file: int, content: bytes, found: Found | None) -> None:
-    """Write it to the disk, with owner, mode and attributes of the file that it replaces."""
+    """Write and sync the content, with owner, mode and attributes of the replaced file."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]
@@ -272,7 +276,7 @@ def fill(file: int, content: bytes, found: Found | None) -> None:
 
 
 def dress(file: int, found: Found) -> None:
-    """Give the new file the owner, mode and attributes of the old one; an owner only as far as we may."""
+    """Copy owner, mode and attributes of the old file to the new one; the owner only if permitted."""
     mode = stat.S_IMODE(found.status.st_mode)
     mine = os.fstat(file)
     if (mine.st_uid, mine.st_gid) != (found.status.st_uid, found.status.st_gid):
@@ -287,7 +291,7 @@ def dress(file: int, found: Found) -> None:
 
 
 def check_unchanged(directory: int, name: str, found: Found | None) -> None:
-    """Refuse to undo what somebody else has done to the file since it was read."""
+    """Raise Refused if the file was changed since it was read."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -296,15 +300,16 @@ def check_unchanged(directory: int, name: str, found: Found | None) -> None:
     else:
         if found is not None and moment(status) == moment(found.status):
             return
-    raise Refused("somebody else has changed it this moment; read it again")
+    raise Refused("another program has changed it this moment; read it again")
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes whenever a file changes."""
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def sync(directory: int) -> None:
-    """Let what the directory says reach the disk, where that can be asked for; it holds in any case."""
+    """Sync the entries of a directory to the disk where possible; the change is in effect in any case."""
     with suppress(OSError):
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:

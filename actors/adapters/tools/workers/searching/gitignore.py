@@ -1,4 +1,4 @@
-"""What a .gitignore file says about the names beneath its directory."""
+"""Rules of a .gitignore file for names below its directory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 FILE = b".gitignore"
 
 MAX_BYTES = 1 << 20
-#: Of a .gitignore; what is larger is not one.
+#: Bytes of a .gitignore; a larger file is ignored.
 
 
 class Rule(NamedTuple):
-    """One line."""
+    """One line of the file."""
 
     pattern: Pattern
     by_name: bool
-    #: It is matched with the name alone, not with the path.
+    #: Whether it is matched against the name alone instead of the path.
 
 
 class Ignores:
@@ -33,7 +33,7 @@ class Ignores:
         self._rules = [rule for rule in map(parsed, reversed(lines)) if rule is not None]
 
     def verdict(self, path: str, name: str, directory: bool) -> bool | None:
-        """Whether the entry is ignored; None if no rule speaks of it. `path` is relative to the file's directory."""
+        """Return whether the entry is ignored; None if no rule matches. `path` is relative to the file's directory."""
         for pattern, by_name in self._rules:
             if pattern.fits(name if by_name else path, directory):
                 return not pattern.negated
@@ -41,14 +41,14 @@ class Ignores:
 
 
 def parsed(line: str) -> Rule | None:
-    """The rule of a line; None if it has none."""
+    """Return the rule of a line; None for blanks, comments and malformed patterns."""
     line = line.removesuffix("\r")
     pattern = patterns.pattern(line)
     return None if pattern is None else Rule(pattern, by_name="/" not in line.rstrip().removesuffix("/"))
 
 
 def load(directory: bytes) -> Ignores | None:
-    """The rules of the directory's own .gitignore; None if there is none that can be read. Links are not followed."""
+    """Return the rules of the directory's own .gitignore; None if there is no readable one. Links are not followed."""
     try:
         file = os.open(os.path.join(directory, FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

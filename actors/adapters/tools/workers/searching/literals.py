@@ -1,6 +1,6 @@
-"""Which texts a line must contain so that a pattern can match it at all: what a search may look for first.
+"""Texts that a line must contain for a pattern to match: candidates for a fast search before the exact one.
 
-Found without knowing much of regular expressions: what is not understood is given up, never guessed.
+Understands only a part of regular expressions; anything else disables the optimisation and is never guessed.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 FOLDED = frozenset("iIkKsS")
-#: ASCII letters that match others than their own two cases when case is ignored (U+0131, U+212A, U+017F).
+#: ASCII letters that also match non-ASCII letters when case is ignored (U+0131, U+212A, U+017F).
 
 SINGLE = frozenset("dDwWsSbBAZaftnrv")
-#: Letters that make an escape of exactly two characters.
+#: Letters that form an escape of exactly two characters.
 
 GROUP = re.compile(r"\((?:\?(?::|=|!|<|P<))?(?!\?)")
 CLASS = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
@@ -23,13 +23,13 @@ PLAIN, OPTIONAL, OTHER = "plain ", "optional", "other"
 
 
 class NotUnderstood(Exception):
-    """The pattern has something that may change the meaning of the rest."""
+    """The pattern contains something that may change the meaning of the rest."""
 
 
 def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
-    """ASCII texts one of which every line has that the pattern matches; () if nothing can be said.
+    """Return ASCII texts of which every matching line contains at least one; () if none can be derived.
 
-    With `ignore_case` the texts are in lower case, and mean letters of either.
+    With `ignore_case` the texts are in lower case and stand for letters of either case.
     """
     try:
         branches = [max(runs, key=len, default="") for runs in branch_runs(pattern, FOLDED if ignore_case else ())]
@@ -41,7 +41,7 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 
 
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
-    """For every alternative the runs of plain characters that it cannot do without; raises NotUnderstood."""
+    """Return, for every alternative, its runs of mandatory plain characters. Raises NotUnderstood."""
     branches: list[list[str]] = [[""]]
     depth = position = 0
     while position < len(pattern):
@@ -63,10 +63,10 @@ def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[
 
 
 def token(pattern: str, position: int) -> tuple[str, int]:
-    """What is next, and what follows it; raises NotUnderstood.
+    """Return the kind of the next token and the position after it. Raises NotUnderstood.
 
-    PLAIN and a character that stands for itself, "(", ")", "|", OPTIONAL (the character before it may be missing), or
-    OTHER.
+    Kinds: PLAIN and a character that stands for itself, "(", ")", "|", OPTIONAL (the preceding character may be
+    missing), or OTHER.
     """
     letter = pattern[position]
     if letter == "\\":
@@ -85,7 +85,7 @@ def token(pattern: str, position: int) -> tuple[str, int]:
 
 
 def escape(letter: str) -> str:
-    """What a backslash and this letter are; raises NotUnderstood if more letters may belong to them."""
+    """Return the kind of a backslash with this letter. Raises NotUnderstood if more characters may belong to it."""
     if letter in SINGLE:
         return OTHER
     if not letter.isascii() or letter.isalnum():
@@ -94,10 +94,12 @@ def escape(letter: str) -> str:
 
 
 def itself(letter: str) -> str:
+    """Return the kind of a character that stands for itself."""
     return PLAIN + letter if letter.isascii() and letter.isprintable() else OTHER
 
 
 def after(construct: re.Pattern[str], pattern: str, position: int) -> int:
+    """Return the position after a construct. Raises NotUnderstood if it does not match."""
     found = construct.match(pattern, position)
     if found is None:
         raise NotUnderstood

@@ -1,7 +1,7 @@
-"""Patterns as git has them, of .gitignore files and of globs, translated by pathspec.
+"""Patterns in git's syntax, of .gitignore files and globs, translated by pathspec.
 
-Matched is always one entry whose directory is known to be wanted, so a pattern must fit the entry itself: what pathspec
-finds beneath a directory that fits is not asked for.
+Each entry is matched only if its directory is included, so a pattern must match the entry itself: entries that pathspec
+matches because their directory matches are excluded here.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ MAX_ALTERNATIVES = 500
 
 
 class TooManyAlternatives(Exception):
-    """The braces of a glob stand for more patterns than anybody means."""
+    """The braces of a glob stand for more patterns than anyone can intend."""
 
 
 class Pattern(NamedTuple):
-    """One pattern."""
+    """One translated pattern."""
 
     expression: re.Pattern[str]
-    #: Its only group is the slash behind a directory that fits.
+    #: Its only group is the slash behind a matching directory.
     negated: bool
 
     def fits(self, path: str, directory: bool) -> bool:
-        """Whether the entry itself is meant; `path` has no slash at its end."""
+        """Return whether the entry itself matches; `path` has no trailing slash."""
         match = self.expression.search(path)
         if match is not None and match.lastindex is None:
             return True
@@ -36,8 +36,8 @@ class Pattern(NamedTuple):
 
 
 def pattern(text: str) -> Pattern | None:
-    """The pattern of a line; None for blanks, comments and what is malformed, which matches nothing."""
-    # An import takes longer than most searches, and many of them meet no pattern.
+    """Return the pattern of a line; None for blanks, comments and malformed ones, which match nothing."""
+    # Imported late: it takes longer than most searches, and many of them need no pattern.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415
 
     try:
@@ -48,16 +48,16 @@ def pattern(text: str) -> Pattern | None:
 
 
 def selector(glob: str) -> Callable[[str], bool]:
-    """Whether a path relative to the root fits a glob; raises TooManyAlternatives.
+    """Return a test whether a path relative to the root matches a glob. Raises TooManyAlternatives.
 
-    Without a slash the glob is for the name, with one for the whole path; what ends in a slash is all beneath. Braces
-    with commas are alternatives, which git does not have.
+    A glob without slash is matched against the name, one with a slash against the whole path; a trailing slash matches
+    everything below. Braces with commas are alternatives, which git does not have.
     """
     by_path = "/" in glob
     glob = glob.removeprefix("./").removeprefix("/")
     if glob.endswith("/"):
         glob += "**"
-    # The slash in front says that it begins here, and that `!` and `#` are letters.
+    # A leading slash anchors the pattern and makes `!` and `#` ordinary characters.
     meant = [each for each in (pattern(f"/{alternative}") for alternative in alternatives(glob)) if each is not None]
     if by_path:
         return lambda path: any(each.fits(path, False) for each in meant)
@@ -65,7 +65,7 @@ def selector(glob: str) -> Callable[[str], bool]:
 
 
 def alternatives(glob: str) -> list[str]:
-    """The patterns that the innermost braces stand for, until there are none; braces without a comma stay."""
+    """Expand braces, innermost first; braces without a comma stay."""
     found, waiting = [], [glob]
     while waiting:
         each = waiting.pop()

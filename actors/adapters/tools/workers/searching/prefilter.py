@@ -1,7 +1,7 @@
-"""Which files may match at all: those with one of the texts that every matching line has.
+"""Prefilter files: only those that contain one of the texts that every matching line contains.
 
-ripgrep, where there is one, only leaves files out sooner. Whatever remains is read and judged here, so a result never
-depends on it; nor on its version, its settings or its own idea of regular expressions.
+ripgrep, if available, only excludes files earlier. Every remaining file is read and tested here, so a result never
+depends on ripgrep, its version, its settings, or its dialect of regular expressions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_BATCH = 64
 LAST_BATCH = 2048
 
 MAX_BATCH_BYTES = 1 << 19
-#: Of paths on one command line.
+#: Bytes of paths on one command line.
 
 OPTIONS = (
     b"--no-config --files-with-matches --null --fixed-strings --text --encoding none --no-ignore --hidden --no-messages"
@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 class Candidates:
-    """Leaves out files without the texts; with no texts, none."""
+    """Exclude files without any of the texts; without texts, exclude none."""
 
     def __init__(self, literals: tuple[str, ...], *, ripgrep: str = "", ignore_case: bool = False) -> None:
         self._literals = [each.encode() for each in literals]
@@ -39,7 +39,7 @@ class Candidates:
         self._ignore_case = ignore_case
 
     def contents(self, files: Iterable[File]) -> Iterator[tuple[File, bytes | None]]:
-        """The files that may match, in their order, each with its bytes, or None if it cannot be read."""
+        """Yield the files that may match, in order, each with its bytes, or None if it cannot be read."""
         for file in self._sifted(files) if self._ripgrep and self._literals else files:
             data = texts.content(file)
             if data is None or self._may_match(data):
@@ -55,7 +55,7 @@ class Candidates:
             yield from batch if kept is None else (file for file in batch if file.path in kept)
 
     def _with_matches(self, batch: list[File]) -> set[bytes] | None:
-        """The paths that ripgrep finds a text in; None if it failed, for good or with any of the files."""
+        """Return the paths in which ripgrep finds a text; None if it failed, altogether or with one of the files."""
         case = b"--ignore-case" if self._ignore_case else b"--case-sensitive"
         wanted = [argument for each in self._literals for argument in (b"-e", each)]
         command = [os.fsencode(self._ripgrep), *OPTIONS, case, *wanted, b"--", *(file.path for file in batch)]
@@ -70,7 +70,7 @@ class Candidates:
 
 
 def batches(files: Iterable[File]) -> Iterator[list[File]]:
-    """Ever larger ones, so that a search that soon has enough does not list everything first."""
+    """Yield ever larger batches, so that a search that finds enough early does not list everything first."""
     source = iter(files)
     size = FIRST_BATCH
     while batch := list(itertools.islice(source, size)):
@@ -79,7 +79,7 @@ def batches(files: Iterable[File]) -> Iterator[list[File]]:
 
 
 def fitting(batch: list[File], cost: Callable[[File], int]) -> Iterator[list[File]]:
-    """The batch in parts that one command line holds."""
+    """Split the batch into parts that fit on a command line."""
     part: list[File] = []
     size = 0
     for file in batch:

@@ -1,4 +1,4 @@
-"""What is in a file that is searched: its text, line by line."""
+"""The text of a searched file, line by line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BEFORE_MATCH = 100
 
 
 def content(file: File) -> bytes | None:
-    """Its bytes; b"" if it is no text, or has grown too large; None if it cannot be read.
+    """Return the file's bytes; b"" if it is not text or has grown too large; None if it cannot be read.
 
-    Never waits for anybody: what has become a pipe or a device since it was listed is not read.
+    Never blocks: a file that has become a pipe or a device since it was listed is not read.
     """
     try:
         opened = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -40,6 +40,7 @@ def content(file: File) -> bytes | None:
 
 
 def taken(opened: int) -> bytes:
+    """Return the bytes of an open file; b"" if it is not text or too large. Raises OSError."""
     blocks = []
     size = 0
     while block := os.read(opened, MAX_FILE_BYTES + 1 - size):
@@ -51,12 +52,12 @@ def taken(opened: int) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """What is not UTF-8 becomes U+FFFD, so that the ASCII in it stays."""
+    """Decode UTF-8; invalid bytes become U+FFFD, so that the ASCII in them stays."""
     return data.decode(errors="replace").removeprefix("\ufeff")
 
 
 def lines(text: str) -> Iterator[str]:
-    """Line by line, without the line ends (LF or CRLF)."""
+    """Yield each line without its line end (LF or CRLF)."""
     start = 0
     while start < len(text):
         end = text.find("\n", start)
@@ -66,7 +67,7 @@ def lines(text: str) -> Iterator[str]:
 
 
 def shown(line: str, match: re.Match[str] | None = None) -> str:
-    """The line, or the part of a long one where the match begins."""
+    """Return the line, or the part of a long one where the match begins."""
     if len(line) <= MAX_LINE:
         return line
     start = max(0, match.start() - BEFORE_MATCH) if match and match.start() > MAX_LINE - BEFORE_MATCH else 0
@@ -75,5 +76,5 @@ def shown(line: str, match: re.Match[str] | None = None) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A path on one line."""
+    """Return a path on one line."""
     return name.replace("\n", "\\n").replace("\r", "\\r")

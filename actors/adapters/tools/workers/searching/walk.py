@@ -1,4 +1,4 @@
-"""Which files are searched: all beneath a directory, but for what git ignores, what tools build, links and devices."""
+"""Walk the files to search: all below a directory, without ignored ones, build products, links and devices."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_ENTRIES = 100_000
-#: Names listed in all, of files and directories, searched or not.
+#: Entries listed in all, searched or not.
 
 MAX_FILE_BYTES = 10 << 20
 
 PRUNED = frozenset(b".git node_modules target .next __pycache__ vendor dist build .venv venv .tox".split())
-#: Directories that are not entered unless they are what is to be searched.
+#: Directories that are not entered unless the search starts there.
 
 Rules = tuple[tuple[Ignores, int], ...]
-#: What holds in a directory, innermost first, each with the length of the part of a path that it does not see.
+#: The rules for a directory, innermost first, each with the length of the path prefix that it must not see.
 
 
 class File(NamedTuple):
@@ -29,25 +29,25 @@ class File(NamedTuple):
 
     path: bytes
     name: str
-    #: For people and models: relative to the directory that is searched.
+    #: The path to show, relative to the searched directory.
 
 
 class Walk:
-    """One walk through a directory, in the order of the names' bytes, and what it left out."""
+    """One walk through a directory, in byte order of the names; counts what it omits."""
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
-        """Raises TooManyAlternatives. `root` is absolute and without links."""
+        """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternatives."""
         self._root = os.fsencode(root.rstrip("/"))
         self._included = selector(include) if include else everything
         self._excluded = selector(exclude) if exclude else nothing
         self._left = max_entries
         self.stopped = False
-        #: There was more than `max_entries`.
+        #: Whether there was more than `max_entries`.
         self.unreadable = 0
         self.too_large = 0
 
     def files(self) -> Iterator[File]:
-        """Regular files that are to be searched, each right before it is. Empty ones are left out."""
+        """Yield the regular files to search, each just before it is needed. Empty files are omitted."""
         levels = [self._entries(self._root, rules_above(self._root))]
         while levels:
             found = next(levels[-1], None)
@@ -59,7 +59,7 @@ class Walk:
                 levels.append(self._entries(*found))
 
     def _entries(self, directory: bytes, rules: Rules) -> Iterator[File | tuple[bytes, Rules]]:
-        """The files of a directory, and its directories with the rules that hold there."""
+        """Yield the files of a directory, and its directories with the rules that apply there."""
         listed = self._list(directory)
         if any(entry.name == ignoring.FILE for entry in listed):
             own = ignoring.load(directory)
@@ -110,15 +110,17 @@ class Walk:
 
 
 def everything(_path: str) -> bool:
+    """Match every path."""
     return True
 
 
 def nothing(_path: str) -> bool:
+    """Match no path."""
     return False
 
 
 def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
-    """What the innermost .gitignore says that speaks of the entry."""
+    """Return the verdict of the innermost .gitignore that has a matching rule."""
     if not rules:
         return False
     short = os.fsdecode(name)
@@ -130,7 +132,7 @@ def ignored(rules: Rules, path: bytes, name: bytes, directory: bool) -> bool:
 
 
 def rules_above(root: bytes) -> Rules:
-    """The rules from the enclosing repository down to, but not of, the directory; innermost first."""
+    """Return the rules from the enclosing repository down to the directory's parent; innermost first."""
     repository = enclosing_repository(root)
     if repository is None:
         return ()
@@ -145,10 +147,10 @@ def rules_above(root: bytes) -> Rules:
 
 
 def enclosing_repository(directory: bytes) -> bytes | None:
-    """The nearest directory upwards (b"" for the root) that holds a `.git`; None if there is none.
+    """Return the nearest ancestor (b"" for the root) that contains `.git`; None if there is none.
 
-    Only looked at: git is never run, nor is anything read in there. One that belongs to somebody else than the
-    directory does, or than we do, is not a repository, as for git.
+    Its existence is all that is checked: git is never run, and nothing in it is read. As for git, one that belongs to a
+    user other than the directory's owner or this process's user does not count.
     """
     try:
         owners = {os.geteuid(), owner(directory)}
@@ -163,8 +165,10 @@ def enclosing_repository(directory: bytes) -> bytes | None:
 
 
 def owner(directory: bytes) -> int:
+    """Return the user id that owns a directory. Raises OSError."""
     return os.stat(directory or b"/").st_uid
 
 
 def is_repository(path: bytes) -> bool:
+    """Return whether a path is a `.git` directory, or the file of a work tree."""
     return os.path.isfile(path) or os.path.exists(path + b"/HEAD")
