@@ -9,8 +9,7 @@ from bedrock import v1
 from bedrock._async.sending import decided
 from bedrock._shared import requests
 from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
-from bedrock._shared.backoff import Backoff
-from bedrock._shared.reconnection import Reconnection
+from bedrock._shared.reconnection import Backoff, Reconnection
 from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event

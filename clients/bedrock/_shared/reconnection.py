@@ -1,19 +1,28 @@
-"""The retry policy of both clients: whether and when failed calls and broken streams are tried again."""
+"""The retry policy of both clients: delays, and whether failed calls and broken streams are tried again."""
 
 from __future__ import annotations
 
 import math
+import random
+import time
 from typing import TYPE_CHECKING
 
 from bedrock import v1
-from bedrock._shared.backoff import Backoff
 from bedrock._shared.status import is_gap, may_resume
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
     from bedrock._shared.cursor import EventCursor
     from bedrock.errors import BedrockError
+
+FIRST_SECONDS = 0.1
+"""The delay after the first failure."""
+
+LONGEST_SECONDS = 5.0
+"""The longest delay between two attempts."""
 
 ATTEMPTS = 5
 """Of one call. With the delays of `Backoff` that is about two seconds: long enough for a restart of the server, short
@@ -39,6 +48,36 @@ READS = frozenset(
 def repeatable(request: Message) -> bool:
     """Return whether a call that may have been executed is idempotent: it only reads, or has a request id."""
     return type(request) in READS or bool(getattr(request, "request_id", ""))
+
+
+class Backoff:
+    """Delays that double, with jitter, until there is progress or the time limit is reached."""
+
+    def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without any delay.
+
+        Args:
+            max_seconds: Seconds without progress after which there are no more delays.
+            clock: Seconds since some moment in the past.
+        """
+        self._max_seconds = max_seconds
+        self._clock = clock
+        self._failures = 0
+        self._since = 0.0
+
+    def progress(self) -> None:
+        """Reset the delays, because something new has arrived."""
+        self._failures = 0
+
+    def next(self, at_least: float = 0.0) -> float | None:
+        """Return the seconds to wait before the next attempt; None if the time limit is reached."""
+        if not self._failures:
+            self._since = self._clock()
+        elif self._clock() - self._since >= self._max_seconds:
+            return None
+        delay = min(FIRST_SECONDS * 2.0**self._failures, LONGEST_SECONDS)
+        self._failures += 1
+        return max(at_least, delay * random.uniform(0.8, 1.2))  # noqa: S311 -- spreads load, guards nothing
 
 
 class Attempts:

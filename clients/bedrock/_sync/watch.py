@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
-from bedrock._shared.backoff import Backoff
-from bedrock._shared.reconnection import Reconnection
+from bedrock._shared.reconnection import Backoff, Reconnection
 from bedrock._sync.sending import decided
 from bedrock.answers import ANSWERED, Decide
 from bedrock.errors import BedrockError, NotFound, Unavailable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
-from bedrock._shared import backoff
+from bedrock._shared import reconnection
 from bedrock._sync.transport import Transport
 
 from tests.unit.clients.fake_server import FakeBedrock, FakeServer
@@ -24,7 +24,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("BEDROCK_ADDRESS", "BEDROCK_TOKEN", "BEDROCK_CA_FILE", "BEDROCK_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.005)
+    monkeypatch.setattr(reconnection, "FIRST_SECONDS", 0.005)
 
 
 @pytest.fixture

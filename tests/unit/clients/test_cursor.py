@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bedrock import Event, RequestCycle, v1
-from bedrock._shared.backoff import LONGEST_SECONDS, Backoff
 from bedrock._shared.cursor import EventCursor
+from bedrock._shared.reconnection import LONGEST_SECONDS, Backoff
 from bedrock._shared.run_progress import RunProgress
 from bedrock.events import Snapshot
 
