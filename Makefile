@@ -24,6 +24,7 @@ $(RUN) $(STAMP): pyproject.toml clients/pyproject.toml requirements/run.txt requ
 	@echo "Setting up $(VENV), which takes a minute or two the first time…" >&2
 	@test -x $(BIN)/python || $(if $(UV),$(UV) venv --quiet --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV)) || \
 	  { rm -rf $(VENV); echo "venv is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(if $(UV),,$(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null) # one that uv has made has no pip
 	@$(INSTALL) --require-hashes -r $(REQUIREMENTS)
 	@$(INSTALL) --no-deps --no-build-isolation -e ./clients -e .
 	@echo "Done. The program is $(BIN)/bedrock; \`. $(BIN)/activate\` puts it on your PATH." >&2
@@ -52,6 +53,11 @@ test: $(STAMP)  ## Set up and run the whole suite
 .PHONY: test-pythons
 test-pythons: $(STAMP)  ## Test with every other Python from 3.11 to 3.14 that is found (ONE=1 for one, TESTS="tests/unit/core" for some)
 	@PYTHONPATH=. $(BIN)/python -m tests.pythons $(if $(ONE),--one) $(TESTS)
+
+.PHONY: coverage
+coverage: $(STAMP)  ## Measure the lines and branches that unit and integration tests run; less than the floor in pyproject.toml fails
+	@mkdir -p reports/coverage
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=term tests/unit tests/integration $(ARGS)
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
