@@ -161,8 +161,7 @@ class Model(Protocol):
         """Send the request and block until the answer is complete (runner thread).
 
         Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
-        `cancel` is pulled its socket is shut at once and the call returns soon, in whatever phase it is; nobody waits
-        for it.
+        `cancel` is cancelled, the socket is shut down at once and the call returns soon, in whatever phase it is.
         """
         ...
 

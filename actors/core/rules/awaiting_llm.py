@@ -1,4 +1,4 @@
-"""AwaitingLlm: a request is due. Never rests: BeginLlm follows in the same commit (C21, C51)."""
+"""AwaitingLlm: a model request is due. Transient: BeginLlm follows in the same commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """What happens to each event in AwaitingLlm."""
+    """Handle an event in AwaitingLlm. Raises Rejected for commands that do not fit."""
     match event:
         case BeginLlm():
             return begin_request(TransitionBuilder(state, context, event.at))

@@ -1,4 +1,4 @@
-"""AwaitingSubAgents: sub-agents are at work; the last one's end moves on (REQ-BED-008)."""
+"""AwaitingSubAgents: sub-agents are running; the outcome of the last one ends the state (REQ-BED-008)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """What happens to each event in AwaitingSubAgents."""
+    """Handle an event in AwaitingSubAgents. Raises Rejected for commands that do not fit."""
     match event:
         case SubAgentResult() | SubAgentTimeout():
             return _ended(state, context, event)
@@ -76,7 +76,7 @@ def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, eve
 
 
 def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
-    """A sub-agent answered, or its deadline passed: then it is cancelled and not waited for (C31)."""
+    """Record the outcome of a sub-agent; cancel it, without waiting, if its deadline has passed."""
     agent = find_agent(state.pending, event.agent_id)
     if agent is None:
         return ignored(state)
@@ -88,7 +88,7 @@ def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult
 
 
 def _cancel(state: AwaitingSubAgents, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """The round is answered at once; the sub-agents have two seconds to end (I7)."""
+    """Add results to the calls of the round at once, and give the sub-agents two seconds to end."""
     builder = TransitionBuilder(state, context, event.at)
     if state.tool_use_id:
         cancel_calls(builder, state.tool_use_id, state.remaining_tool_ids)

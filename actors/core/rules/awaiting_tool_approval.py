@@ -1,4 +1,4 @@
-"""AwaitingToolApproval: a person is asked before anything of a response runs (REQ-BED-015)."""
+"""AwaitingToolApproval: a person must decide before any call of a response runs (REQ-BED-015)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from actors.core.steps.approvals import resolve_question, withdraw_questions
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import set_mode
 from actors.core.steps.run_endings import cancel_run, interrupt_run
-from actors.core.steps.tool_results import cancel_unasked, deny_calls, interrupt_calls
+from actors.core.steps.tool_results import cancel_undecided, deny_calls, interrupt_calls
 from actors.core.steps.tool_rounds import run_next_call
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def when_awaiting_tool_approval(
     state: AwaitingToolApproval, context: ConvContext, event: GridEvent
 ) -> TransitionResult:
-    """What happens to each event in AwaitingToolApproval."""
+    """Handle an event in AwaitingToolApproval. Raises Rejected for commands that do not fit."""
     match event:
         case ApprovalResponse():
             return _answer(state, context, event)
@@ -68,7 +68,7 @@ def when_awaiting_tool_approval(
         case UserCancel():
             builder = TransitionBuilder(state, context, event.at)
             withdraw_questions(builder, state.undecided)
-            cancel_unasked(builder, _ids(state))
+            cancel_undecided(builder, _ids(state))
             return cancel_run(builder, event)
         case Restart():
             builder = TransitionBuilder(state, context, event.at)
@@ -84,7 +84,7 @@ def when_awaiting_tool_approval(
 
 
 def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalResponse) -> TransitionResult:
-    """One answer. The last approval starts the round; the first denial ends it (C16)."""
+    """Apply one decision: the last approval starts the tool round, the first denial ends it."""
     if event.tool_use_id not in state.undecided:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED)
     builder = TransitionBuilder(state, context, event.at)

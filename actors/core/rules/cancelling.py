@@ -1,4 +1,4 @@
-"""Cancelling: a cancel is being carried out; rests only for sub-agents, two seconds at most (C1, I7)."""
+"""Cancelling: a cancel is being carried out. Lasts only while sub-agents end, two seconds at most (REQ-BED-005)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """What happens to each event in Cancelling."""
+    """Handle an event in Cancelling. Raises Rejected for commands that do not fit."""
     match event:
         case FinishCancel():
             return _finish(state, context, event.at) if state.kind is CancelKind.LLM else ignored(state)
@@ -88,7 +88,7 @@ def _finish(state: Cancelling, context: ConvContext, at: int, detail: str = "") 
 
 
 def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
-    """One sub-agent less to wait for; its result is too late to count."""
+    """Note that a cancelled sub-agent has ended; its result comes too late to count."""
     agent = find_agent(state.pending_agents, event.agent_id)
     if agent is None:
         return ignored(state)
@@ -102,7 +102,7 @@ def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult 
 
 
 def _upgrade(state: Cancelling, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """A second cancel changes nothing, unless it asks to drop what is queued (C8)."""
+    """Ignore a second cancel, unless it discards queued messages."""
     if not event.discard_queued or state.discard_queued:
         return ignored(state)
     return TransitionBuilder(state, context, event.at).stay(replace(state, discard_queued=True))

@@ -1,4 +1,4 @@
-"""The terminal states absorb alike: ContextExhausted, and a sub-agent's Completed and Failed (I5)."""
+"""The terminal states: ContextExhausted, and Completed and Failed of sub-agents. None is ever left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from actors.core.states import Completed, ContextExhausted, Failed
 
 
 def when_terminal(state: ContextExhausted | Completed | Failed, event: GridEvent) -> TransitionResult:
-    """What happens to each event in a terminal state: every command but a cancel is refused."""
+    """Handle an event in a terminal state: all commands but a cancel raise Rejected."""
     match event:
         case UserMessage():
             exhausted = isinstance(state, ContextExhausted)

@@ -1,4 +1,4 @@
-"""ToolExecuting: tools run one after the other, in request order (REQ-BED-004, 005)."""
+"""ToolExecuting: the calls of a response run one after the other, in its order (REQ-BED-004, 005)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from actors.core.steps.transition_builder import TransitionBuilder
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """What happens to each event in ToolExecuting."""
+    """Handle an event in ToolExecuting. Raises Rejected for commands that do not fit."""
     match event:
         case ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned():
             return _outcome(state, context, event) if _concerns(state, event) else ignored(state)
@@ -100,7 +100,7 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
 
 
 def _concerns(state: ToolExecuting, event: Outcome) -> bool:
-    """Whether an outcome is of the execution under way; anything else is stale."""
+    """Whether an outcome belongs to the running execution; any other is stale and ignored."""
     identity = (event.tool_use_id, event.execution_id)
     return state.phase is ToolPhase.RUNNING and identity == (state.current_tool_id, state.execution_id)
 
@@ -115,7 +115,7 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    """Persist the result and start the next call, or go back to the model."""
+    """Persist the result and start the next call, or return to the model after the last one."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     upgrade = _current(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
     if upgrade and not builder.context.is_sub_agent:
@@ -124,7 +124,7 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
-    """Try again what cannot have changed anything; otherwise the failure is the result (C14)."""
+    """Retry a call that cannot have changed anything; otherwise the failure is its result."""
     limits, traits = builder.context.limits, traits_of(builder.context, _current(state).name)
     harmless = not event.begun or (traits is not None and traits.retry_safe)
     if not harmless or not retry.attempts_left(state.attempt, limits):
@@ -146,7 +146,7 @@ def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult
 
 
 def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """Idle at once: the tool runner, not the state, holds back what comes next until the tree is dead (C2)."""
+    """Become idle at once. The tool runner delays the next execution until the process tree is dead."""
     builder = TransitionBuilder(state, context, event.at)
     cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
     if state.phase is ToolPhase.RUNNING:
@@ -159,7 +159,7 @@ def _stops(state: ToolExecuting, event: SetMode) -> bool:
 
 
 def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -> TransitionResult:
-    """The call that runs may do more than the mode allows: it ends, and the run goes on without it (REQ-BED-016)."""
+    """Stop the running call, which has more rights than the new mode; the run continues (REQ-BED-016)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)

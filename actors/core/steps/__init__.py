@@ -1,0 +1,1 @@
+"""The steps that several states have in common."""

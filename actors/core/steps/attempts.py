@@ -1,4 +1,7 @@
-"""One attempt of a model request, whatever it is for: its echoes, and hanging up (C1, C23; decision 2)."""
+"""One attempt of a model request: its outcomes and its cancellation.
+
+LlmRequesting and AwaitingContinuation share these steps: an answer and a summary are requested alike.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,19 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
-    """Whether an outcome is of the attempt in flight; anything else is stale (decision 2 in docs/semantics.md)."""
+    """Whether an outcome belongs to the attempt in flight; any other is stale and ignored."""
     identity = (event.request_id, event.attempt)
     return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
-    """Whether a timer is the one that the backoff waits for."""
+    """Whether a timer is the one that this backoff waits for."""
     identity = (event.request_id, event.attempt)
     return state.phase is Phase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
-    """The answer has begun; once per attempt."""
+    """Note that the response has begun to stream; ignored if it already streams."""
     if state.phase is Phase.STREAMING:
         return ignored(state)
     return builder.finish(replace(state, phase=Phase.STREAMING))
@@ -52,7 +55,10 @@ def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingCo
 def stream_chunk(
     builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation, event: LlmStreamChunk
 ) -> TransitionResult:
-    """Ephemeral text for clients; only the first chunk changes the state (C23)."""
+    """Notify clients of streamed text.
+
+    Only the first chunk of an attempt changes the state, so that chunks cost no database writes.
+    """
     delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
     if state.phase is Phase.STREAMING:
         builder.notify(delta)
@@ -65,7 +71,11 @@ def stream_chunk(
 def cancel_request(
     state: LlmRequesting | AwaitingContinuation, context: ConvContext, event: UserCancel
 ) -> TransitionResult:
-    """Hang up. A conversation passes Cancelling and is idle in the same commit; nobody waits for the abort (C1)."""
+    """Abort the request and cancel the run, without waiting for confirmation of the abort.
+
+    A conversation passes through Cancelling and is idle in the same commit. A sub-agent, and a request in backoff,
+    have nothing to abort visibly and end at once.
+    """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is Phase.BACKOFF:
         abort_request(builder, state)

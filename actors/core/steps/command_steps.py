@@ -1,4 +1,4 @@
-"""Commands that every state treats alike, or refuses (C17, C27, C50)."""
+"""Commands that several states handle alike, and their refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 
 
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
-    """Why this command is refused: for `reason`, unless it never fits this kind of conversation."""
+    """Return the refusal of a command: `reason`, unless this kind of conversation never accepts the command."""
     match event:
         case ApprovalResponse():
             return Rejected(Reason.NOT_AWAITING_APPROVAL)
@@ -43,7 +43,7 @@ def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
 
 
 def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> TransitionResult:
-    """A message while nothing is under way begins a run, whatever its delivery (I13)."""
+    """Begin a run with this message, whatever its delivery. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
@@ -53,7 +53,10 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
 
 
 def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
-    """Sub-agents without the model: a run of its own, whose root is the command's message."""
+    """Begin a run that starts sub-agents without asking the model; its root is the command's message.
+
+    Raises Rejected in a sub-agent, InvalidTransition without tasks.
+    """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     if not event.tasks:
@@ -65,7 +68,7 @@ def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSu
 
 
 def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerContinuation) -> TransitionResult:
-    """The summary by request: no run is opened (C34)."""
+    """Request a summary of the conversation by command; opens no run. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
@@ -73,12 +76,16 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
-    """In the seed's diagram a run that failed is left through Idle."""
+    """Return the states to pass through after a failed run: in the state diagram, Error is left through Idle."""
     return (ContextState.IDLE,) if isinstance(state, Error) else ()
 
 
 def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
-    """A message while the agent works: refused, unless it asks to wait its turn (C17)."""
+    """Queue a message that comes during a run, as a steer or a follow-up.
+
+    Raises Rejected: with `busy` for a message that does not allow queueing, QUEUE_FULL at capacity, SUB_AGENT in a
+    sub-agent.
+    """
     if context.is_sub_agent or event.delivery is Delivery.REJECT:
         raise refusal(context, event, busy)
     ledger = state.ledger
@@ -96,9 +103,9 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Take a waiting message back; it becomes no cycle.
+    """Remove a queued message; no request cycle comes of it.
 
-    Raises Rejected(UNKNOWN_OR_DECIDED) if it does not wait (any more).
+    Raises Rejected(UNKNOWN_OR_DECIDED) if it is not in the queue (any more).
     """
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)

@@ -1,4 +1,4 @@
-"""The inference boundary: the one place where a model request is built (C19, C21)."""
+"""The inference boundary: the one place where model requests are built and queued messages enter the history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
-    """Budget and round cap first, then what waits to be said, then the request."""
+    """Start the next model request of the run, or end the run if its budget or its round limit is reached.
+
+    Queued notices and steers are delivered first. `continuations` counts the requests that continue one unfinished
+    text.
+    """
     spent = budget.spent(builder.context.budget, builder.ledger)
     if spent:
         return _stop_for_budget(builder, spent, *through)
@@ -49,7 +53,10 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
 
 
 def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
-    """The next attempt: the same request and model, over what has been said by now, if the budget has room."""
+    """Start the next attempt: the same request id and model, with steers that came during the backoff.
+
+    Ends the run if the budget is spent by now. (Logs of earlier rules are replayed without this check.)
+    """
     spent = budget.spent(builder.context.budget, builder.ledger)
     if spent and builder.context.rules >= Rules.INTERRUPTIONS:
         return _stop_for_budget(builder, spent)
@@ -63,7 +70,10 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
 
 
 def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
-    """The tool-less request that sums the conversation up (REQ-BED-020)."""
+    """Start the request without tools that summarizes the conversation (REQ-BED-020).
+
+    `rejected` are the names of tools whose calls did not run because the context is full.
+    """
     deliver_notices(builder)
     request_id = _next_request(builder)
     model, seq = builder.context.model_id, builder.ledger.seq
@@ -74,7 +84,7 @@ def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *throug
 
 
 def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> TransitionResult:
-    """The next attempt of the summary request."""
+    """Start the next attempt of the summary request."""
     seq = builder.ledger.seq
     builder.place_state()
     builder.add_effect(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
@@ -84,13 +94,13 @@ def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> Tr
 
 
 def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """A request that had begun to stream ends without its message: its delta slot is closed (C6, I43)."""
+    """Notify clients that the streamed text of this attempt is void, if any was streamed."""
     if state.phase is Phase.STREAMING:
         builder.notify(StreamDiscarded(state.request_id, state.attempt))
 
 
 def abort_request(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """Void what streamed and hang up; nobody waits for the abort. In backoff nothing is in flight."""
+    """Discard the streamed text and abort the request; in backoff there is no request in flight."""
     discard_stream(builder, state)
     if state.phase is not Phase.BACKOFF:
         builder.add_effect(AbortLlm(state.request_id))
@@ -102,7 +112,7 @@ def _next_request(builder: TransitionBuilder) -> str:
 
 
 def _count_turn(builder: TransitionBuilder) -> None:
-    """Sub-agents: after the last turn comes one grace turn, announced to the model (C31)."""
+    """Count a turn of a sub-agent; after the last one, announce the grace turn to the model."""
     turns, grace = builder.ledger.turns, builder.ledger.grace
     if turns >= (builder.ledger.max_turns or builder.context.limits.max_turns):
         builder.add_system_message(SystemKind.GRACE, texts.GRACE, meta=True)

@@ -1,4 +1,4 @@
-"""A fault of the server itself, that is a bug: it ends what is under way and is never silent."""
+"""Internal faults, that is, bugs of the server: the run fails visibly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """Abort what runs, answer every open call, and fail with kind UNKNOWN. Ignored while nothing is under way."""
+    """Abort what is running, add a result to every open tool call and fail with kind UNKNOWN. Ignored while idle."""
     if isinstance(state, QUIET):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -1,4 +1,4 @@
-"""The mode, and how the agent learns of it (C48; REQ-BED-016, 017)."""
+"""Changes of the mode, and notices of them to the agent (REQ-BED-016, REQ-BED-017)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from actors.core.events import SetMode
 
 KINDS = {Mode.RESTRICTED: SystemKind.MODE_RESTRICTED, Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED}
-"""The notice of each mode."""
+"""The kind of notice for each mode."""
 
 
 def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
-    """Change the mode at once; the agent is told at once too, unless that would split a tool round."""
+    """Change the mode by command.
+
+    The notice to the agent is persisted at once, or queued while a tool round is open. Ignored if the mode is already
+    set. Raises Rejected in a sub-agent and for a mode that is not available.
+    """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     if event.mode is context.mode:
@@ -45,7 +49,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
 
 
 def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
-    """Another mode within an open tool round: the agent is told behind it (C15, C48). Raises Rejected."""
+    """Change the mode within an open tool round, and queue the notice. Raises Rejected if it is not available."""
     if builder.context.mode is mode:
         return
     _check_available(builder.context, mode)
@@ -60,12 +64,12 @@ def _check_available(context: ConvContext, mode: Mode) -> None:
 
 
 def round_is_open(state: State) -> bool:
-    """Whether a tool_use is unanswered, so that nothing may come between it and its result."""
+    """Whether a tool call has no result yet, so that no message may be persisted before the result."""
     if isinstance(state, AwaitingSubAgents):
         return bool(state.tool_use_id)
     return isinstance(state, (AwaitingToolApproval, ToolExecuting))
 
 
 def _queue(builder: TransitionBuilder, mode: Mode) -> None:
-    """A newer notice of the mode replaces the one that waits."""
+    """Queue the notice of this mode in place of a queued one of another mode."""
     queue_notice(builder, KINDS[mode], texts.MODES[mode], KINDS.values())

@@ -1,4 +1,7 @@
-"""What becomes of a whole answer. One response is judged in one order (REQ-BED-003)."""
+"""Handling of a complete response: the rules in their order, and the next state (REQ-BED-003).
+
+The first rule that applies decides: a full context precedes truncated calls, which precede approvals, and so on.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +35,22 @@ _PROCESSING = ContextState.PROCESSING_LLM_RESPONSE
 
 
 class Answer(Struct, frozen=True):
-    """A response with what the judgement looks at."""
+    """A response, with the facts that decide the next state."""
 
     event: LlmResponse
     calls: tuple[ToolUse, ...]
     text: str
     full: bool
-    """Whether it leaves no room in the window."""
+    """Whether it fills the context window up to the limit."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
+        """Ids of the tool calls, in the order of the response."""
         return tuple(call.id for call in self.calls)
 
 
 def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
-    """Persist the answer and decide what follows from it."""
+    """Persist the response, account its tokens and decide the next state."""
     event = replace(event, content=distinct_calls(event.content, state.request_id))
     used = event.usage.context_tokens if event.usage else 0
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), window.full(used, builder.context))
@@ -60,8 +64,8 @@ def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: Llm
         _persist(builder, state, event)
     account_usage(builder, event.usage, fills_window=True)
     if builder.context.is_sub_agent:
-        return _judge_sub_agent(builder, state, answer)
-    return _judge_answer(builder, state, answer)
+        return _handle_sub_agent_response(builder, state, answer)
+    return _handle_answer(builder, state, answer)
 
 
 def _persist(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> None:
@@ -74,7 +78,7 @@ def _persist(builder: TransitionBuilder, state: LlmRequesting, event: LlmRespons
     )
 
 
-def _judge_sub_agent(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> TransitionResult:
+def _handle_sub_agent_response(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> TransitionResult:
     ledger = builder.ledger
     builder.ledger = replace(
         ledger, last_text=answer.text or ledger.last_text, nudges=0 if answer.calls else ledger.nudges
@@ -84,22 +88,22 @@ def _judge_sub_agent(builder: TransitionBuilder, state: LlmRequesting, answer: A
         return accept_submission(builder, answer.calls[0], submission)
     if answer.full:
         skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
-        return _give_up(builder, ErrorKind.CONTEXT_EXHAUSTED, texts.SUB_AGENT_EXHAUSTED)
+        return _fail_sub_agent(builder, ErrorKind.CONTEXT_EXHAUSTED, texts.SUB_AGENT_EXHAUSTED)
     if ledger.grace:
         skip_calls(builder, answer.call_ids, texts.TURN_LIMIT)
-        return _give_up(builder, ErrorKind.TURN_LIMIT, texts.SUB_AGENT_TURN_LIMIT)
+        return _fail_sub_agent(builder, ErrorKind.TURN_LIMIT, texts.SUB_AGENT_TURN_LIMIT)
     if answer.event.truncated and answer.calls:
         return _refuse_calls(builder, answer, texts.CUT_OFF)
     if has_submission(answer.calls):
         return _refuse_calls(builder, answer, texts.BAD_SUBMISSION)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
-    if _goes_on(builder, state, answer):
+    if _is_unfinished(builder, state, answer):
         return _continue(builder, state)
     return _nudge(builder)
 
 
-def _judge_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> TransitionResult:
+def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> TransitionResult:
     if answer.full:
         skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
         return begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
@@ -110,7 +114,7 @@ def _judge_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Answ
         return ask(builder, answer.calls, questions, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
-    if _goes_on(builder, state, answer):
+    if _is_unfinished(builder, state, answer):
         return _continue(builder, state)
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
@@ -118,13 +122,13 @@ def _judge_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Answ
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:
-    """No call of this response runs; the model may try again."""
+    """Add an error result to every call of this response and let the model try again."""
     skip_calls(builder, answer.call_ids, text)
     return end_round(builder, _PROCESSING)
 
 
-def _goes_on(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
-    """Whether an unfinished text is continued; bounded per round (C24)."""
+def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
+    """Whether an unfinished text is continued by another request; limited per round."""
     return not answer.event.end_turn and state.continuations < builder.context.limits.max_continuations
 
 
@@ -134,21 +138,21 @@ def _continue(builder: TransitionBuilder, state: LlmRequesting) -> TransitionRes
 
 
 def _nudge(builder: TransitionBuilder) -> TransitionResult:
-    """A sub-agent's text does not count as its result (C30)."""
+    """Remind a sub-agent that ended with text to submit its result; fail it after too many reminders."""
     nudges = builder.ledger.nudges
     if nudges >= builder.context.limits.max_nudges:
-        return _give_up(builder, ErrorKind.NO_RESULT, texts.SUB_AGENT_NO_RESULT)
+        return _fail_sub_agent(builder, ErrorKind.NO_RESULT, texts.SUB_AGENT_NO_RESULT)
     builder.add_system_message(SystemKind.NUDGE, texts.NUDGE, meta=True)
     builder.ledger = replace(builder.ledger, nudges=nudges + 1)
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.NUDGE), _PROCESSING)
 
 
-def _give_up(builder: TransitionBuilder, kind: ErrorKind, text: str) -> TransitionResult:
+def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> TransitionResult:
     return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, _PROCESSING)
 
 
 def _detail(answer: Answer) -> str:
-    """How a completed run ended, where "completed" does not say it all."""
+    """Return the detail of a completed run's stop: "refusal", "max_tokens" or ""."""
     if answer.event.refusal:
         return "refusal"
     return "" if answer.event.end_turn else "max_tokens"

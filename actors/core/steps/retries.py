@@ -1,4 +1,4 @@
-"""A failed attempt: another one later, or the end of the run (C9-C13; REQ-BED-006)."""
+"""Failed attempts of model requests: retry with backoff, or the end of the run (REQ-BED-006)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 def request_failed(
     builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
-    """Try again if that can help and is allowed; otherwise the run ends in error."""
+    """Retry if the failure is retryable and the limits allow it; otherwise end the run in error.
+
+    `retry_after_ms` is the wait that the provider asked for.
+    """
     if may_retry(builder, state, failure, retry_after_ms):
         return back_off(builder, state, failure, retry_after_ms)
     discard_stream(builder, state)
     if failure.kind is ErrorKind.CONTEXT_EXHAUSTED and not builder.context.is_sub_agent:
         return exhaust_with_fallback(builder, StopReason.ERROR)
     through = (ContextState.TRANSIENT_FAILURE,) if failure.retryable else ()
-    return fail_run(builder, failure.kind, _verdict(builder, state.attempt, failure, retry_after_ms), *through)
+    return fail_run(builder, failure.kind, _error_text(builder, state.attempt, failure, retry_after_ms), *through)
 
 
 def may_retry(
@@ -40,7 +43,7 @@ def may_retry(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> bool:
-    """Whether another attempt is due: a passing fault, attempts left, a wait that people can bear."""
+    """Whether to retry: a retryable failure, attempts left, and a wait within the limit."""
     limits = builder.context.limits
     return (
         failure.retryable and retry.attempts_left(state.attempt, limits) and not retry.too_long(retry_after_ms, limits)
@@ -53,7 +56,7 @@ def back_off(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> TransitionResult:
-    """Wait for the next attempt, visibly."""
+    """Enter the backoff before the next attempt and notify clients of it."""
     limits, attempt = builder.context.limits, state.attempt + 1
     wait = retry.delay_with(retry_after_ms, attempt, limits)
     builder.place_state()
@@ -72,8 +75,8 @@ def back_off(
     )
 
 
-def _verdict(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
-    """What people read in place of an answer."""
+def _error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
+    """Return the error text that people read in place of an answer."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)

@@ -1,4 +1,4 @@
-"""How a run ends: at rest, in error, exhausted, or with a sub-agent's last word."""
+"""Ends of a run: idle, in error, with an exhausted context, or with a sub-agent's outcome."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def become_idle(
     *through: ContextState,
     drop_queue: bool = False,
 ) -> TransitionResult:
-    """Close the run and be ready for the next message."""
+    """Close the run and become Idle."""
     close_run(builder, reason, detail, drop_queue=drop_queue)
     return builder.finish(Idle(builder.ledger), *through)
 
 
 def fail_run(builder: TransitionBuilder, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
-    """The run failed: a conversation waits in Error for the next message, a sub-agent is Failed (C13)."""
+    """Fail the run: a conversation waits in Error for the next message, a sub-agent becomes Failed."""
     if builder.context.is_sub_agent:
         return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, *through)
     builder.add_message(MessageType.ERROR, Text(text), error_kind=kind.value)
@@ -50,7 +50,7 @@ def fail_sub_agent(
     *through: ContextState,
     keep_partial: bool = True,
 ) -> TransitionResult:
-    """A sub-agent ends without a result; its last text goes to the parent as the partial one."""
+    """End a sub-agent without a result; its last text goes to the parent as a partial result."""
     partial = builder.ledger.last_text if keep_partial else ""
     close_run(builder, reason, detail, message=text if reason is StopReason.ERROR else "")
     builder.add_effect(NotifyParent(AgentFailed(kind, text, partial)))
@@ -58,14 +58,14 @@ def fail_sub_agent(
 
 
 def complete_sub_agent(builder: TransitionBuilder, result: str, *through: ContextState) -> TransitionResult:
-    """A sub-agent submitted its result."""
+    """End a sub-agent with the result it submitted."""
     close_run(builder, StopReason.COMPLETED)
     builder.add_effect(NotifyParent(AgentSucceeded(result)))
     return builder.finish(Completed(builder.ledger, result), *through)
 
 
 def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
-    """A cancel that has nothing to wait for (REQ-BED-005)."""
+    """End a cancelled run that has nothing to wait for (REQ-BED-005)."""
     if builder.context.is_sub_agent:
         text = texts.sub_agent_cancelled(cancel.reason)
         return fail_sub_agent(builder, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
@@ -74,11 +74,14 @@ def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResu
 
 
 def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
-    """The server restarted, or is shutting down (C35): nothing goes on by itself, nothing waits."""
+    """End a run that a restart or shutdown of the server interrupted.
+
+    Queued messages are dropped and nothing resumes by itself.
+    """
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(builder.before, Cancelling):  # the cancel is what the agent is told of
+    if not isinstance(builder.before, Cancelling):  # its notice names the cancel, which came first
         queue_restart_notice(builder)
     return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
@@ -86,7 +89,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
 def exhaust_context(
     builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
 ) -> TransitionResult:
-    """The context is used up for good; the summary message is already in the builder (REQ-BED-021)."""
+    """End a conversation whose context is full, for good (REQ-BED-021). The builder has the summary message already."""
     close_run(
         builder, reason, "context_exhausted", message=summary if reason is StopReason.ERROR else "", drop_queue=True
     )
@@ -94,6 +97,6 @@ def exhaust_context(
 
 
 def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
-    """No summary can be had: a fixed text takes its place (REQ-BED-020)."""
+    """End the conversation with a fixed text, as no summary could be written (REQ-BED-020)."""
     builder.add_system_message(SystemKind.SUMMARY_FALLBACK, texts.FALLBACK_SUMMARY)
     return exhaust_context(builder, texts.FALLBACK_SUMMARY, reason)

@@ -1,4 +1,4 @@
-"""Opening and closing a request cycle: exactly one run-stop for each (decision 8 in docs/semantics.md, C18, C20)."""
+"""Opening and closing runs (request cycles): each run ends with exactly one run-stop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def open_run(builder: TransitionBuilder) -> None:
-    """The next request cycle begins."""
+    """Open the next run."""
     ledger = builder.ledger
     builder.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage())
 
 
 def begin_run(builder: TransitionBuilder) -> None:
-    """The same, once the agent is told if the run before was cut off."""
+    """Deliver the notice of an interrupted run, if there is one, and open the next run."""
     deliver_interruption_notice(builder)
     open_run(builder)
 
@@ -36,10 +36,10 @@ def close_run(
     message: str = "",
     drop_queue: bool = False,
 ) -> None:
-    """Hand waiting steers back, place the state, stop the run if one is open.
+    """Return queued steers, place the state and stop the run if one is open.
 
-    Queued follow-ups stay for PromoteFollowUp, unless they are to be dropped or the policy starts them only after
-    a completed run; then each is a cycle with no rounds.
+    Queued follow-ups wait for PromoteFollowUp. With `drop_queue`, or if the policy starts them only after a completed
+    run, they are discarded: each becomes a cycle without rounds.
     """
     return_steers(builder)
     builder.place_state()
@@ -53,7 +53,7 @@ def close_run(
 
 
 def return_steers(builder: TransitionBuilder) -> None:
-    """Waiting steers go back to whoever sent them: never in history, never run (C20)."""
+    """Return queued steers to their senders: they never enter the history."""
     for steer in builder.ledger.steers:
         builder.notify(QueueChanged(steer, "steer", Fate.RETURNED))
     if builder.ledger.steers:
@@ -61,7 +61,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Waiting steers enter the history, in the order they came (C19)."""
+    """Persist queued steers as user messages, oldest first."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=())
@@ -71,7 +71,7 @@ def deliver_steers(builder: TransitionBuilder) -> None:
 
 
 def begin_follow_up(builder: TransitionBuilder) -> None:
-    """The oldest follow-up becomes the root of the next run."""
+    """Begin the next run with the oldest follow-up as its root."""
     deliver_interruption_notice(builder)
     _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
 

@@ -1,4 +1,4 @@
-"""Sub-agents from the parent's side: starting them, collecting what becomes of them (REQ-BED-008; C27, C28)."""
+"""Sub-agents, on the parent's side: starting them and collecting their outcomes (REQ-BED-008)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def spawn_agents(
     builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
 ) -> TransitionResult:
-    """Number the sub-agents, start them and wait for all. `call` is the round whose current call started them."""
+    """Start sub-agents and wait for all of them. `call`: the tool round whose current call starts them, if one does."""
     builder.place_state()
     pending = tuple(_start(builder, task, index) for index, task in enumerate(tasks))
     state = AwaitingSubAgents(builder.ledger, pending, ())
@@ -56,16 +56,20 @@ def spawn_agents(
 def record_outcome(
     builder: TransitionBuilder, state: AwaitingSubAgents, agent: PendingAgent, outcome: AgentOutcome
 ) -> TransitionResult:
-    """One sub-agent ended; after the last one the aggregate is the call's result, or a message of its own."""
+    """Record the outcome of a sub-agent.
+
+    After the last one, the aggregate of all outcomes becomes the result of the tool call, or a system message if a
+    command started them.
+    """
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)
     pending = tuple(other for other in state.pending if other is not agent)
-    standing = SubAgents(reports, tuple(map(summarize_agent, pending)))
+    progress = SubAgents(reports, tuple(map(summarize_agent, pending)))
     if pending:
         builder.place_state()
-        builder.notify(standing)
+        builder.notify(progress)
         return builder.stay(replace(state, ledger=builder.ledger, pending=pending, completed_results=reports))
-    builder.notify(standing)
+    builder.notify(progress)
     reports = tuple(sorted(reports, key=lambda done: done.index))
     text = aggregate(reports)
     if not state.tool_use_id:
@@ -79,12 +83,12 @@ def record_outcome(
 
 
 def aggregate(reports: tuple[AgentReport, ...]) -> str:
-    """What the model reads about its sub-agents, in the order of their tasks."""
+    """Return the text that the model reads about its sub-agents, in the order of their tasks."""
     return "\n\n".join(f'Task: "{done.task}"\n{_outcome_text(done.outcome)}' for done in reports)
 
 
 def find_agent(pending: tuple[PendingAgent, ...], agent_id: str) -> PendingAgent | None:
-    """The sub-agent that is waited for under this id."""
+    """Return the pending sub-agent with this id, or None."""
     return next((agent for agent in pending if agent.agent_id == agent_id), None)
 
 

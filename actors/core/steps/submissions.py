@@ -1,4 +1,4 @@
-"""submit_result and submit_error: how a sub-agent ends, judged inside the transition (C29)."""
+"""The tools submit_result and submit_error, which end a sub-agent inside the transition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUBMISSIONS = frozenset({SUBMIT_RESULT, SUBMIT_ERROR})
 
 
 class SubmitResult(Struct, frozen=True):
-    """Input of submit_result, as in seed 2's schema."""
+    """Input of submit_result."""
 
     result: str
     success: bool = True
@@ -38,7 +38,7 @@ class SubmitError(Struct, frozen=True):
 
 
 def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
-    """The submission that a response is: a whole, valid, sole one; None if it is none of that kind."""
+    """Return the submission if the response consists of one complete and valid submission call only, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
     try:
@@ -50,14 +50,14 @@ def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResul
 
 
 def has_submission(calls: tuple[ToolUse, ...]) -> bool:
-    """Whether a submission is among the calls."""
+    """Whether a submission call is among the calls."""
     return any(call.name in SUBMISSIONS for call in calls)
 
 
 def accept_submission(
     builder: TransitionBuilder, call: ToolUse, submission: SubmitResult | SubmitError
 ) -> TransitionResult:
-    """The sub-agent ends; even its own history is paired."""
+    """End the sub-agent with its submission; the call gets a result, so that its history stays valid."""
     through = ContextState.PROCESSING_LLM_RESPONSE
     if isinstance(submission, SubmitResult) and submission.success:
         add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED))

@@ -1,4 +1,7 @@
-"""Every sentence the machine writes. Nobody matches on them; typed outcomes and kinds say the same (C5)."""
+"""Every sentence that the state machine writes. Programs must not match on them: typed kinds say the same.
+
+They are stored in histories, and a replay compares them: a changed text makes logs of earlier versions differ.
+"""
 
 from __future__ import annotations
 
@@ -69,52 +72,52 @@ FALLBACK_SUMMARY = (
 
 
 def after_step(number: int) -> str:
-    """Where a run was cut off that had gone through so many answers."""
+    """Describe an interruption between two model requests; `number` answers were complete."""
     return f"after your answer {number} of it, before the next one"
 
 
 def while_asking(tools: Iterable[str]) -> str:
-    """Where a run was cut off that waited for a person."""
+    """Describe an interruption while calls of these tools waited for approval."""
     return f"while it waited for approval of {', '.join(tools)}; none of these calls was run"
 
 
 def while_running(tool: str) -> str:
-    """Where a run was cut off that had a tool running."""
+    """Describe an interruption while a tool was running."""
     return f"while {tool} was running"
 
 
 def denied(reason: str) -> str:
-    """The result of a denied call, with the person's reason if there is one."""
+    """Return the result of a denied call, with the person's reason if there is one."""
     return f"{DENIED}: {reason}" if reason else DENIED
 
 
 def sub_agent_cancelled(reason: str) -> str:
-    """Why a sub-agent has no result, with the reason of whoever cancelled it."""
+    """Return the error of a cancelled sub-agent, with the reason of the cancel if there is one."""
     cancelled = "cancelled before result submission"
     return f"{cancelled}: {reason}" if reason else cancelled
 
 
 def round_cap(rounds: int) -> str:
-    """Why a run that went round and round was stopped."""
+    """Return the message for a run that reached the limit of model requests."""
     return f"Stopped after {rounds} requests to the model in one run. Send a message to go on."
 
 
 def budget_reached(what: str) -> str:
-    """Why a run was stopped at its next request."""
+    """Return the message for a run that reached its budget."""
     return f"Stopped: the budget of {what} is spent. Raise it to go on."
 
 
 def failed_after(attempts: int, cause: str) -> str:
-    """Why a request or a tool is not tried again."""
+    """Return the message for a request or tool that failed on its last attempt."""
     return f"Failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {cause}"
 
 
 def authentication_failed(cause: str) -> str:
-    """An auth error; begins with the same words whatever the provider said (C13)."""
+    """Return the message for an authentication error; begins with the same words for every provider."""
     begin = "Authentication failed"
     return cause if cause.startswith(begin) else f"{begin}: {cause}"
 
 
 def retry_after_too_long(seconds: int, limit: int, cause: str) -> str:
-    """Why the machine does not wait: it names the wait that was asked for (C10)."""
+    """Return the message for a provider that asks to wait longer than the limit."""
     return f"The provider asks to wait {seconds} s (Retry-After), more than the {limit} s Bedrock waits: {cause}"

@@ -1,4 +1,7 @@
-"""Results of tool calls: real ones as they arrive, synthetic ones for calls that did not run (C5)."""
+"""Results of tool calls: real ones, and synthetic ones for calls that did not run.
+
+Providers refuse a history with a tool call that has no result, so each call gets one before its round ends.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,43 @@ if TYPE_CHECKING:
 
 
 def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
-    """Persist one result as a message of its own."""
+    """Persist a result as a message of its own; returns it."""
     builder.add_message(MessageType.TOOL, result)
     return result
 
 
 def skip_calls(builder: TransitionBuilder, call_ids: Iterable[str], text: str) -> None:
-    """None of these calls runs; the model is told why."""
+    """Add an error result with `text` to each of these calls, none of which runs."""
     for call_id in call_ids:
         add_result(builder, skipped_result(call_id, text))
 
 
 def skipped_result(call_id: str, text: str) -> ToolError:
-    """The result of a call that the machine did not let run."""
+    """Return the result of a call that the state machine did not run."""
     return ToolError(call_id, text, ToolOutcome.SKIPPED)
 
 
 def cancel_calls(builder: TransitionBuilder, current: str, remaining: Iterable[str]) -> None:
-    """One result for the call that was under way and one for each that waited (C3, I6)."""
+    """Add a result to the running call and to each one that has not started."""
     add_result(builder, ToolCancelled(current, texts.CANCELLED))
     for call_id in remaining:
         add_result(builder, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
 
 
-def cancel_unasked(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """A cancel while questions were open: nothing had begun, every call is cancelled alike."""
+def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
+    """Add a result to calls that were cancelled while they waited for approval; none had started."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.CANCELLED))
 
 
 def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """A restart cut these calls off."""
+    """Add a result to calls that a restart interrupted."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
 def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, reason: str) -> None:
-    """One denial keeps the whole response from running (C16)."""
+    """Add results after a denial: no call of the same response runs."""
     for call_id in call_ids:
         if call_id == denied:
             add_result(builder, ToolError(call_id, texts.denied(reason), ToolOutcome.DENIED))

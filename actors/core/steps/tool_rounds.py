@@ -1,4 +1,4 @@
-"""A tool round: which calls ask, and which one runs next (REQ-BED-004; C14-C16)."""
+"""Tool rounds: the calls of one response run one after the other (REQ-BED-004)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run_next_call(
     completed: tuple[ToolResult, ...],
     *through: ContextState,
 ) -> TransitionResult:
-    """Start the first of the remaining calls, or go back to the model if none is left.
+    """Start the first of the remaining calls, or return to the model if none remains.
 
-    In a sub-agent, calls that would have to ask are answered in passing (C32).
+    In a sub-agent, calls that need approval get an error result instead: there is no person to ask.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
@@ -40,14 +40,14 @@ def run_next_call(
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
-    """Every call has its result: the model is next."""
+    """End the round, in which every call has its result; the next step is a model request."""
     passed = (*through, ContextState.EXECUTING_TOOLS) if through else ()
     reason = LlmReason.TOOL_RESULTS
     return builder.finish(AwaitingLlm(builder.ledger, reason), *passed, ContextState.PROCESSING_TOOL_RESULTS)
 
 
 def start_execution(builder: TransitionBuilder, call: ToolUse, attempt: int) -> int:
-    """Have a call run; returns its execution id, which is never used again."""
+    """Start a call; returns its execution id, which is never reused."""
     builder.place_state()
     xid = builder.ledger.xid + 1
     builder.ledger = replace(builder.ledger, xid=xid)

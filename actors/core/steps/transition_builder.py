@@ -1,6 +1,6 @@
-"""One transition in the making: the effects in order, and the ledger as it will be.
+"""Builder of one transition: its effects in order, and the ledger of the new state.
 
-A builder lives inside one call of `transition` and is the only mutable thing there; what leaves it is frozen.
+A builder is used inside one call of `transition` and is the only mutable object there; what it returns is frozen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TransitionBuilder:
-    """Collects what a transition decides; `finish` makes the verdict of it."""
+    """Collects effects and ledger changes; `finish`, `stay` or `stay_silently` returns the result."""
 
     __slots__ = ("_mark", "at", "before", "context", "effects", "ledger")
 
@@ -36,7 +36,7 @@ class TransitionBuilder:
 
     @property
     def run(self) -> str:
-        """Id of the live run, or ""."""
+        """Id of the open run, or ""."""
         return run_id(self.context.conversation_id, self.ledger.run) if self.ledger.live else ""
 
     def add_message(
@@ -52,7 +52,7 @@ class TransitionBuilder:
         meta: bool = False,
         error_kind: str = "",
     ) -> None:
-        """Persist a message under the next sequence; its id is its sequence's unless it brings one."""
+        """Persist a message with the next sequence number; without `message_id` its id is made of that number."""
         ledger = self.ledger = replace(self.ledger, seq=self.ledger.seq + 1)
         self.effects.append(
             PersistMessage(
@@ -76,36 +76,36 @@ class TransitionBuilder:
         )
 
     def add_user_message(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
-        """Persist what a person or the parent said."""
+        """Persist a message of a person or of the parent conversation."""
         words: tuple[Content, ...] = (Text(text),) if text or not images else ()
         self.add_message(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
 
     def add_system_message(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
-        """Persist what Bedrock tells the agent."""
+        """Persist a message of Bedrock to the agent."""
         self.add_message(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
     def notify(self, data: Durable | TextDelta) -> None:
-        """Tell clients."""
+        """Notify clients."""
         self.effects.append(NotifyClient(data))
 
     def add_effect(self, effect: ActEffect | PersistMode) -> None:
-        """Have something done."""
+        """Add an effect."""
         self.effects.append(effect)
 
     def place_state(self) -> None:
-        """The new state is persisted here in the list; what follows belongs to the same transition."""
+        """Persist the new state at this place among the effects; without this call it is persisted last."""
         self._mark = len(self.effects)
 
     def finish(self, state: State, *through: ContextState) -> TransitionResult:
-        """Move: the walk passes `through` the momentary states and ends in the state's own."""
+        """Return the result: the new state, reached `through` these momentary states of the state diagram."""
         return self._result(state, (*through, project(state)))
 
     def stay(self, state: State) -> TransitionResult:
-        """The same state in the seed's terms, though it shows something else."""
+        """Return the result: the same state of the diagram, with a change that clients see."""
         return self._result(state, ())
 
     def stay_silently(self, state: State) -> TransitionResult:
-        """The same state, and nothing about it that clients could see has changed."""
+        """Return the result: the same state, with a change that clients do not see."""
         return self._result(state, None)
 
     def _result(self, state: State, path: tuple[ContextState, ...] | None) -> TransitionResult:
