@@ -33,14 +33,14 @@ WORDS = (
 
 
 def translate(text: str) -> str:
-    """The blocking twin of a module for asyncio, not yet formatted."""
-    for word, twin in WORDS:
-        text = re.sub(word, twin, text)
+    """Return the blocking counterpart of a module for asyncio, not yet formatted."""
+    for word, replacement in WORDS:
+        text = re.sub(word, replacement, text)
     return text
 
 
 def formatted(text: str, path: Path) -> str:
-    """A module as ruff would have it at a path."""
+    """Return the text of a module as ruff formats it at a path."""
     for command in ("check --select F401,I,UP028 --fix --unsafe-fixes --exit-zero", "format"):
         arguments = [sys.executable, "-m", "ruff", *command.split(), "--quiet", "--stdin-filename", str(path), "-"]
         text = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True).stdout
@@ -48,7 +48,7 @@ def formatted(text: str, path: Path) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """What belongs into each generated module."""
+    """Return the text of each generated module."""
     sources = sorted(path for path in SOURCE.glob("*.py") if path.name not in BY_HAND)
     return {
         TARGET / path.name: formatted(

@@ -32,7 +32,7 @@ class QuestionPolicy(Generic[DecideT]):
 def log_denied(approval: Approval) -> None:
     """Log a warning that a question was denied, and why."""
     _log.warning(
-        "%s was denied, because nobody answered: answer in the loop, or pass on_approval= or wait_for_others=True",
+        "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
     )
 

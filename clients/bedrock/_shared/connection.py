@@ -82,7 +82,7 @@ class Connection(Generic[ChannelT]):
         """
         settings = self._find()
         if has_no_listener(settings.target):  # at once: closing a channel for threads takes gRPC 0.2 seconds
-            raise ServerNotRunning(f"no Bedrock server is running: nobody listens at {settings.target}")
+            raise ServerNotRunning(f"no Bedrock server is running: no process listens at {settings.target}")
         return settings, self._open_channel(settings)
 
     def use(self, settings: Settings, channel: ChannelT) -> None:

@@ -119,7 +119,7 @@ def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> S
         named = directory != data or _names(data, target)
         if named and (process := server_process(directory)):
             return _unreachable(process, directory)
-    text = f"no Bedrock server is running: nobody listens at {target}"
+    text = f"no Bedrock server is running: no process listens at {target}"
     return ServerNotRunning(text, reason="SERVER_NOT_RUNNING", code="UNAVAILABLE")
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=Message)
 
 _NEW_DICT = object()
-"""Stands for a dict of its own for each wrapper, because dicts can be changed."""
+"""A placeholder: each wrapper gets its own dict, because dicts are mutable."""
 
 
 @dataclass(frozen=True, slots=True)

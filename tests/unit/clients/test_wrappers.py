@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import pickle
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -257,3 +260,11 @@ def test_no_method_returns_a_message_of_the_contract(cls: type) -> None:
         assert function is not None
         annotations = inspect.get_annotations(function)
         assert not re.search(r"\bv1\.", str(annotations.get("return"))), f"{cls.__name__}.{name}"
+
+
+def test_a_value_can_be_copied_replaced_and_pickled() -> None:
+    info = ConversationInfo.from_proto(v1.Conversation(name="conversations/c", state=v1.ConversationState(run="r")))
+    assert replace(info, title="Other").title == "Other"
+    assert replace(Budget(run_tokens=5), run_tokens=6).proto == v1.Budget(run_tokens=6)
+    assert pickle.loads(pickle.dumps(info)) == copy.deepcopy(info) == info
+    assert hash(info.state) == hash(copy.deepcopy(info.state))
