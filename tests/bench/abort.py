@@ -10,8 +10,8 @@ from pathlib import Path
 
 from actors.adapters.llm.provider import Timeouts
 from tests.bench.figures import Report, spread
-from tests.unit.llm.asking import Asking, model
 from tests.unit.llm.conftest import make_certificate
+from tests.unit.llm.model_requests import RequestThread, model
 from tests.unit.llm.scripted_server import Script, ScriptedServer
 from tests.unit.llm.test_abort import PHASES, connecting_to, full_backlog, handshaking, phases, until
 
@@ -28,7 +28,7 @@ class Aborts:
         self.took: list[float] = []
         self.hangs = 0
 
-    def of(self, asking: Asking) -> None:
+    def of(self, asking: RequestThread) -> None:
         began = time.perf_counter()
         self.hangs += not asking.cancelled()
         self.took.append((time.perf_counter() - began) * 1000)
@@ -54,7 +54,7 @@ def _answering(phase: str, tls: ssl.SSLContext | None, certificate: Path) -> Abo
     for number in range(TIMES):
         protocol = PROTOCOLS[number % len(PROTOCOLS)]
         with ScriptedServer(phases(protocol)[phase], tls=tls) as server:
-            asking = Asking(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
+            asking = RequestThread(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
             server.reached.wait(10)
             if phase not in {"before_headers", "inside_headers"}:
                 asking.sink.heard.wait(10)
@@ -68,7 +68,7 @@ def _handshaking(certificate: Path) -> Aborts:
     for _ in range(TIMES):
         with ScriptedServer(script) as server:
             url = server.url.replace("http:", "https:")
-            asking = Asking(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate)))
+            asking = RequestThread(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate)))
             server.reached.wait(10)
             aborts.of(asking)
     return aborts
@@ -80,7 +80,7 @@ def _connecting() -> Aborts:
         port, waiting = full_backlog(stack)
         asked = model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT)
         for _ in range(TIMES):
-            asking = Asking(asked)
+            asking = RequestThread(asked)
             until(lambda: connecting_to(port) > waiting)
             aborts.of(asking)
     return aborts

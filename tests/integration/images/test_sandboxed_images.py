@@ -25,7 +25,7 @@ from actors.ports import (
     SandboxReport,
 )
 from tests import pictures
-from tests.integration.store.drafts import Draft
+from tests.integration.store.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def store() -> MemoryStore:
     """With two conversations."""
     made = MemoryStore()
     for id_ in ("c1", "c2"):
-        made.commit(Draft(id_).create())
+        made.commit(CommitBuilder(id_).create())
     return made
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import process_tree as hosted
+from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from tests.integration.sandbox.trees import BOUND, marked
@@ -30,7 +30,7 @@ def report() -> SandboxReport:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes its time; what counts here is that everything dies, not how soon."""
-    monkeypatch.setattr(hosted, "REPORT_SECONDS", BOUND)
+    monkeypatch.setattr(process_tree, "REPORT_SECONDS", BOUND)
 
 
 @pytest.fixture(params=["namespace", "walk"])

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import process_tree as hosted
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import process_tree, toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
@@ -134,7 +133,7 @@ def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str,
 def test_a_tool_host_that_hangs_is_given_up(
     sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted, "REPORT_SECONDS", 0.2)
+    monkeypatch.setattr(process_tree, "REPORT_SECONDS", 0.2)
     tree, before = grow(sandbox, mark, "nohup setsid daemon that traps")
     host = host_of_this_process()
     os.kill(host, signal.SIGSTOP)

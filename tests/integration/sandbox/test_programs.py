@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.sandbox import process_tree as hosted
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import process_tree, toolhost
 from actors.adapters.sandbox import toolhost_sandbox as spawn
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
@@ -197,7 +196,7 @@ def test_a_server_that_runs_out_of_files_starts_it_or_tells(sandbox: ToolHostSan
 def test_the_server_itself_enforces_the_wall_clock_if_the_host_does_not(
     sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted, "WALL_GRACE_SECONDS", -1000.0)
+    monkeypatch.setattr(process_tree, "WALL_GRACE_SECONDS", -1000.0)
     tree = sandbox.start(launch("sleep 1000", mark, limits=ProcessLimits(wall_seconds=900)), lambda data: None)
     end = tree.wait()
     assert (end.limit, end.killed, end.signal, end.leaked) == ("wall", True, 9, False)

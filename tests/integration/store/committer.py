@@ -1,4 +1,4 @@
-"""A process that commits until it is killed, and says what is durable: `python -m … DIRECTORY`, one line per commit.
+"""A process that commits until it is killed and reports what is durable: `python -m … DIRECTORY`, a line per commit.
 
 Two threads commit to conversations of their own. A line `conversation step` is written to standard output once the
 commit has returned; standard output is a pipe, and a line is one write.
@@ -12,19 +12,19 @@ import threading
 from pathlib import Path
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from tests.integration.store.drafts import Draft
+from tests.integration.store.commit_builder import CommitBuilder
 
 
 def work(store: PeeweeStore, conversation_id: str) -> None:
     record = store.load(conversation_id)
-    draft = Draft(conversation_id)
+    builder = CommitBuilder(conversation_id)
     if record is None:
-        store.commit(draft.create())
+        store.commit(builder.create())
     else:
-        draft.record = record
+        builder.record = record
     while True:
-        store.commit(draft.next(messages=1 + draft.record.step % 2))
-        os.write(1, f"{conversation_id} {draft.record.step}\n".encode())
+        store.commit(builder.next(messages=1 + builder.record.step % 2))
+        os.write(1, f"{conversation_id} {builder.record.step}\n".encode())
 
 
 def main() -> None:

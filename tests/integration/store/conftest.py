@@ -21,7 +21,7 @@ SECONDS = 20.0
 
 
 class Gate:
-    """FaultPoints that hold whoever writes at `store.before_begin`, or fail where they are told to."""
+    """Fault points that block the writer at `store.before_begin`, or fail as configured."""
 
     def __init__(self) -> None:
         self.hits: list[str] = []

@@ -1,4 +1,4 @@
-"""Run in mount and user namespaces of its own: fills a small disk until nothing can be written, then deletes."""
+"""Fill a small disk and use the store on it: `CASE DISK BACKUP`, run in mount and user namespaces of its own."""
 
 from __future__ import annotations
 
@@ -6,75 +6,161 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
-from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import StoreUnavailableError
-from tests.integration.store.drafts import Draft
+import pytest
 
-SIZE = "48m"
+from actors.adapters.store.sqlite.engine import raw
+from actors.adapters.store.sqlite.files.backup import BackupFailed, back_up
+from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
+from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.ports import StoreUnavailableError, StoreUnusableError
+from tests.integration.store.commit_builder import CommitBuilder
+
+DISK = "48m"
 SECONDS = 30.0
 
 
 def main() -> None:
-    disk = Path(sys.argv[1])
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "disk", disk], check=True)
-    with closing(open_store(disk / "data")) as store:
-        _grow(store)
-    store = open_store(disk / "data")
-    _fill_disk(store, disk)
-    assert free(disk) < 100_000
+    case, disk = sys.argv[1], Path(sys.argv[2])
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "disk", disk], check=True)
+    CASES[case](disk, disk / "data")
+
+
+def deletion(disk: Path, data: Path) -> None:
+    """A deletion is accepted on a full disk, and frees space for new conversations and for the reserve."""
+    _grown(data).close()
+    store = open_store(data)
+    builder = CommitBuilder("other")
+    store.commit(builder.create())
+    _fill(disk)
+    with pytest.raises(StoreUnavailableError):
+        _commit_many(store, builder)
+    assert _free(disk) < 100_000
     store.delete("c0")
     assert store.load("c0") is None
     store.delete("c1")
-    _until(lambda: not store._removal.pending and (disk / "data" / "reserve").exists())
-    left = free(disk)
+    deadline = time.monotonic() + SECONDS
+    while store._removal.pending or not (data / RESERVE).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    left = _free(disk)
     assert left > 2_000_000, left
-    draft = Draft("after")
-    store.commit(draft.create())
-    store.commit(draft.next())
+    builder = CommitBuilder("after")
+    store.commit(builder.create())
+    store.commit(builder.next())
     assert store.verify("after") == () == store.verify("c2")
     store.close()
-    print(left)
 
 
-def _grow(store: PeeweeStore) -> None:
+def killed(disk: Path, data: Path) -> None:
+    """With the reserve beside the database, and no byte free."""
+    _in_a_process_that_dies(disk)
+    assert _free(disk) == 0
+    _opens_and_deletes(data)
+
+
+def stopped(disk: Path, data: Path) -> None:
+    """The reserve survives a stop, so that no other program uses its space before the next start."""
+    store = _grown(data)
+    _fill(disk)
+    store.close()
+    assert (data / RESERVE).stat().st_size == SIZE
+    _fill(disk)
+    assert _free(disk) == 0
+    _opens_and_deletes(data)
+
+
+def long_log(disk: Path, data: Path) -> None:
+    """A log that does not fit into the database stays where it is: stopping uses no space."""
+    store = _grown(data)
+    (_, pages, _) = raw(store._database).execute("PRAGMA wal_checkpoint(NOOP)").fetchone()
+    assert pages > 2_000
+    _fill(disk)
+    store.delete("c3")
+    before, log = (data / "bedrock.db").stat().st_size, (data / "bedrock.db-wal").stat().st_size
+    store.close()
+    assert (data / "bedrock.db").stat().st_size == before
+    assert (data / "bedrock.db-wal").stat().st_size >= log > before
+    for _ in range(3):
+        _fill(disk)
+        store = open_store(data)
+        assert store.verify("c0") == () == store.verify("c1")
+        assert store.load("c3") is None
+        store.close()
+    _opens_and_deletes(data)
+    os.unlink(disk / "filler")
+    open_store(data).close()
+    assert not (data / "bedrock.db-wal").exists()
+    store = open_store(data)
+    assert store.verify("c1") == ()
+    assert (data / RESERVE).stat().st_size == SIZE
+    store.close()
+
+
+def no_room(disk: Path, data: Path) -> None:
+    """Without a reserve the error says what to do, and with space everything works again."""
+    _grown(data).close()
+    (data / RESERVE).unlink()
+    _fill(disk)
+    advice = f"the disk is full: free at least 8 MiB on the file system of {data}, and try again"
+    for _ in range(2):
+        with pytest.raises(StoreUnusableError, match=f"^{advice}$"):
+            open_store(data)
+    with pytest.raises(BackupFailed, match=f"^{data}/bedrock.db cannot be opened: {advice}$"):
+        back_up(data, Path(sys.argv[3]))
+    os.unlink(disk / "filler")
+    _opens_and_deletes(data)
+
+
+def _in_a_process_that_dies(disk: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        _grown(disk / "data")
+        _fill(disk)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def _grown(data: Path) -> PeeweeStore:
+    store = open_store(data)
     for number in range(4):
-        draft = Draft(f"c{number}")
-        store.commit(draft.create())
+        builder = CommitBuilder(f"c{number}")
+        store.commit(builder.create())
         for _ in range(20):
-            store.commit(draft.next(context=os.urandom(60_000).hex().encode()))
+            store.commit(builder.next(context=os.urandom(60_000).hex().encode()))
+    return store
 
 
-def _fill_disk(store: PeeweeStore, disk: Path) -> None:
-    """With somebody else's file, and then with changes until one is refused."""
-    filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+def _opens_and_deletes(data: Path) -> None:
+    store = open_store(data)
+    assert store.verify("c0") == () == store.verify("c1")
+    store.delete("c0")
+    assert store.load("c0") is None
+    store.close()
+
+
+def _fill(disk: Path) -> None:
+    """Fill the disk with another program's file."""
+    filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         while os.write(filler, b"x" * 4_096):
             pass
     except OSError:
         os.close(filler)
-    other = Draft("other")
-    try:
-        for _ in range(10_000):
-            store.commit(other.create() if other.record.step == 0 else other.next(context=b"x" * 50_000))
-    except StoreUnavailableError:
-        return
-    raise AssertionError("the disk was never full")
 
 
-def free(disk: Path) -> int:
+def _commit_many(store: PeeweeStore, builder: CommitBuilder) -> None:
+    for _ in range(10_000):
+        store.commit(builder.next(context=b"x" * 50_000))
+
+
+def _free(disk: Path) -> int:
     found = os.statvfs(disk)
     return found.f_bavail * found.f_frsize
 
 
-def _until(condition: object) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
+CASES = {function.__name__.replace("_", "-"): function for function in (deletion, killed, stopped, long_log, no_room)}
 
 if __name__ == "__main__":
     main()

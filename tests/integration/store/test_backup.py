@@ -21,7 +21,7 @@ from actors.adapters.store.sqlite.files.partial_file import BackupFailed, part_o
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
-from tests.integration.store.drafts import Draft
+from tests.integration.store.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def data(tmp_path: Path) -> Path:
 def fill(directory: Path, *conversations: str, transitions: int = 3) -> None:
     with closing(open_store(directory)) as store:
         for name in conversations:
-            draft = Draft(name)
+            draft = CommitBuilder(name)
             store.commit(draft.create())
             for _ in range(transitions):
                 store.commit(draft.next())
@@ -102,7 +102,7 @@ def test_a_copy_has_everything_and_is_for_its_owner_only(data: Path, tmp_path: P
 def test_what_is_committed_while_it_is_copied_is_not_held_up_and_not_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft = Draft("c0")
+    draft = CommitBuilder("c0")
     with closing(open_store(tmp_path / "data")) as store:
         store.commit(draft.create())
         store.commit(draft.next(messages=50))
@@ -351,7 +351,7 @@ def killed(tmp_path: Path) -> Path:
     """The data directory of a server that was killed: its latest changes are in the write-ahead log."""
     fill(tmp_path / "running", "mine")
     with closing(open_store(tmp_path / "running")) as store:
-        store.commit(Draft("latest").create())
+        store.commit(CommitBuilder("latest").create())
         shutil.copytree(tmp_path / "running", tmp_path / "killed")
     return tmp_path / "killed"
 

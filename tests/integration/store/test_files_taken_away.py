@@ -16,8 +16,8 @@ from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.files.data_directory import MARKER
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnavailableError, StoreUnusableError
+from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS
-from tests.integration.store.drafts import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,12 +61,12 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def draft() -> Draft:
-    return Draft("c1")
+def draft() -> CommitBuilder:
+    return CommitBuilder("c1")
 
 
 @pytest.fixture
-def store(data: Path, draft: Draft, said: Said) -> Iterator[PeeweeStore]:
+def store(data: Path, draft: CommitBuilder, said: Said) -> Iterator[PeeweeStore]:
     with closing(open_store(data)) as opened:
         opened.commit(draft.create())
         yield opened
@@ -74,7 +74,7 @@ def store(data: Path, draft: Draft, said: Said) -> Iterator[PeeweeStore]:
 
 def refuses_everything(store: PeeweeStore) -> None:
     with pytest.raises(StoreUnavailableError):
-        store.commit(Draft("c2").create())
+        store.commit(CommitBuilder("c2").create())
     with pytest.raises(StoreUnavailableError):
         store.load("c1")
     store._readers._idle.clear()
@@ -106,11 +106,11 @@ def test_what_is_committed_into_nothing_is_not_acknowledged(data: Path, said: Sa
                 (data / FILE).unlink()
 
     with closing(open_store(data, Remover())) as store, pytest.raises(StoreUnavailableError):
-        store.commit(Draft("c1").create())
+        store.commit(CommitBuilder("c1").create())
 
 
 def test_a_directory_that_is_moved_away_and_back_goes_on(
-    store: PeeweeStore, data: Path, draft: Draft, said: Said
+    store: PeeweeStore, data: Path, draft: CommitBuilder, said: Said
 ) -> None:
     data.rename(data.with_name("elsewhere"))
     refuses_everything(store)
@@ -124,7 +124,7 @@ def test_a_database_that_takes_its_place_is_neither_read_nor_written(
     store: PeeweeStore, data: Path, tmp_path: Path, said: Said
 ) -> None:
     with closing(open_store(tmp_path / "other")) as other:
-        other.commit(Draft("theirs").create())
+        other.commit(CommitBuilder("theirs").create())
         for name in (FILE, f"{FILE}-wal"):
             shutil.copyfile(tmp_path / "other" / name, tmp_path / name)
     for name in (FILE, f"{FILE}-wal"):
@@ -139,7 +139,7 @@ def test_a_database_that_takes_its_place_is_neither_read_nor_written(
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("closed", [False, True])
 def test_without_its_write_ahead_log_what_was_acknowledged_is_in_the_database(
-    store: PeeweeStore, draft: Draft, said: Said, *, replaced: bool, closed: bool
+    store: PeeweeStore, draft: CommitBuilder, said: Said, *, replaced: bool, closed: bool
 ) -> None:
     data = Path(store._database.database).parent
     tmp_path = data.parent
@@ -162,7 +162,7 @@ def test_without_its_write_ahead_log_what_was_acknowledged_is_in_the_database(
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_without_the_lock_file_no_second_server_starts_and_the_first_says_so(
-    store: PeeweeStore, data: Path, draft: Draft, said: Said, replaced: bool
+    store: PeeweeStore, data: Path, draft: CommitBuilder, said: Said, replaced: bool
 ) -> None:
     (data / "lock").unlink()
     if replaced:
@@ -175,7 +175,7 @@ def test_without_the_lock_file_no_second_server_starts_and_the_first_says_so(
 
 def test_where_there_was_a_database_none_is_begun_unasked(data: Path, tmp_path: Path) -> None:
     with closing(open_store(data)) as store:
-        store.commit(Draft("c1").create())
+        store.commit(CommitBuilder("c1").create())
     copy = back_up(data, tmp_path / "copy.db").path
     (data / FILE).unlink()
     with pytest.raises(

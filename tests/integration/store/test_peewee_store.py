@@ -34,8 +34,8 @@ from actors.ports import (
     StoreUnavailableError,
     StoreUnusableError,
 )
+from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate
-from tests.integration.store.drafts import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,8 +57,8 @@ def store(path: Path, gate: Gate) -> Iterator[PeeweeStore]:
     opened.close()
 
 
-def grow(store: PeeweeStore, conversation_id: str, commits: int = 5) -> Draft:
-    draft = Draft(conversation_id)
+def grow(store: PeeweeStore, conversation_id: str, commits: int = 5) -> CommitBuilder:
+    draft = CommitBuilder(conversation_id)
     store.commit(draft.create())
     for _ in range(commits):
         store.commit(draft.next())
@@ -188,7 +188,9 @@ def test_everybody_in_a_transaction_that_fails_is_told_and_nothing_of_it_is_stor
         assert store.verify(draft.id) == ()
 
 
-def held(store: PeeweeStore, gate: Gate, threads: ThreadPoolExecutor, drafts: list[Draft]) -> list[Future[None]]:
+def held(
+    store: PeeweeStore, gate: Gate, threads: ThreadPoolExecutor, drafts: list[CommitBuilder]
+) -> list[Future[None]]:
     """Let the drafts commit: the first in a transaction that `gate` holds, all others in the one after it."""
     gate.close()
     running = [threads.submit(store.commit, drafts[0].next())]
@@ -347,7 +349,7 @@ def test_closing_gives_back_every_descriptor_and_thread_also_those_of_dead_threa
     before = resources()
     for _ in range(3):
         store = open_store(path)
-        draft = Draft("c1")
+        draft = CommitBuilder("c1")
         if store.load("c1") is None:
             store.commit(draft.create())
         with ThreadPoolExecutor(24) as threads:
@@ -415,7 +417,9 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
     draft = grow(store, "c1", 4)
     busy = LlmRequesting(Ledger(run=2, live=True, req=4, seq=5), "c1:r4", 1, Phase.STREAMING, 5)
     store.commit(draft.next(state=busy))
-    store.commit(Draft("c1-a3", parent_conversation_id="c1", user_initiated=False).create(), Draft("c2").create())
+    store.commit(
+        CommitBuilder("c1-a3", parent_conversation_id="c1", user_initiated=False).create(), CommitBuilder("c2").create()
+    )
     store.close()
     tamper(path, "UPDATE conversations SET state_data = CAST(? AS TEXT) WHERE id = 'c1'", state_data)
     store = open_store(path)
@@ -599,8 +603,8 @@ def test_readers_cannot_write(store: PeeweeStore) -> None:
 
 
 def test_a_read_that_was_left_half_way_holds_no_later_one_in_the_past(store: PeeweeStore) -> None:
-    draft = Draft("c1")
-    store.commit(draft.create(), Draft("c2").create())
+    draft = CommitBuilder("c1")
+    store.commit(draft.create(), CommitBuilder("c2").create())
     with store._readers.lend() as database:
         kept = raw(database).execute("SELECT id FROM conversations")
         assert kept.fetchone() is not None
@@ -720,7 +724,7 @@ READS: list[Callable[[PeeweeStore], object]] = [
 def test_what_a_disk_fails_to_deliver_once_is_read_again_before_it_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     with closing(open_store(tmp_path)) as store:
         store.commit(draft.create())
         store.commit(draft.next())

@@ -13,8 +13,8 @@ from actors.adapters.store.sqlite import engine
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
+from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
-from tests.integration.store.drafts import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,9 @@ PAGE_BYTES = 4_096
 STEPS = 40
 
 
-def grow(store: Store, conversation_id: str = "c1", steps: int = STEPS) -> Draft:
+def grow(store: Store, conversation_id: str = "c1", steps: int = STEPS) -> CommitBuilder:
     """A conversation of so many transitions, the first of which has a command: 2 events each, 1 at its birth."""
-    draft = Draft(conversation_id)
+    draft = CommitBuilder(conversation_id)
     store.commit(draft.create())
     store.commit(draft.next(command=CommandRecord("r1", "hash", b'"answer"', 1)))
     for _ in range(steps - 2):
@@ -72,7 +72,7 @@ def test_only_what_is_old_enough_goes(store: Store) -> None:
 
 
 def test_transitions_without_events_go_with_those_before_them(store: Store) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     for _ in range(5):
         store.commit(draft.next(events=(), messages=0))
@@ -182,8 +182,10 @@ def test_conversations_whose_log_begins_long_ago_are_found(store: Store) -> None
 
 def test_what_has_been_archived_for_long_is_found_sub_agents_apart(store: Store) -> None:
     for number, at in enumerate([None, 100, 200, 300]):
-        store.commit(Draft(f"c{number}", archived_at=at).create())
-    store.commit(Draft("c1-a1", slug="", archived_at=100, parent_conversation_id="c1", user_initiated=False).create())
+        store.commit(CommitBuilder(f"c{number}", archived_at=at).create())
+    store.commit(
+        CommitBuilder("c1-a1", slug="", archived_at=100, parent_conversation_id="c1", user_initiated=False).create()
+    )
     assert store.archived(before=100, limit=9) == ()
     assert store.archived(before=300, limit=9) == ("c1", "c2")
     assert store.archived(before=301, after="c1", limit=1) == ("c2",)
@@ -238,7 +240,7 @@ def test_the_write_ahead_log_stays_short_whatever_the_size_of_a_change(
 ) -> None:
     monkeypatch.setattr(engine, "WAL_PAGES", 256)
     store = open_store(tmp_path)
-    store.commit(Draft("c1").create())
+    store.commit(CommitBuilder("c1").create())
     for number in range(40):
         store.put_attachment("c1", Attachment(f"a{number}", "image/png", os.urandom(300_000), 1, 1))
     assert (tmp_path / "bedrock.db-wal").stat().st_size < 3 << 20

@@ -22,7 +22,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
 from actors.ports import ConversationRecord, StoreUnusableError
-from tests.integration.store.drafts import Draft
+from tests.integration.store.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +208,7 @@ def test_migrations_are_applied_once(tmp_path: Path) -> None:
 
 def test_a_later_migration_keeps_what_is_stored(tmp_path: Path) -> None:
     store = open_store(tmp_path / "data")
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next())
     before = (store.load("c1"), store.history("c1", 9), store.events("c1", after=0, limit=9))
@@ -238,7 +238,7 @@ def later_migrations(tmp_path: Path, *statements: str) -> Path:
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path / "data")
-    store.commit(Draft("c1").create())
+    store.commit(CommitBuilder("c1").create())
     store.close()
     broken = later_migrations(tmp_path, "DELETE FROM conversations", "CREATE TABLE log (x)")
     database = open_writer(tmp_path / "data" / FILE)

@@ -69,8 +69,8 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
+from tests.integration.store.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.integration.store.conftest import SECONDS, Gate
-from tests.integration.store.drafts import CHANGED, Draft, message_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,7 +125,7 @@ def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> lis
     """Run all of these at once, held until all of them wait; what each raised."""
     gate.close()
     with ThreadPoolExecutor(len(commits) + 1) as threads:
-        first = threads.submit(store.commit, Draft("first").create())
+        first = threads.submit(store.commit, CommitBuilder("first").create())
         gate.wait_until_held()
         started = [threading.Event() for _ in commits]
 
@@ -145,7 +145,7 @@ def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> lis
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
 def test_a_record_comes_back_as_it_was_in_every_state(store: Store, state: State) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next(messages=0, state=state, state_updated_at=77))
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
@@ -158,8 +158,8 @@ def loaded(store: Store, conversation_id: str) -> ConversationRecord:
 
 
 def test_every_field_of_a_record_comes_back(store: Store) -> None:
-    store.commit(Draft("parent").create(), Draft("before", slug="").create())
-    draft = Draft(
+    store.commit(CommitBuilder("parent").create(), CommitBuilder("before", slug="").create())
+    draft = CommitBuilder(
         "c1",
         slug="a-slug",
         parent_conversation_id="parent",
@@ -185,7 +185,7 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
 
 
 def test_what_never_changes_is_not_changed_by_a_commit(store: Store) -> None:
-    draft = Draft("c1", system_prompt="frozen")
+    draft = CommitBuilder("c1", system_prompt="frozen")
     store.commit(draft.create())
     store.commit(draft.next(system_prompt="other", cwd="/elsewhere", principal="thief", created_at=9))
     record = loaded(store, "c1")
@@ -208,12 +208,12 @@ def test_unknown_ids_are_simply_not_there(store: Store) -> None:
 
 
 def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
-    one, two = Draft("c1", slug="one"), Draft("c2", slug="two")
+    one, two = CommitBuilder("c1", slug="one"), CommitBuilder("c2", slug="two")
     store.commit(one.create())
     store.commit(two.create())
-    store.commit(Draft("c3", slug="").create(), Draft("c4", slug="").create())
+    store.commit(CommitBuilder("c3", slug="").create(), CommitBuilder("c4", slug="").create())
     with pytest.raises(SlugTakenError):
-        store.commit(Draft("c5", slug="one").create())
+        store.commit(CommitBuilder("c5", slug="one").create())
     before = stored(store, "c2")
     with pytest.raises(SlugTakenError):
         store.commit(replace_slug(two, "one"))
@@ -223,7 +223,7 @@ def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
     assert loaded(store, "c3").slug == ""
 
 
-def replace_slug(draft: Draft, slug: str) -> Commit:
+def replace_slug(draft: CommitBuilder, slug: str) -> Commit:
     """The draft's next commit with another slug; the draft itself stays as it is."""
     before = draft.record
     commit = draft.next(slug=slug)
@@ -235,50 +235,50 @@ def replace_slug(draft: Draft, slug: str) -> Commit:
 
 
 @pytest.fixture
-def grown(store: Store) -> Draft:
+def grown(store: Store) -> CommitBuilder:
     """A conversation at step 3 of epoch 2."""
-    draft = Draft("c1", epoch=2)
+    draft = CommitBuilder("c1", epoch=2)
     store.commit(draft.create())
     store.commit(draft.next())
     store.commit(draft.next(messages=2))
     return draft
 
 
-def _stale_step(draft: Draft) -> Commit:
+def _stale_step(draft: CommitBuilder) -> Commit:
     draft.record = replace(draft.record, step=draft.record.step - 1)
     return draft.next(messages=0)
 
 
-def _future_step(draft: Draft) -> Commit:
+def _future_step(draft: CommitBuilder) -> Commit:
     draft.record = replace(draft.record, step=draft.record.step + 1)
     return draft.next(messages=0)
 
 
-def _other_revision(draft: Draft) -> Commit:
+def _other_revision(draft: CommitBuilder) -> Commit:
     draft.record = replace(draft.record, last_seq=draft.record.last_seq + 1)
     return draft.next(messages=0)
 
 
-def _older_epoch(draft: Draft) -> Commit:
+def _older_epoch(draft: CommitBuilder) -> Commit:
     return draft.next(messages=0, epoch=1)
 
 
-def _gone(draft: Draft) -> Commit:
+def _gone(draft: CommitBuilder) -> Commit:
     draft.record = replace(draft.record, id="gone")
     return draft.next(messages=0)
 
 
-def _repeated_sequence(draft: Draft) -> Commit:
+def _repeated_sequence(draft: CommitBuilder) -> Commit:
     commit = draft.next()
     return replace(commit, messages=(message_of(2, id="another"),))
 
 
-def _there_already(draft: Draft) -> Commit:
-    return Draft(draft.id, slug="other").create()
+def _there_already(draft: CommitBuilder) -> Commit:
+    return CommitBuilder(draft.id, slug="other").create()
 
 
-def _orphan(draft: Draft) -> Commit:
-    return Draft("c2", parent_conversation_id="gone").create()
+def _orphan(draft: CommitBuilder) -> Commit:
+    return CommitBuilder("c2", parent_conversation_id="gone").create()
 
 
 FENCED = (
@@ -295,7 +295,7 @@ FENCED = (
 
 @pytest.mark.parametrize("misfit", FENCED)
 def test_what_does_not_follow_is_fenced_and_changes_nothing(
-    store: Store, grown: Draft, misfit: Callable[[Draft], Commit]
+    store: Store, grown: CommitBuilder, misfit: Callable[[CommitBuilder], Commit]
 ) -> None:
     before = stored(store, "c1")
     with pytest.raises(FencedError):
@@ -306,9 +306,9 @@ def test_what_does_not_follow_is_fenced_and_changes_nothing(
 
 @pytest.mark.parametrize("misfit", FENCED)
 def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
-    store: Store, gate: Gate, grown: Draft, misfit: Callable[[Draft], Commit]
+    store: Store, gate: Gate, grown: CommitBuilder, misfit: Callable[[CommitBuilder], Commit]
 ) -> None:
-    others = [Draft(f"o{number}") for number in range(8)]
+    others = [CommitBuilder(f"o{number}") for number in range(8)]
     for other in others:
         store.commit(other.create())
     before = stored(store, "c1")
@@ -320,8 +320,8 @@ def test_what_does_not_follow_is_fenced_alone_among_others_that_wait_with_it(
     assert all(loaded(store, other.id).step == 2 and store.verify(other.id) == () for other in others)
 
 
-def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: Draft) -> None:
-    zombie = Draft("c1")
+def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: CommitBuilder) -> None:
+    zombie = CommitBuilder("c1")
     zombie.record = grown.record
     store.commit(grown.next(epoch=3))
     grown_again = grown.next(epoch=3)
@@ -334,7 +334,7 @@ def test_an_owner_of_a_later_epoch_fences_the_one_before(store: Store, grown: Dr
         store.commit(grown.next())
 
 
-def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grown: Draft) -> None:
+def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grown: CommitBuilder) -> None:
     claim = replace(grown.record, epoch=3, node="other")
     store.commit(Commit(claim, grown.record.step))
     assert (loaded(store, "c1").epoch, loaded(store, "c1").node) == (3, "other")
@@ -357,7 +357,7 @@ def test_a_commit_without_a_log_row_takes_a_conversation_over(store: Store, grow
     ],
 )
 def test_a_commit_that_contradicts_itself_is_refused(
-    store: Store, grown: Draft, broken: Callable[[Commit], Commit]
+    store: Store, grown: CommitBuilder, broken: Callable[[Commit], Commit]
 ) -> None:
     before = stored(store, "c1")
     with pytest.raises(ValueError, match="c1"):
@@ -365,7 +365,7 @@ def test_a_commit_that_contradicts_itself_is_refused(
     assert stored(store, "c1") == before
 
 
-def test_whose_a_conversation_is(store: Store, grown: Draft) -> None:
+def test_whose_a_conversation_is(store: Store, grown: CommitBuilder) -> None:
     assert store.owner("c1") == grown.record.principal
     assert store.owner("no") is None
 
@@ -373,27 +373,30 @@ def test_whose_a_conversation_is(store: Store, grown: Draft) -> None:
 # --- atomicity ------------------------------------------------------------------------------------------------
 
 
-def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: Draft) -> None:
+def test_parts_of_one_commit_are_written_all_or_none(store: Store, grown: CommitBuilder) -> None:
     before = stored(store, "c1")
-    fine, child = grown.next(command=command("r1")), Draft("child", parent_conversation_id="c1", user_initiated=False)
+    fine, child = (
+        grown.next(command=command("r1")),
+        CommitBuilder("child", parent_conversation_id="c1", user_initiated=False),
+    )
     with pytest.raises(SlugTakenError):
-        store.commit(fine, child.create(), Draft("other", slug="c1").create())
+        store.commit(fine, child.create(), CommitBuilder("other", slug="c1").create())
     assert stored(store, "c1") == before
     assert store.load("child") is store.load("other") is None
     assert store.command("c1", "r1") is None
-    store.commit(fine, Draft("child", parent_conversation_id="c1", user_initiated=False).create())
+    store.commit(fine, CommitBuilder("child", parent_conversation_id="c1", user_initiated=False).create())
     assert store.children("c1") == ("child",)
     assert store.command("c1", "r1") == command("r1")
 
 
-def test_two_parts_of_one_commit_may_follow_each_other(store: Store, grown: Draft) -> None:
+def test_two_parts_of_one_commit_may_follow_each_other(store: Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(), grown.next())
     assert loaded(store, "c1").step == 5
     assert store.verify("c1") == ()
 
 
 def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create(steps=3))
     store.commit(draft.next(steps=4, messages=2))
     assert [row.step for row in store.transitions("c1", after_step=0, limit=99)] == [1, 2, 3, 4, 5, 6, 7]
@@ -402,7 +405,7 @@ def test_a_chain_of_transitions_is_one_commit(store: Store) -> None:
 
 @pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
 def test_a_failure_before_the_commit_leaves_everything_as_it_was(
-    store: Store, gate: Gate, grown: Draft, point: str
+    store: Store, gate: Gate, grown: CommitBuilder, point: str
 ) -> None:
     before, commit = stored(store, "c1"), grown.next(command=command("r1"))
     gate.failing[point] = OSError("disk on fire")
@@ -414,7 +417,9 @@ def test_a_failure_before_the_commit_leaves_everything_as_it_was(
     assert store.verify("c1") == ()
 
 
-def test_a_failure_after_the_commit_is_reported_though_it_is_stored(store: Store, gate: Gate, grown: Draft) -> None:
+def test_a_failure_after_the_commit_is_reported_though_it_is_stored(
+    store: Store, gate: Gate, grown: CommitBuilder
+) -> None:
     commit = grown.next()
     gate.failing["store.after_commit"] = OSError("too late")
     with pytest.raises(StoreUnavailableError):
@@ -451,7 +456,7 @@ EVERY_MESSAGE = (
 
 
 def test_every_kind_of_message_comes_back_as_it_was(store: Store) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(replace(draft.next(messages=0, events=()), messages=EVERY_MESSAGE))
     assert store.history("c1", 8) == EVERY_MESSAGE
@@ -460,7 +465,7 @@ def test_every_kind_of_message_comes_back_as_it_was(store: Store) -> None:
 @pytest.fixture
 def ten(store: Store) -> tuple[Message, ...]:
     """A conversation with ten messages, beside another one."""
-    draft, other = Draft("c1"), Draft("c2")
+    draft, other = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(draft.create(), other.create())
     for _ in range(5):
         store.commit(draft.next(messages=2), other.next())
@@ -488,8 +493,8 @@ def test_a_snapshot_has_the_record_and_the_latest_messages_in_order(store: Store
     assert store.snapshot("c1", 0) == Snapshot(loaded(store, "c1"), ())
 
 
-def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: Draft) -> None:
-    other = Draft("c2")
+def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: CommitBuilder) -> None:
+    other = CommitBuilder("c2")
     store.commit(other.create())
     store.commit(other.next())
     before = stored(store, "c1")
@@ -503,9 +508,9 @@ def test_a_message_id_is_unique_in_its_conversation_only(store: Store, grown: Dr
 
 
 @pytest.fixture
-def eventful(store: Store) -> Draft:
+def eventful(store: Store) -> CommitBuilder:
     """A conversation whose transitions have 0 to 4 events each: 23 in all, the last one alone."""
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     for number in range(11):
         stops = tuple(RunStop(f"c1:{number}", StopReason.COMPLETED, str(index)) for index in range(number % 4))
@@ -517,7 +522,7 @@ def eventful(store: Store) -> Draft:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
-    store: Store, eventful: Draft, limit: int
+    store: Store, eventful: CommitBuilder, limit: int
 ) -> None:
     whole = store.events("c1", after=0, limit=1_000)
     paged: list[StoredEvent] = []
@@ -528,14 +533,14 @@ def test_events_come_in_order_without_gap_or_repeat_however_they_are_paged(
     assert [event.revision for event in whole] == list(range(1, eventful.record.last_seq + 1))
 
 
-def test_events_resume_after_any_revision(store: Store, eventful: Draft) -> None:
+def test_events_resume_after_any_revision(store: Store, eventful: CommitBuilder) -> None:
     whole = store.events("c1", after=0, limit=1_000)
     for after in range(len(whole) + 3):
         assert store.events("c1", after=after, limit=1_000) == whole[after:]
 
 
 def test_an_event_carries_what_was_told_and_when(store: Store) -> None:
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     commit = draft.next()
     store.commit(commit)
@@ -544,7 +549,7 @@ def test_an_event_carries_what_was_told_and_when(store: Store) -> None:
     assert [event.notification for event in found] == [MessageAdded(message_of(1)), CHANGED]
 
 
-def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store, eventful: Draft) -> None:
+def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store, eventful: CommitBuilder) -> None:
     whole = store.events("c1", after=0, limit=1_000)
     store.prune_log("c1", 9)
     first = store.transitions("c1", after_step=0, limit=1)[0].first_revision
@@ -558,7 +563,7 @@ def test_events_that_were_pruned_are_too_old_and_the_rest_is_there(store: Store,
     assert store.verify("c1") == ()
 
 
-def test_the_latest_event_is_never_pruned(store: Store, eventful: Draft) -> None:
+def test_the_latest_event_is_never_pruned(store: Store, eventful: CommitBuilder) -> None:
     last = eventful.record.last_seq
     store.prune_log("c1", 1_000)
     assert [event.revision for event in store.events("c1", after=last - 1, limit=9)] == [last]
@@ -582,7 +587,7 @@ def fate(message_id: str, ended: Fate, delivery: str = "follow_up") -> QueueChan
 @pytest.fixture
 def outcomes(store: Store) -> tuple[tuple[StoppedRun, ...], tuple[SettledInput, ...]]:
     """A conversation with stopped runs and settled inputs: what is to be found of it."""
-    draft = Draft("c1")
+    draft = CommitBuilder("c1")
     store.commit(draft.create())
     store.commit(draft.next(messages=2, events=(fate("f1", Fate.QUEUED), fate("s1", Fate.QUEUED, "steer"))))
     store.commit(
@@ -630,7 +635,7 @@ def test_the_ends_of_runs_and_waits_are_read_in_pages_both_ways(
 
 
 def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_together(store: Store, gate: Gate) -> None:
-    drafts = [Draft(f"d{number}") for number in range(3)]
+    drafts = [CommitBuilder(f"d{number}") for number in range(3)]
     for draft in drafts:
         store.commit(draft.create())
     events = (fate("f1", Fate.QUEUED), fate("f1", Fate.DELIVERED), stop(1))
@@ -645,7 +650,7 @@ def test_the_ends_of_runs_and_waits_are_kept_of_commits_that_are_written_togethe
 
 
 def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> None:
-    draft = Draft("c1", epoch=5)
+    draft = CommitBuilder("c1", epoch=5)
     commits = [draft.create(), draft.next(context=b'{"mode":"restricted"}'), draft.next(events=(), messages=0)]
     for commit in commits:
         store.commit(commit)
@@ -660,7 +665,7 @@ def test_the_journal_has_inputs_contexts_and_a_chain_of_hashes(store: Store) -> 
     assert store.transitions("c1", after_step=1, limit=1) == rows[1:2]
 
 
-def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grown: Draft) -> None:
+def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(log_hash="made up"))
     assert loaded(store, "c1").log_hash == store.transitions("c1", after_step=3, limit=1)[0].hash
     assert store.verify("c1") == ()
@@ -669,26 +674,26 @@ def test_the_store_fills_the_hash_in_whatever_the_record_says(store: Store, grow
 # --- commands -------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_remembered_for_its_conversation(store: Store, grown: Draft) -> None:
+def test_a_command_is_remembered_for_its_conversation(store: Store, grown: CommitBuilder) -> None:
     store.commit(grown.next(command=command("r1")))
     assert store.command("c1", "r1") == command("r1")
     assert store.command("c2", "r1") is store.create_command("local", "r1") is store.command("c1", "r2") is None
 
 
 def test_a_create_command_is_remembered_for_its_principal(store: Store) -> None:
-    store.commit(Draft("c1").create(command=command("r1")))
+    store.commit(CommitBuilder("c1").create(command=command("r1")))
     assert store.create_command("local", "r1") == command("r1")
     assert store.command("c1", "r1") is store.create_command("other", "r1") is None
-    store.commit(Draft("c2", principal="other").create(command=command("r1")))
+    store.commit(CommitBuilder("c2", principal="other").create(command=command("r1")))
     with pytest.raises(CommandExistsError):
-        store.commit(Draft("c3").create(command=command("r1")))
+        store.commit(CommitBuilder("c3").create(command=command("r1")))
     assert store.load("c3") is None
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: Draft, grouped: bool) -> None:
+def test_a_command_is_accepted_once(store: Store, gate: Gate, grown: CommitBuilder, grouped: bool) -> None:
     store.commit(grown.next(command=command("r1")))
-    other = Draft("c2")
+    other = CommitBuilder("c2")
     store.commit(other.create())
     before = stored(store, "c1")
     again, fine = grown.next(command=command("r1")), other.next(command=command("r1"))
@@ -711,7 +716,7 @@ def _raised(commit: Callable[[], None]) -> BaseException | None:
 # --- attachments ----------------------------------------------------------------------------------------------
 
 
-def test_an_attachment_belongs_to_its_conversation(store: Store, grown: Draft) -> None:
+def test_an_attachment_belongs_to_its_conversation(store: Store, grown: CommitBuilder) -> None:
     picture = Attachment("sha256-1", "image/png", bytes(range(256)) * 40, 3, 4)
     store.put_attachment("c1", picture)
     store.put_attachment("c1", picture)
@@ -728,16 +733,16 @@ def test_an_attachment_belongs_to_its_conversation(store: Store, grown: Draft) -
 def listed(store: Store) -> Store:
     """c1 to c6, later ones updated later, c5 and c6 at the same time; two children; one archived; one foreign."""
     for number, updated_at in ((1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 50)):
-        store.commit(replace_updated(Draft(f"c{number}"), updated_at))
+        store.commit(replace_updated(CommitBuilder(f"c{number}"), updated_at))
     for number in (1, 2):
-        child = Draft(f"c1-a{number}", parent_conversation_id="c1", user_initiated=False)
+        child = CommitBuilder(f"c1-a{number}", parent_conversation_id="c1", user_initiated=False)
         store.commit(replace_updated(child, number))
-    store.commit(replace_updated(Draft("old", archived_at=5), 60))
-    store.commit(replace_updated(Draft("foreign", principal="other"), 70))
+    store.commit(replace_updated(CommitBuilder("old", archived_at=5), 60))
+    store.commit(replace_updated(CommitBuilder("foreign", principal="other"), 70))
     return store
 
 
-def replace_updated(draft: Draft, updated_at: int) -> Commit:
+def replace_updated(draft: CommitBuilder, updated_at: int) -> Commit:
     commit = draft.create()
     return replace(commit, record=replace(commit.record, updated_at=updated_at))
 
@@ -770,7 +775,7 @@ def test_lists_are_paged_without_gap_or_repeat(listed: Store, limit: int) -> Non
 
 def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
     for number in range(12):
-        created = replace_updated(Draft(f"c{number:02}"), 10 + number // 2)
+        created = replace_updated(CommitBuilder(f"c{number:02}"), 10 + number // 2)
         directory = ("/work", "/work/within", "/wor")[number % 3]
         store.commit(replace(created, record=replace(created.record, cwd=directory)))
     found, before = [], None
@@ -791,8 +796,8 @@ def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
 @pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
 def test_what_a_restart_must_bring_to_rest_is_known(store: Store, state: State, sub_agent: bool) -> None:
     at_rest = (ContextExhausted, Completed, Failed) if sub_agent else (Idle, ContextExhausted, Completed, Failed)
-    store.commit(Draft("parent").create())
-    draft = Draft("c1", state=state, parent_conversation_id="parent" if sub_agent else None)
+    store.commit(CommitBuilder("parent").create())
+    draft = CommitBuilder("c1", state=state, parent_conversation_id="parent" if sub_agent else None)
     draft.record = replace(draft.record, user_initiated=not sub_agent)
     commit = draft.create()
     store.commit(replace(commit, record=replace(commit.record, state=state)))
@@ -803,9 +808,9 @@ def test_what_a_restart_must_bring_to_rest_is_known(store: Store, state: State, 
 
 
 def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Store) -> None:
-    draft = Draft("c1")
-    child = Draft("c1-a1", parent_conversation_id="c1", user_initiated=False, system_prompt="x")
-    other = Draft("c2")
+    draft = CommitBuilder("c1")
+    child = CommitBuilder("c1-a1", parent_conversation_id="c1", user_initiated=False, system_prompt="x")
+    other = CommitBuilder("c2")
     store.commit(draft.create(command=command("create")))
     store.commit(child.create(), other.create())
     store.commit(draft.next(command=command("r1")), child.next(command=command("r2")), other.next())
@@ -823,13 +828,13 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
     assert store.attachment("c2", "sha") is not None
     with pytest.raises(FencedError):
         store.commit(draft.next())
-    store.commit(Draft("c1").create())
+    store.commit(CommitBuilder("c1").create())
     assert store.history("c1", 99) == ()
 
 
 def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(store: Store) -> None:
-    draft, other = Draft("c1"), Draft("c2")
-    child = Draft("c1-a1", parent_conversation_id="c1", user_initiated=False)
+    draft, other = CommitBuilder("c1"), CommitBuilder("c2")
+    child = CommitBuilder("c1-a1", parent_conversation_id="c1", user_initiated=False)
     store.commit(draft.create(), other.create())
     store.commit(child.create())
     store.commit(draft.next(messages=40), child.next(messages=40))
@@ -841,7 +846,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
         assert store.prune_log(gone, 9) == 0
         with pytest.raises(FencedError):
             store.put_attachment(gone, Attachment("sha", "image/png", b"x", 1, 1))
-    for left in (draft.next(), child.next(), Draft("c1-a2", parent_conversation_id="c1").create()):
+    for left in (draft.next(), child.next(), CommitBuilder("c1-a2", parent_conversation_id="c1").create()):
         with pytest.raises(FencedError):
             store.commit(left)
     listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
@@ -849,7 +854,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     assert store.list(principal="local", archived=False, parent="c1", before=None, limit=9) == ()
     assert store.needing_recovery() == ()
     assert store.prunable(before=99_999, keep=0, limit=9) == ("c2",)
-    store.commit(Draft("c3", slug="c1").create())
+    store.commit(CommitBuilder("c3", slug="c1").create())
     assert store.find_slug("c1") == "c3"
     store.delete("c1")
     assert store.load("c2") is not None
@@ -859,8 +864,8 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
 
 
 def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: Store) -> None:
-    def work(number: int) -> Draft:
-        draft = Draft(f"c{number}")
+    def work(number: int) -> CommitBuilder:
+        draft = CommitBuilder(f"c{number}")
         store.commit(draft.create())
         for step in range(40):
             store.commit(draft.next(messages=step % 3), urgent=step % 7 == 0)
@@ -877,14 +882,14 @@ def test_sixteen_conversations_commit_at_once_and_nothing_is_lost(store: Store) 
 
 
 def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
-    start = Draft("c1")
+    start = CommitBuilder("c1")
     store.commit(start.create())
     barrier = threading.Barrier(16)
     won: list[int] = []
 
     def work(_: int) -> None:
         for _ in range(15):
-            mine = Draft("c1")
+            mine = CommitBuilder("c1")
             mine.record = loaded(store, "c1")
             barrier.wait(SECONDS)
             try:
@@ -902,7 +907,7 @@ def test_of_sixteen_owners_exactly_one_wins_every_step(store: Store) -> None:
 
 
 def test_a_reader_never_sees_half_a_commit(store: Store) -> None:
-    draft, twin = Draft("c1"), Draft("c2")
+    draft, twin = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(draft.create(), twin.create())
     done = threading.Event()
 
@@ -938,7 +943,7 @@ def test_a_reader_never_sees_half_a_commit(store: Store) -> None:
 # --- closing --------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown: Draft) -> None:
+def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown: CommitBuilder) -> None:
     store.close()
     store.close()
     for use in (

@@ -17,8 +17,8 @@ from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
+from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate
-from tests.integration.store.drafts import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_many_threads_never_miss_their_wake_up(notes: Writer, database: peewee.S
 # --- together or alone ----------------------------------------------------------------------------------------
 
 
-def _commits(drafts: list[Draft]) -> list[Commit]:
+def _commits(drafts: list[CommitBuilder]) -> list[Commit]:
     """One round: plain ones, chains, without messages, with a command, with nulls and without, and a new slug."""
     return [
         draft.next(
@@ -188,7 +188,7 @@ def write_at_once(store: PeeweeStore, gate: Gate, commits: list[Commit]) -> list
 
 def test_the_same_rows_are_written_together_and_alone(tmp_path: Path, gate: Gate) -> None:
     alone, grouped = open_store(tmp_path / "alone"), open_store(tmp_path / "grouped", gate)
-    mine, theirs = ([Draft(f"c{number:02}") for number in range(21)] for _ in range(2))
+    mine, theirs = ([CommitBuilder(f"c{number:02}") for number in range(21)] for _ in range(2))
     for draft, twin in zip(mine, theirs, strict=True):
         alone.commit(draft.create())
         grouped.commit(twin.create())
@@ -211,13 +211,13 @@ def store(tmp_path: Path, gate: Gate) -> Iterator[PeeweeStore]:
 
 
 def test_a_violation_among_many_hits_the_violator_only(store: PeeweeStore, gate: Gate) -> None:
-    drafts = [Draft(f"c{number}") for number in range(9)]
+    drafts = [CommitBuilder(f"c{number}") for number in range(9)]
     for draft in drafts:
         store.commit(draft.create())
     known = CommandRecord("r", "h", b"{}", 1)
     store.commit(drafts[3].next(command=known))
     commits = [draft.next(command=known if draft is drafts[3] else None) for draft in drafts]
-    commits.append(Draft("new", slug="c1").create())
+    commits.append(CommitBuilder("new", slug="c1").create())
     outcome = write_at_once(store, gate, commits)
     assert [type(error) for error in outcome] == [
         *[type(None)] * 3,
@@ -237,9 +237,9 @@ def test_a_violation_among_many_hits_the_violator_only(store: PeeweeStore, gate:
 def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_fail(
     store: PeeweeStore, gate: Gate
 ) -> None:
-    draft, other = Draft("c1"), Draft("c2")
+    draft, other = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(draft.create(), other.create())
-    rival = Draft("c1")
+    rival = CommitBuilder("c1")
     rival.record = draft.record
     commits = [draft.next(), draft.next(), rival.next(title="rival"), other.next()]
     outcome = write_at_once(store, gate, commits)
@@ -253,7 +253,7 @@ def test_two_changes_of_a_conversation_in_one_transaction_follow_each_other_or_f
 
 
 def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, gate: Gate) -> None:
-    drafts = [Draft(f"c{number}") for number in range(5)]
+    drafts = [CommitBuilder(f"c{number}") for number in range(5)]
     for draft in drafts:
         store.commit(draft.create())
     big = Idle(Ledger(last_text="x" * 50_000, total_usage=Usage(1)))

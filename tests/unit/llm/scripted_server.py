@@ -1,4 +1,4 @@
-"""A provider's twin: plays one script per connection on 127.0.0.1, with real sockets, plain or TLS."""
+"""A fake provider: plays one script per connection on 127.0.0.1, with real sockets, plain or TLS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Connection:
         self.sock.sendall(data)
 
     def wait_for_close(self) -> None:
-        """Block until the client is gone."""
+        """Block until the client has closed the connection."""
         with suppress(OSError):
             while self.sock.recv(65536):
                 pass
@@ -100,7 +100,7 @@ class ScriptedServer:
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in list(self._threads):
             thread.join(10)
-            assert not thread.is_alive(), "a script of the twin hangs"
+            assert not thread.is_alive(), "a script hangs"
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -134,7 +134,7 @@ def answer(status: int, body: bytes, content_type: str = "application/json", **h
 
     def play(connection: Connection) -> None:
         connection.read_request()
-        lines = [f"HTTP/1.1 {status} Twin", f"content-type: {content_type}", f"content-length: {len(body)}"]
+        lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         connection.send(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
 

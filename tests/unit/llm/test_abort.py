@@ -13,7 +13,7 @@ from actors.adapters.llm.provider import Timeouts
 from actors.adapters.llm.transport import connections
 from actors.adapters.llm.transport.connections import AbortHandle
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
-from tests.unit.llm.asking import Asking, model
+from tests.unit.llm.model_requests import RequestThread, model
 from tests.unit.llm.scripted_server import (
     STREAM_HEAD,
     Connection,
@@ -119,7 +119,7 @@ def test_a_cancel_ends_a_request_that_has_been_sent(
     protocol: str, phase: str, secure: bool, server_tls: ssl.SSLContext, certificate: Path
 ) -> None:
     with ScriptedServer(phases(protocol)[phase], tls=server_tls if secure else None) as server:
-        asking = Asking(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        asking = RequestThread(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
         assert server.reached.wait(10)
         if phase not in {"before_headers", "inside_headers"}:
             assert asking.sink.heard.wait(10)
@@ -137,7 +137,7 @@ def handshaking(connection: Connection) -> None:
 def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None:
     with ScriptedServer(handshaking) as server:
         url = server.url.replace("http:", "https:")
-        asking = Asking(model(protocol, url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        asking = RequestThread(model(protocol, url, timeouts=PATIENT, ca_bundle=str(certificate)))
         assert server.reached.wait(10)
         assert asking.cancelled(), asking.outcome
 
@@ -146,7 +146,7 @@ def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None
 def test_a_cancel_ends_a_connect_that_nobody_accepts(protocol: str) -> None:
     with ExitStack() as stack:
         port, waiting = full_backlog(stack)
-        asking = Asking(model(protocol, f"http://127.0.0.1:{port}", timeouts=PATIENT))
+        asking = RequestThread(model(protocol, f"http://127.0.0.1:{port}", timeouts=PATIENT))
         assert until(lambda: connecting_to(port) > waiting)
         assert asking.cancelled(), asking.outcome
 
@@ -161,7 +161,7 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
             # Linux happens to remember a shutdown that came before the connect; nobody promises that.
             monkeypatch.setattr(AbortHandle, "_shutdown", lambda _: None)
         _after(monkeypatch, step, cancel.cancel)
-        asking = Asking(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
+        asking = RequestThread(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
         asking.join(10)
         assert cancel.cancelled
         assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
@@ -171,7 +171,7 @@ def test_a_cancel_before_the_request_sends_nothing() -> None:
     with ScriptedServer(_before_headers) as server:
         cancel = CancelToken()
         cancel.cancel()
-        asking = Asking(model("anthropic", server.url, timeouts=PATIENT), cancel)
+        asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT), cancel)
         assert asking.cancelled()
         assert not server.received
 
@@ -189,14 +189,14 @@ def test_a_cancel_wins_over_an_answer_and_over_an_error_that_came_at_the_same_ti
             connection.send(body[-1:])
 
         with ScriptedServer(play) as server:
-            asking = Asking(model("anthropic", server.url), cancel)
+            asking = RequestThread(model("anthropic", server.url), cancel)
             asking.join(10)
             assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
 
 
 def test_cancelling_after_the_end_does_nothing() -> None:
     with ScriptedServer(stream(named({"type": "error", "error": {}}))) as server:
-        asking = Asking(model("anthropic", server.url))
+        asking = RequestThread(model("anthropic", server.url))
         asking.join(10)
         outcome = asking.outcome
         asking.cancel.cancel()
@@ -251,7 +251,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
     with ScriptedServer(phases("anthropic")["stalled"]) as server:
-        asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
+        asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
         assert asking.sink.heard.wait(10)
         assert asking.cancelled()
     assert isinstance(asking.outcome, ModelAbortedError)
@@ -261,7 +261,7 @@ def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
 
 def test_a_request_that_was_cancelled_before_any_count_tells_nothing() -> None:
     with ScriptedServer(phases("anthropic")["before_headers"]) as server:
-        asking = Asking(model("anthropic", server.url, timeouts=PATIENT))
+        asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
         assert server.reached.wait(10)
         assert asking.cancelled()
     assert isinstance(asking.outcome, ModelAbortedError)

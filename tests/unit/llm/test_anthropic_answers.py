@@ -14,7 +14,7 @@ from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.asking import Sink, ask, assistant, failure, model, user
+from tests.unit.llm.model_requests import Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, named, stream
 
 Event = dict[str, Any]
@@ -363,7 +363,7 @@ def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer(ev
     lost = failed(stream(named(start(), *events, *stop("end_turn"))))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
-        f"twin: the answer holds more than {limit}, which is the limit for one answer. "
+        f"fake: the answer holds more than {limit}, which is the limit for one answer. "
         "Ask for less at once: a long text or file in several parts.",
     )
     assert lost.usage is not None

@@ -28,7 +28,7 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import Turn
-from tests.unit.llm.asking import BASH, ask, assistant, body_of, model, provider, request, tool, user
+from tests.unit.llm.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
 

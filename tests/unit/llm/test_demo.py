@@ -17,7 +17,7 @@ from actors.core.content import Content, Reasoning, Text, ToolCancelled, ToolErr
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, Purpose, ToolSpec
-from tests.unit.llm.asking import Asking, Sink, ask, assistant, request, tool, user
+from tests.unit.llm.model_requests import RequestThread, Sink, ask, assistant, request, tool, user
 
 TOOLS = (
     tool("bash", cmd="string"),
@@ -289,7 +289,7 @@ def test_the_sub_agents_of_the_demo_use_their_tools() -> None:
 
 
 def test_it_can_be_cancelled_while_it_speaks() -> None:
-    asking = Asking(DemoModel(pace=3600))
+    asking = RequestThread(DemoModel(pace=3600))
     assert not asking.sink.heard.is_set()
     assert asking.cancelled(), asking.outcome
     cancel = CancelToken()

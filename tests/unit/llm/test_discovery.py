@@ -13,7 +13,7 @@ from actors.adapters.llm.discovery import limits_in_list
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
-from tests.unit.llm.asking import Asking, ask, failure, model, provider
+from tests.unit.llm.model_requests import RequestThread, ask, failure, model, provider
 from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def test_a_cancel_ends_the_asking() -> None:
         connection.wait_for_close()
 
     with ScriptedServer(mute) as server:
-        asking = Asking(mine(server.url))
+        asking = RequestThread(mine(server.url))
         assert server.reached.wait(10)
         assert asking.cancelled(), asking.outcome
     assert len(server.received) == 1

@@ -20,7 +20,7 @@ from actors.adapters.llm.provider_errors import (
     stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
-from tests.unit.llm.asking import KEY, provider
+from tests.unit.llm.model_requests import KEY, provider
 
 if TYPE_CHECKING:
     from actors.ports import ModelFailedError
@@ -272,11 +272,11 @@ OF_THE_MACHINE = frozenset({
 """How a sub-agent fails: that is told to the agent that started it, which knows what to do."""
 
 ADVICE = {
-    ErrorKind.NETWORK: "Check the network and the base_url of provider twin, then send a message.",
+    ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message.",
     ErrorKind.RATE_LIMIT: "Wait a while, then send a message, or choose another model.",
     ErrorKind.SERVER_ERROR: "Send a message later to try again, or choose another model.",
     ErrorKind.AUTH: "Check ANTHROPIC_API_KEY.",
-    ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider twin.",
+    ErrorKind.INVALID_REQUEST: "Choose another model, or check the settings of provider fake.",
     ErrorKind.CONTENT_FILTER: "Say it in other words.",
     ErrorKind.CONTEXT_EXHAUSTED: "Continue in a new conversation.",
     ErrorKind.RESPONSE_TOO_LARGE: "Ask for less at once: a long text or file in several parts.",
@@ -305,23 +305,23 @@ def test_every_kind_of_error_says_what_to_do(kind: ErrorKind) -> None:
         ("http://127.0.0.1:9/v1", "Is the server of base_url http://127.0.0.1:9/v1 running?"),
         ("http://localhost/v1", "Is the server of base_url http://localhost/v1 running?"),
         ("http://[::1]:80", "Is the server of base_url http://[::1]:80 running?"),
-        ("http://10.0.0.1/v1", "Check the network and the base_url of provider twin, then send a message."),
+        ("http://10.0.0.1/v1", "Check the network and the base_url of provider fake, then send a message."),
     ],
 )
 def test_a_server_of_this_machine_that_does_not_answer_may_not_be_running(base_url: str, advice: str) -> None:
     failed = failed_request(provider("openai-chat", base_url), ErrorKind.NETWORK, "cannot connect")
-    assert failed.failure.message == f"twin: cannot connect. {advice}"
+    assert failed.failure.message == f"fake: cannot connect. {advice}"
 
 
 def test_behind_a_proxy_that_is_to_be_looked_at() -> None:
     proxied = provider("openai-chat", "https://models.example.com", proxy=Secret("http://u:secret@proxy:3128"))
     message = failed_request(proxied, ErrorKind.NETWORK, "refused").failure.message
-    assert message == "twin: refused. Check the network and the proxy of provider twin, then send a message."
+    assert message == "fake: refused. Check the network and the proxy of provider fake, then send a message."
 
 
 def test_messages_say_who_what_and_what_to_do() -> None:
     message = refused(401, {"type": "authentication_error", "message": "invalid x-api-key"}).failure.message
-    assert message == "Authentication failed at twin (HTTP 401): invalid x-api-key. Check ANTHROPIC_API_KEY."
+    assert message == "Authentication failed at fake (HTTP 401): invalid x-api-key. Check ANTHROPIC_API_KEY."
     assert "model" in refused(404).failure.message
     assert "base_url" in refused(302).failure.message
 
@@ -364,7 +364,7 @@ def test_a_long_message_is_cut_and_put_on_one_line() -> None:
 )
 def test_a_body_that_is_no_error_object_says_nothing(body: bytes) -> None:
     failed = response_error(PROVIDER, 502, {}, body, NOW)
-    assert failed.failure.message.startswith("Server error at twin (HTTP 502). Send a message later")
+    assert failed.failure.message.startswith("Server error at fake (HTTP 502). Send a message later")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from actors.adapters.llm.transport.connections import TransportFailed
 from actors.adapters.llm.transport.http import Transport
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from tests.unit.llm.asking import QUICK, provider
+from tests.unit.llm.model_requests import QUICK, provider
 from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, answer, chunked, stream
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
             dead = listener.getsockname()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (dead, ("127.0.0.1", server.port))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        assert post(f"http://twin.invalid:{server.port}") == (200, b"yes")
+        assert post(f"http://fake.invalid:{server.port}") == (200, b"yes")
 
 
 def _silent(connection: Connection) -> None:

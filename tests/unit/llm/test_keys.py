@@ -16,7 +16,7 @@ from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.provider import Secret
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
-from tests.unit.llm.asking import Asking, Sink, ask, failure, model, provider
+from tests.unit.llm.model_requests import RequestThread, Sink, ask, failure, model, provider
 from tests.unit.llm.scripted_server import ScriptedServer, answer, plain, stream
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_a_key_that_is_refused_again_ends_the_attempt(tmp_path: Path) -> None:
         told = failure(model("openai-chat", server.url, "gpt-4o", api_key=Secret(), api_key_command=command))
     assert len(server.received) == 2
     assert told.failure.kind is ErrorKind.AUTH
-    assert "api_key_command of provider twin" in told.failure.message
+    assert "api_key_command of provider fake" in told.failure.message
     assert "key-of-mine" not in told.failure.message
 
 
@@ -112,7 +112,7 @@ def test_a_command_that_gives_no_key_is_told_without_its_output(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         told = refused(script)
-    assert told.failure.message.startswith("Authentication failed at twin: its api_key_command ")
+    assert told.failure.message.startswith("Authentication failed at fake: its api_key_command ")
     assert said in told.failure.message
     assert "secret-words" not in told.failure.message + caplog.text
 
@@ -141,7 +141,9 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
 def test_a_cancel_ends_the_command_and_shows_as_a_cancel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pipe = tmp_path / "pipe"
     command = shell(f"mkfifo {pipe}; echo $$ > {pipe}; exec sleep 600")
-    asking = Asking(model("openai-chat", "http://127.0.0.1:9", "gpt-4o", api_key=Secret(), api_key_command=command))
+    asking = RequestThread(
+        model("openai-chat", "http://127.0.0.1:9", "gpt-4o", api_key=Secret(), api_key_command=command)
+    )
     assert _until(pipe.exists)
     pid = int(pipe.read_text())
     assert asking.cancelled(), asking.outcome

@@ -13,7 +13,7 @@ from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.asking import Asking, Sink, ask, assistant, failure, model, user
+from tests.unit.llm.model_requests import RequestThread, Sink, ask, assistant, failure, model, user
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream
 
 Chunk = dict[str, Any]
@@ -265,7 +265,7 @@ def test_a_finish_reason_and_a_broken_connection_are_an_end() -> None:
 def test_after_a_finish_reason_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "TAIL_SECONDS", 0.1)
     with ScriptedServer(stream(plain(delta(content="x"), finish("stop")), then=lambda c: c.wait_for_close())) as server:
-        asking = Asking(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
+        asking = RequestThread(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
         asking.join(20)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
@@ -274,7 +274,7 @@ def test_done_ends_the_reading_although_the_connection_stays_open(monkeypatch: p
     monkeypatch.setattr(exchange, "TAIL_SECONDS", 300)
     script = stream(plain(delta(content="x"), finish("stop"), DONE), then=lambda c: c.wait_for_close())
     with ScriptedServer(script) as server:
-        asking = Asking(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
+        asking = RequestThread(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
         asking.join(20)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
@@ -364,6 +364,6 @@ def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() 
     lost = failed(stream(plain(delta(content="x" * (MAX_MODEL_RESPONSE_BYTES + 1)), finish("stop"), DONE)))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
-        "twin: the answer holds more than 1 MiB, which is the limit for one answer. "
+        "fake: the answer holds more than 1 MiB, which is the limit for one answer. "
         "Ask for less at once: a long text or file in several parts.",
     )

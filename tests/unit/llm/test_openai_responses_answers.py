@@ -12,7 +12,18 @@ from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.asking import Asking, Sink, ask, assistant, body_of, failure, model, provider, request, user
+from tests.unit.llm.model_requests import (
+    RequestThread,
+    Sink,
+    ask,
+    assistant,
+    body_of,
+    failure,
+    model,
+    provider,
+    request,
+    user,
+)
 from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import check_responses
 
@@ -235,7 +246,7 @@ def test_an_empty_answer_is_an_answer() -> None:
 def test_nothing_is_waited_for_after_the_end(data: bytes) -> None:
     script = stream([*named(*spoken("x"), ended()), b"data: " + data + b"\n\n"], then=lambda c: c.wait_for_close())
     with ScriptedServer(script) as server:
-        asking = Asking(model("openai-responses", server.url, NAME, timeouts=Timeouts()))
+        asking = RequestThread(model("openai-responses", server.url, NAME, timeouts=Timeouts()))
         asking.join(20)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
@@ -373,7 +384,7 @@ def test_an_answer_that_would_not_fit_into_a_response_to_clients_is_no_answer() 
     lost = failed(stream(named(done(message("x" * (MAX_MODEL_RESPONSE_BYTES + 1))), ended())))
     assert (lost.failure.kind, lost.failure.message) == (
         ErrorKind.RESPONSE_TOO_LARGE,
-        "twin: the answer holds more than 1 MiB, which is the limit for one answer. "
+        "fake: the answer holds more than 1 MiB, which is the limit for one answer. "
         "Ask for less at once: a long text or file in several parts.",
     )
 

@@ -17,7 +17,7 @@ from actors.ports import CancelToken, Launch, ProcessEnd, RunningProcess, Sandbo
 
 @dataclass
 class ScriptedProcess:
-    """Ends as it was told to, once it was waited for."""
+    """End as scripted, once it is waited for."""
 
     sandbox: ScriptedSandbox
     on_output: Callable[[bytes], None]
@@ -37,7 +37,7 @@ class ScriptedProcess:
 
 @dataclass
 class ScriptedSandbox:
-    """Notes what it is to launch (ports.Sandbox)."""
+    """Record launches and run nothing (ports.Sandbox)."""
 
     end: ProcessEnd = field(default_factory=lambda: ProcessEnd(0, None, b"", b"", 0, 12, ()))
     pieces: tuple[bytes, ...] = ()
@@ -59,7 +59,7 @@ class ScriptedSandbox:
 
 
 class StillClock:
-    """Time stands still."""
+    """A clock that never advances."""
 
     def now_ms(self) -> int:
         return 0

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.adapters.tools.bash import job
-from actors.adapters.tools.bash import job_registry as job_book
+from actors.adapters.tools.bash import job, job_registry
 from actors.adapters.tools.bash import tool as bash
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
@@ -500,7 +499,7 @@ def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: To
 
 
 def test_only_the_last_ended_jobs_are_kept(harness: ToolHarness) -> None:
-    for _ in range(job_book.MAX_ENDED + 2):
+    for _ in range(job_registry.MAX_ENDED + 2):
         harness.job().end()
         everything_ends()
     assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
@@ -565,12 +564,12 @@ def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(har
 
 
 def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: ToolHarness) -> None:
-    book: job_book.JobRegistry = harness.toolbox._jobs
+    jobs: job_registry.JobRegistry = harness.toolbox._jobs
     harness.job().end()
     harness.job()
     harness.toolbox.forget("c-1")
     everything_ends()
-    assert not book._conversations
+    assert not jobs._conversations
 
 
 def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(harness: ToolHarness) -> None:

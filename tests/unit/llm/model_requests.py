@@ -1,4 +1,4 @@
-"""Asking a model in tests: requests, a sink that remembers, providers."""
+"""Model requests in tests: builders of requests and providers, a recording sink, a thread that can be cancelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = Timeouts(connect=5, first_byte=5, idle=5)
 
 
 class Sink:
-    """Remembers what it was told."""
+    """Record what a model streams."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -35,7 +35,7 @@ class Sink:
 
 
 def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:
-    settings = {"name": "twin", "api_key": Secret(KEY), "timeouts": QUICK, "discover": "never", **settings}
+    settings = {"name": "fake", "api_key": Secret(KEY), "timeouts": QUICK, "discover": "never", **settings}
     return ProviderConfig(protocol=protocol, base_url=url, **settings)
 
 
@@ -68,7 +68,7 @@ def request(
 
 
 def body_of(config: ProviderConfig, asked: ModelRequest, name: str = "claude-sonnet-4-5") -> bytes:
-    """What would be sent, made by a model that was never asked before."""
+    """Return the body of a request, encoded by a new model with an empty cache."""
     found = Catalog((config,)).get(name)
     assert isinstance(found, HttpModel)
     return found.body_of(asked)
@@ -79,7 +79,7 @@ def ask(asked: Model, *turns: Turn, sink: Sink | None = None, **settings: Any) -
 
 
 def failure(asked: Model, *turns: Turn, sink: Sink | None = None) -> ModelFailedError:
-    """The failure of a request that must fail."""
+    """Return the failure of a request that must fail."""
     try:
         answer = ask(asked, *turns, sink=sink)
     except ModelFailedError as failed:
@@ -87,8 +87,8 @@ def failure(asked: Model, *turns: Turn, sink: Sink | None = None) -> ModelFailed
     raise AssertionError(f"it answered {answer}")
 
 
-class Asking(threading.Thread):
-    """Asks on a thread of its own, for tests that cancel."""
+class RequestThread(threading.Thread):
+    """Send a request on a thread of its own, for tests that cancel."""
 
     def __init__(self, asked: Model, cancel: CancelToken | None = None) -> None:
         super().__init__(daemon=True)

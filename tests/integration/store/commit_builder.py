@@ -1,4 +1,4 @@
-"""Commits for tests: what an actor would hand to the store, transition after transition."""
+"""Build commits for tests: what an actor would hand to the store, transition after transition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGED = StateChanged(StateSummary("idle"), (ContextState.IDLE,))
 
 
 def record_of(conversation_id: str, **fields: Any) -> ConversationRecord:
-    """A record that nothing has happened to."""
+    """Return the record of a new conversation."""
     record = ConversationRecord(
         id=conversation_id,
         slug=conversation_id,
@@ -41,8 +41,8 @@ def message_of(sequence: int, text: str = "", **fields: Any) -> Message:
     return replace(message, **fields)
 
 
-class Draft:
-    """A conversation as its actor sees it; every call builds the commit that comes next, and believes in it."""
+class CommitBuilder:
+    """Build successive commits of one conversation; each call assumes that the commits before were stored."""
 
     def __init__(self, conversation_id: str, **fields: Any) -> None:
         self.record = record_of(conversation_id, **fields)
@@ -52,7 +52,7 @@ class Draft:
         return self.record.id
 
     def create(self, *, command: CommandRecord | None = None, steps: int = 1) -> Commit:
-        """Its first commit."""
+        """Return the first commit."""
         return replace(
             self.next(command=command, steps=steps, messages=0), create=True, create_command=command is not None
         )
@@ -68,17 +68,17 @@ class Draft:
         context: bytes | None = None,
         **fields: Any,
     ) -> Commit:
-        """A chain of `steps` transitions, the first of which brings `messages` messages."""
+        """Return a commit of `steps` transitions, the first of which adds `messages` messages."""
         before = self.record
         sequence = before.state.ledger.seq
         fresh = tuple(message_of(sequence + offset + 1) for offset in range(messages))
         log: list[LogEntry] = []
         revision = before.last_seq
         for step in range(before.step + 1, before.step + steps + 1):
-            told = (*(map(MessageAdded, fresh) if not log else ()), *events)
+            notifications = (*(map(MessageAdded, fresh) if not log else ()), *events)
             event = f'{{"type":"test","step":{step}}}'.encode()
-            log.append(LogEntry(step, 5_000 + step, event, revision + 1, told, context))
-            revision += len(told)
+            log.append(LogEntry(step, 5_000 + step, event, revision + 1, notifications, context))
+            revision += len(notifications)
         ends = state or Idle(Ledger(seq=sequence + messages))
         self.record = replace(
             before, state=ends, step=before.step + steps, last_seq=revision, updated_at=5_000 + before.step, **fields
