@@ -1,0 +1,1 @@
+"""What implements the ports: models, stores, tools, sandbox, images, workspace."""

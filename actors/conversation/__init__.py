@@ -1,0 +1,1 @@
+"""The actor of a conversation, and the supervisor of all of them."""

@@ -113,7 +113,8 @@ class Commands:
 
     def delete(self) -> None:
         """Remove the conversation, which is at rest, and all that tools keep for it. Raises StoreError, and then
-        it is still there as a whole."""
+        it is still there as a whole.
+        """
         conversation_id, runtime = self._road.conversation_id, self._runtime
         children = runtime.store.children(conversation_id)
         runtime.faults.hit("delete.before")

@@ -184,7 +184,8 @@ class Supervisor:
 
     def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
         """Ask providers for the models that a request names, and read the files that sub-agents are given, on a thread
-        of its own, before the conversation is asked."""
+        of its own, before the conversation is asked.
+        """
         cancel = CancelToken()
         if asked.deadline is not None:
             left = max(0.0, asked.deadline - self._runtime.clock.monotonic())

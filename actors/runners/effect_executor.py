@@ -151,14 +151,16 @@ class EffectExecutor:
 
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
         """Of what a cancel decided, carry out what stops something; the rest comes when the store has it. Each of
-        these may be carried out twice."""
+        these may be carried out twice.
+        """
         for effect in effects:
             if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
                 self.perform(effect, record, context)
 
     def rest(self) -> None:
         """Nothing is under way: let the tool runner end once its last process tree is gone, and stop what sub-agents
-        are left. Idempotent."""
+        are left. Idempotent.
+        """
         self.work = self._llm = None
         if left := self._agents - self._agents_told:
             self._agents_told |= left
@@ -175,7 +177,8 @@ class EffectExecutor:
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs of a conversation, or those with more rights than a mode gives; returns their
-        handles. JobExited follows for each."""
+        handles. JobExited follows for each.
+        """
         handles = self._runtime.toolbox.jobs(conversation_id, wider_than)
         self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
         return handles
@@ -229,7 +232,8 @@ class EffectExecutor:
 
     def _llm_ended(self, conversation_id: str) -> None:
         """A request is over (runner's thread), perhaps long after it was abandoned: then nobody else will tell that
-        nothing more of it is needed."""
+        nothing more of it is needed.
+        """
         self._admission.leave()
         if not self._owner.is_alive():
             self._runtime.models.forget(conversation_id)

@@ -43,7 +43,8 @@ _QUOTES = dict.fromkeys(map(ord, '"`“”„«»'))
 
 def title_of(text: str) -> str:
     """The first line of a text that says something, as a title: one line, at most MAX_CHARACTERS, without quotes and
-    control characters; "" if there is none."""
+    control characters; "" if there is none.
+    """
     lines = (_cleaned(line) for line in text[:MAX_READ].splitlines())
     line = next(filter(None, lines), "")
     if len(line) <= MAX_CHARACTERS:

@@ -1,0 +1,1 @@
+"""What every actor needs: mailbox, timers, clock, services."""

@@ -105,7 +105,7 @@ class Actor(pykka.ThreadingActor):
                 envelope.reply_to.set(None)
 
     def on_stop(self) -> None:
-        """pykka's stop message has come, in its turn."""
+        """Pykka's stop message has come, in its turn."""
         self.leave()
 
 

@@ -95,7 +95,8 @@ CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolR
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
     """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError, ValueError for
-    bytes that are no UTF-8, or RecursionError."""
+    bytes that are no UTF-8, or RecursionError.
+    """
     decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
 

@@ -1,4 +1,4 @@
-"""What can be typed in a chat beside messages: /help, /mode, /continue, …"""
+"""What can be typed in a chat beside messages: /help, /mode, /continue and so on."""
 
 from __future__ import annotations
 

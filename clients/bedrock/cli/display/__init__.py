@@ -1,0 +1,1 @@
+"""What a conversation looks like in the terminal."""
