@@ -1,1 +1,1 @@
-"""What implements the ports: models, stores, tools, sandbox, images, workspace."""
+"""Implementations of the ports: models, stores, tools, sandbox, images, workspace. They do not import each other."""

@@ -74,7 +74,7 @@ class SandboxedImages:
         self._store = store
         self._sandbox = sandbox
         self._slots = WorkerSlots(MAX_WORKERS)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _sizes; not held while an image is decoded
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
@@ -173,7 +173,7 @@ class WorkerSlots:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards _free; a semaphore's wait could not be cancelled
 
     @contextmanager
     def taken(self, cancel: CancelToken) -> Generator[None]:

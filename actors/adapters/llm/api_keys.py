@@ -29,7 +29,7 @@ class ApiKeys:
 
     def __init__(self, provider: ProviderConfig) -> None:
         self._provider = provider
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards all below; notified when the command ends or a wait is cancelled
         self._key: Secret | None = None
         self._running = False
         self._failures = 0

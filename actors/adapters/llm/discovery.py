@@ -75,7 +75,7 @@ class Discovery:
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _asking; not held while the server is asked
         self._known: dict[str, StatedLimits | None] = {}
         self._failed_at: dict[str, float] = {}
         self._asking: set[str] = set()

@@ -38,12 +38,12 @@ class HttpModel:
         self._operator = operator
         self._turns = turns
         self._asks_server = needs_discovery(name, client.provider, operator)
-        self._told: StatedLimits | None = None
+        self._stated: StatedLimits | None = None
         self._known = self._resolve()
 
     @property
     def info(self) -> ModelInfo:
-        """Return the model's description; it changes at most once, when the server has told its limits."""
+        """Return the model's description; it changes at most once, when the server has stated its limits."""
         return self._current()[0]
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
@@ -76,14 +76,14 @@ class HttpModel:
         return self._protocol.body_of(prepared, turns)
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:
-        told = self._discovery.known(self._name)
-        if told is not self._told:
-            self._told, self._known = told, self._resolve(told)
+        stated = self._discovery.known(self._name)
+        if stated is not self._stated:
+            self._stated, self._known = stated, self._resolve(stated)
         return self._known
 
-    def _resolve(self, told: StatedLimits | None = None) -> tuple[ModelInfo, ModelLimits]:
+    def _resolve(self, stated: StatedLimits | None = None) -> tuple[ModelInfo, ModelLimits]:
         provider = self._client.provider
-        limits, known = resolve_limits(self._name, provider, self._operator, told)
+        limits, known = resolve_limits(self._name, provider, self._operator, stated)
         info = ModelInfo(
             name=self._name,
             display_name=limits.name or self._name,

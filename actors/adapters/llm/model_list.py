@@ -49,7 +49,7 @@ class ModelList:
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held during a fetch, so that concurrent callers wait for one request
         self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
         """None: the server was not asked yet, or has never answered with a list."""

@@ -160,7 +160,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """Where the server lists the models that it has loaded with their windows, from its root on, e.g. "/api/ps"; "":
     nowhere, it is asked at base_url + "/models"."""
     profile: str = "full"
-    """"lean": for models that are slow to read: conversations that begin with one are told less first, and it is
+    """"lean": for models that are slow to read: conversations with one get a shorter system prompt, and it is
     offered the essential tools only."""
     api_version: str = "2026-10-21"
     """Anthropic only."""

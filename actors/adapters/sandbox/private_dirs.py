@@ -25,7 +25,7 @@ class PrivateRoot:
         """Create it. Raises OSError if there is no place for it outside the `protected` paths."""
         self._parent = _parent(protected)
         _sweep(self._parent)
-        self._guard = threading.Lock()
+        self._guard = threading.Lock()  # so that two calls do not both replace a directory that was removed
         self._path, self._lock = _create(self._parent)
 
     @property

@@ -129,10 +129,10 @@ class ProcessTree:
         wall = launch.limits.wall_seconds
         self._wall_until = self._began + wall + WALL_GRACE_SECONDS if wall else None
         self._reader = threading.Thread(target=self._read, name="bedrock-toolhost", daemon=True)
-        self._finishing = threading.Lock()
+        self._finishing = threading.Lock()  # one thread finishes the tree; concurrent waiters get its result
         self._end: ProcessEnd | None = None
-        self._changed = threading.Condition()
-        # all below under _changed
+        self._changed = threading.Condition()  # notified by the reader and by kill
+        # everything below is guarded by _changed
         self._init: InitProcess | None = None
         self._grouped = False
         self._started = False

@@ -63,6 +63,7 @@ class ToolHostSandbox:
         self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
+        # Held only to read or change the collections below, never while a process is started or waited for.
         self._lock = threading.Lock()
         self._live: set[ProcessTree] = set()
         self._lingering: list[subprocess.Popen[bytes]] = []

@@ -95,7 +95,7 @@ class MemoryStore:
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
         self._faults = faults or NoFaultPoints()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
         self._kept: dict[str, _Kept] = {}
         self._created: dict[tuple[str, str], CommandRecord] = {}
         self._closed = False

@@ -13,7 +13,7 @@ class Clipboards:
     """Named texts by conversation. Any thread; never blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # calls of several conversations, and a conversation's deletion, run in parallel
         self._kept: dict[str, dict[str, str]] = {}
 
     def of(self, conversation_id: str) -> Mapping[str, str]:

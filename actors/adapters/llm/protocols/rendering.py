@@ -135,7 +135,7 @@ class TurnCache:
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _kept and _held; encoding happens outside, on entries taken out
         self._kept: OrderedDict[str, _Rendered] = OrderedDict()
         self._held = 0
 

@@ -51,7 +51,7 @@ class AbortHandle:
     """The handle through which a cancel reaches the socket of one request."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # a cancel must not shut down a descriptor that is closed and reused meanwhile
         self._handle: socket.socket | None = None
         self._aborted = False
         self.stream: socket.socket | None = None
@@ -112,6 +112,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer that vanished without a FIN would otherwise be noticed only by the idle time limit.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             abort_handle.publish(sock)
             error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)

@@ -37,9 +37,9 @@ class Readers:
     def __init__(self, path: Path, files: OpenFiles) -> None:
         self._path = path
         self._files = files
-        self._places = threading.BoundedSemaphore(READERS)
+        self._places = threading.BoundedSemaphore(READERS)  # bounds open files; `close` takes all to wait for reads
         self._idle: list[peewee.SqliteDatabase] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _idle and _closed; not held while SQLite opens or reads
         self._closed = False
 
     @contextmanager

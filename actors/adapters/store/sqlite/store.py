@@ -105,7 +105,7 @@ class PeeweeStore:
         self._writer = writer
         self._readers = readers
         self._clock = clock
-        self._close_once = threading.Lock()
+        self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
         self._closing = ExitStack()
         for close in (directory.close, space.close, self._close_database, readers.close, writer.close):
             self._closing.callback(close)

@@ -81,7 +81,7 @@ class Writer:
         self._tidied_at = 0.0
         self._tidy_again_at = 0.0
         self._faults = faults
-        self._arrived = threading.Condition()
+        self._arrived = threading.Condition()  # guards the queues and _closing; the writer waits on it
         self._urgent: deque[_Ticket] = deque()
         self._normal: deque[_Ticket] = deque()
         self._closing = False

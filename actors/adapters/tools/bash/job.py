@@ -46,13 +46,14 @@ class Job:
         """Whether it was sent a signal and had not ended when the wait was over."""
         self._clock = clock
         self._began = clock.monotonic()
+        # Two locks, so that a slow watcher, which blocks output, does not block a kill.
         self._writing = threading.Lock()
-        # all up to the next lock under _writing
+        # everything up to the next lock is guarded by _writing
         self._scrollback = Scrollback()
         self._watchers: list[Callable[[str], None]] = []
         self._live = Utf8Stream(self._show)
         self._changing = threading.Lock()
-        # all below under _changing
+        # everything below is guarded by _changing
         self._process: RunningProcess | None = None
         self._doomed = False
         self._on_end: list[OnEnd] = []

@@ -54,7 +54,7 @@ class JobRegistry:
     """Find jobs by conversation and handle, in memory only. Any thread; never blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
