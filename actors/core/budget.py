@@ -1,4 +1,4 @@
-"""What a conversation may spend, and what is left of it."""
+"""Budgets: limits of token usage, and what remains of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def spent(budget: Budget, ledger: Ledger) -> str:
-    """What is spent, in words; "" if the budget leaves room or there is none."""
+    """Describe the budget that is spent; "" if none is."""
     if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger)
 
 
 def spent_for_good(budget: Budget, ledger: Ledger) -> str:
-    """The same for what no new run brings back."""
+    """Describe the budget of the conversation if it is spent; a new run does not renew it. "" otherwise."""
     whole = ledger.total_usage + ledger.aside_usage
     if 0 < budget.conversation_tokens <= whole.context_tokens:
         return f"{budget.conversation_tokens} tokens"
@@ -28,7 +28,7 @@ def spent_for_good(budget: Budget, ledger: Ledger) -> str:
 
 
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
-    """The part of what is left that each of so many sub-agents may spend. Only while nothing is `spent`."""
+    """Return the budget of each of several sub-agents: an equal part of the rest. Call it while none is `spent`."""
     whole = ledger.total_usage + ledger.aside_usage
     limits = (
         (budget.run_tokens, ledger.run_usage.context_tokens),

@@ -1,4 +1,4 @@
-"""What messages are made of: blocks of content, tool results, and the stored message itself."""
+"""Messages and their content: text, images, tool calls and results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-"""What every provider takes as the id of a tool call, should the conversation change its model."""
+"""Ids of tool calls that every provider accepts, so that a conversation can change its model."""
 _NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Text(Struct, frozen=True, tag="text"):
-    """Text, said by anybody."""
+    """Plain text."""
 
     text: str
 
@@ -28,13 +28,13 @@ class Reasoning(Struct, frozen=True, tag="reasoning"):
     """The model's reasoning."""
 
     text: str
-    """What people may read; empty when the provider hides it."""
+    """Text for people; "" if the provider hides it."""
     protocol: str = ""
-    """The wire protocol that can read `raw`; other protocols leave the block out."""
+    """The wire protocol of `raw`; requests in other protocols omit the block."""
     model: str = ""
-    """The model that wrote it; another model never sees it."""
+    """The model that wrote it; requests to other models omit the block."""
     raw: str = ""
-    """The provider's own block as JSON text, echoed to it byte for byte."""
+    """The provider's block as JSON text, sent back byte for byte."""
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use"):
@@ -44,7 +44,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
     """Unique in the conversation; see `distinct_calls`."""
     name: str
     input: str
-    """The raw JSON text as the model wrote it; may be invalid JSON, then the call gets an error result."""
+    """The arguments as JSON text, as the model wrote them; if invalid, the call gets an error result."""
 
 
 class Image(Struct, frozen=True, tag="image"):
@@ -58,7 +58,7 @@ class Image(Struct, frozen=True, tag="image"):
 
 
 class ToolOutcome(StrEnum):
-    """How a call ended, for clients; nobody matches on texts (C5)."""
+    """How a call ended: for programs, which must not match on texts."""
 
     OK = "ok"
     ERROR = "error"
@@ -68,19 +68,19 @@ class ToolOutcome(StrEnum):
 
 
 class ToolSuccess(Struct, frozen=True, tag="tool_success"):
-    """The tool did what it was asked."""
+    """The tool succeeded."""
 
     tool_use_id: str
     output: str
     images: tuple[Image, ...] = ()
     display: str = ""
-    """JSON text for people's eyes: a diff, a table; empty if the output says it all."""
+    """JSON for display: a diff, a table; "" if the output says everything."""
     duration_ms: int = 0
     outcome: ToolOutcome = ToolOutcome.OK
 
 
 class ToolError(Struct, frozen=True, tag="tool_error"):
-    """The tool failed, was refused, or was not run; the model is told why."""
+    """The tool failed, was refused or was not run; the text tells the model why."""
 
     tool_use_id: str
     output: str
@@ -90,7 +90,7 @@ class ToolError(Struct, frozen=True, tag="tool_error"):
 
 
 class ToolCancelled(Struct, frozen=True, tag="tool_cancelled"):
-    """Synthetic result of a call that a cancel or a restart cut off or skipped."""
+    """Synthetic result of a call that a cancel or a restart interrupted or skipped."""
 
     tool_use_id: str
     output: str
@@ -111,19 +111,19 @@ Content: TypeAlias = Text | Reasoning | ToolUse | Image | ToolSuccess | ToolErro
 
 
 class MessageType(StrEnum):
-    """Who speaks; the database's CHECK has the same five."""
+    """The author of a message; the database has a CHECK with the same five values."""
 
     USER = "user"
     AGENT = "agent"
     TOOL = "tool"
     SYSTEM = "system"
-    """Bedrock to the agent."""
+    """From Bedrock to the agent."""
     ERROR = "error"
-    """Bedrock to people: why a run failed; never sent to the model."""
+    """From Bedrock to people: why a run failed; never sent to the model."""
 
 
 class Delivery(StrEnum):
-    """How a user message wants to be taken while the agent works (decision 7 in docs/semantics.md)."""
+    """How a user message is to be handled during a run: refused, or queued as a steer or follow-up."""
 
     REJECT = "reject"
     STEER = "steer"
@@ -148,18 +148,18 @@ class SystemKind(StrEnum):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one response, or a sum of them; input excludes what the cache read or wrote."""
+    """Tokens of one response, or a sum of them; `input` excludes tokens read from or written to the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cost_micros: int = 0
-    """Micro-dollars where the model's prices are known, else 0."""
+    """Cost in micro-dollars if the model's prices are known, else 0."""
 
     @property
     def context_tokens(self) -> int:
-        """Everything that fills the model's window after this response."""
+        """Tokens in the context window after this response."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -173,34 +173,37 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """A stored message. Never rewritten, never deleted but with its conversation (I28)."""
+    """A stored message. It is never changed, and deleted only with its conversation."""
 
     id: str
     sequence: int
-    """From 1, gap-free per conversation."""
+    """Number in the conversation, from 1 without gaps."""
     type: MessageType
     content: tuple[Content, ...]
     created_at: int
     """Milliseconds since the epoch, UTC."""
     run: str = ""
-    """The request cycle it belongs to; empty outside of one."""
+    """Id of its run; "" outside of one."""
     delivery: str = ""
     """Of user messages: "direct", "steer" or "follow_up"."""
     request_id: str = ""
-    """Of agent messages: the request that brought it, whose deltas it closes."""
+    """Agent messages: id of the request that it answers."""
     attempt: int = 0
     through_sequence: int = 0
-    """Of agent messages: the last message the request contained; later ones that were stored before this
-    answer are placed after it and its tool results in the provider's view (C48)."""
+    """Agent messages: sequence of the last message that the request contained.
+
+    A later message that was stored before this answer is placed behind the answer and its tool results in the
+    provider's view.
+    """
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE
     meta: bool = False
-    """Written for the model only; people need not see it."""
+    """Whether it was written for the model only, not for people."""
     error_kind: str = ""
 
 
 def text_of(content: tuple[Content, ...]) -> str:
-    """All plain text of a message, joined; "" if it has none."""
+    """Return all plain text of a message, joined; "" if it has none."""
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
@@ -231,5 +234,5 @@ def call_id(request_id: str, index: int) -> str:
 
 
 def tool_uses(content: tuple[Content, ...]) -> tuple[ToolUse, ...]:
-    """The tool calls of a message in request order."""
+    """Return the tool calls of a message, in order."""
     return tuple(block for block in content if isinstance(block, ToolUse))

@@ -1,4 +1,4 @@
-"""What a transition is told about its conversation and never changes."""
+"""The context of a transition: facts about the conversation that a transition never changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Mode(StrEnum):
-    """What tools may change (REQ-BED-014)."""
+    """The mode: what tools may do (REQ-BED-014)."""
 
     RESTRICTED = "restricted"
     UNRESTRICTED = "unrestricted"
@@ -20,16 +20,16 @@ def wider(mode: Mode, than: Mode) -> bool:
 
 
 class Rules(IntEnum):
-    """Editions of the machine's rules. A log names the edition that wrote it, and is replayed by that one."""
+    """Versions of the state machine's rules. A log names the version that wrote it, and is replayed with the same."""
 
     FIRST = 1
-    """Of logs that name none."""
+    """The rules of logs that name none."""
     INTERRUPTIONS = 2
-    """The agent is told of a run that was cut off; a budget is looked at before every attempt."""
+    """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
 
 
 class ApprovalPolicy(StrEnum):
-    """What asks a person before it runs."""
+    """Which tool calls a person must approve."""
 
     AUTO = "auto"
     ASK_WRITES = "ask_writes"
@@ -37,14 +37,14 @@ class ApprovalPolicy(StrEnum):
 
 
 class FollowUpPolicy(StrEnum):
-    """When a queued follow-up starts (C18)."""
+    """When a queued follow-up starts its run."""
 
     ALWAYS = "always"
     COMPLETED_ONLY = "completed_only"
 
 
 class ToolGroup(StrEnum):
-    """Groups of the request-cycle projection (C45)."""
+    """Groups of tools in the request-cycle projection."""
 
     READ = "read-group"
     WRITE = "write-group"
@@ -53,20 +53,20 @@ class ToolGroup(StrEnum):
 
 
 class ToolTraits(Struct, frozen=True):
-    """What the machine must know about a tool."""
+    """Properties of a tool that the state machine needs."""
 
     name: str
     group: ToolGroup
     retry_safe: bool = False
-    """May be started a second time: it cannot change anything."""
+    """Whether it may be started a second time, as it cannot change anything."""
     writes: bool = False
-    """Asks under ASK_WRITES. Unknown tools count as writing."""
+    """Whether it needs approval under ASK_WRITES. Unknown tools count as writing."""
     always_asks: bool = False
-    """Asks under every policy: request_mode_upgrade."""
+    """Whether it needs approval under every policy: request_mode_upgrade."""
 
 
 class Limits(Struct, frozen=True):
-    """Bounds of the machine. Times in milliseconds."""
+    """Limits of the state machine. Times in milliseconds."""
 
     max_attempts: int = 3
     retry_base_ms: int = 1_000
@@ -82,7 +82,7 @@ class Limits(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """What may be spent; 0: no limit."""
+    """Limits of token usage; 0: no limit."""
 
     run_tokens: int = 0
     conversation_tokens: int = 0
@@ -90,13 +90,13 @@ class Budget(Struct, frozen=True):
 
 
 class ConvContext(Struct, frozen=True):
-    """The seed's ConvContext, with what later decisions added."""
+    """Facts about a conversation that its transitions depend on."""
 
     conversation_id: str
     working_dir: str
     model_id: str
     usable_window: int
-    """Tokens the model can take: its input limit, or its window minus reserved output (REQ-BED-012)."""
+    """Tokens that the model accepts: its input limit, or its window minus reserved output (REQ-BED-012)."""
     is_sub_agent: bool = False
     mode: Mode = Mode.UNRESTRICTED
     restriction_available: bool = False

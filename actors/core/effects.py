@@ -1,4 +1,4 @@
-"""What a transition wants done. Applied in three phases: commit, publish, act (C36)."""
+"""Effects: what a transition orders. They are applied in three phases: commit, publish, act."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from actors.core.states import AgentOutcome, AgentTask, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
-    """Commit: append a message."""
+    """Commit: append a message to the history."""
 
     message: Message
 
     @property
     def content(self) -> tuple[Content, ...]:
+        """The content of the message."""
         return self.message.content
 
     @property
     def msg_type(self) -> MessageType:
+        """The type of the message."""
         return self.message.type
 
 
 class PersistState(Struct, frozen=True, tag="persist_state"):
-    """Commit: the new state."""
+    """Commit: store the new state."""
 
     new_state: State
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """Commit: the new mode, a column and a context field of its own."""
+    """Commit: store the new mode, which is a column of its own and a field of the context."""
 
     mode: Mode
 
 
 class NotifyClient(Struct, frozen=True, tag="notify_client"):
-    """Publish: tell clients."""
+    """Publish: send a notification to clients."""
 
     data: Notification
 
     @property
     def event_type(self) -> str:
-        """The seed's field: the notification's tag."""
+        """The tag of the notification's type."""
         return str(type(self.data).__struct_config__.tag)
 
 
 class RequestLlm(Struct, frozen=True, tag="request_llm"):
-    """Act: one attempt of a model request over the history up to `through_sequence`."""
+    """Act: start one attempt of a model request over the history up to `through_sequence`."""
 
     request_id: str
     attempt: int
@@ -60,7 +62,7 @@ class RequestLlm(Struct, frozen=True, tag="request_llm"):
 
 
 class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
-    """Act: one attempt of the tool-less summary request (REQ-BED-020)."""
+    """Act: start one attempt of the summary request, which has no tools (REQ-BED-020)."""
 
     request_id: str
     attempt: int
@@ -70,24 +72,24 @@ class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
 
 
 class AbortLlm(Struct, frozen=True, tag="abort_llm"):
-    """Act: abandon the request; nobody waits for it."""
+    """Act: abort the request, without waiting for it to end."""
 
     request_id: str
 
 
 class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
-    """Act: start one tool."""
+    """Act: start one tool call."""
 
     tool_use_id: str
     execution_id: int
     name: str
     input: str
-    """Raw JSON text."""
+    """Raw JSON text of the arguments."""
     attempt: int = 1
 
 
 class AbortTool(Struct, frozen=True, tag="abort_tool"):
-    """Act: kill the tool's whole process tree."""
+    """Act: kill the whole process tree of a tool call."""
 
     tool_use_id: str
     execution_id: int
@@ -112,20 +114,20 @@ class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
 
 
 class SpawnSubAgent(Struct, frozen=True, tag="spawn_sub_agent"):
-    """Act: create the child, send it StartSubAgent, arm its SubAgentTimeout."""
+    """Act: create the sub-agent, send it StartSubAgent and start the timer of its SubAgentTimeout."""
 
     task: AgentTask
     deadline: int
 
 
 class CancelSubAgents(Struct, frozen=True, tag="cancel_sub_agents"):
-    """Act: cancel these children, in parallel."""
+    """Act: cancel these sub-agents in parallel."""
 
     agent_ids: tuple[str, ...]
 
 
 class NotifyParent(Struct, frozen=True, tag="notify_parent"):
-    """Act: tell the parent how this sub-agent ended; exactly once (I20)."""
+    """Act: report the outcome of this sub-agent to its parent, exactly once."""
 
     result: AgentOutcome
 

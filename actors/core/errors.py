@@ -1,4 +1,4 @@
-"""What can go wrong: why a run failed, and why a command was refused."""
+"""Errors: why a run failed, and why a command was refused."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ RETRYABLE = frozenset({
 
 
 class LlmFailure(Struct, frozen=True):
-    """Why one attempt of a model request failed, in words a person can act on. Holds no secret."""
+    """Why one attempt of a model request failed, as text a person can act on. Contains no secret."""
 
     kind: ErrorKind
     message: str
 
     @property
     def retryable(self) -> bool:
+        """Whether another attempt may succeed."""
         return self.kind in RETRYABLE
 
 
 class Reason(StrEnum):
-    """Why a command is refused. The machine itself raises only some of them."""
+    """Why a command is refused. The state machine raises only some of them."""
 
     AGENT_BUSY = "AGENT_BUSY"
     CANCELLING = "CANCELLING"
@@ -112,11 +113,11 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 
 
 class InvalidTransition(Exception):
-    """An event that does not fit the state (the seed's name). The state is untouched."""
+    """An event that does not fit the state, which is unchanged."""
 
 
 class Rejected(InvalidTransition):
-    """A command at the wrong moment: typed, with a text for people. The state is untouched."""
+    """A command refused in this state, with a reason for programs and a text for people. The state is unchanged."""
 
     def __init__(self, reason: Reason, text: str = "") -> None:
         super().__init__(text or REFUSAL_TEXTS[reason])

@@ -18,7 +18,7 @@ from actors.core.states import AgentOutcome, AgentTask
 
 
 class UserMessage(Struct, frozen=True, tag="user_message"):
-    """A person or a client says something (REQ-BED-002)."""
+    """A user message (REQ-BED-002)."""
 
     at: int
     message_id: str
@@ -26,22 +26,22 @@ class UserMessage(Struct, frozen=True, tag="user_message"):
     images: tuple[Image, ...] = ()
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
-    """If set and not the live run: Rejected(RUN_OVER), before anything else."""
+    """If set and not the open run: Rejected(RUN_OVER), before any other check."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):
-    """Stop (REQ-BED-005)."""
+    """Cancel the run (REQ-BED-005)."""
 
     at: int
     run_id: str = ""
-    """If set and not the live run: ignored."""
+    """If set and not the open run: the event is ignored."""
     discard_queued: bool = False
     kill_jobs: bool = False
     reason: str = ""
 
 
 class ApprovalResponse(Struct, frozen=True, tag="approval_response"):
-    """A person's answer to one question."""
+    """A person's decision about one tool call."""
 
     at: int
     tool_use_id: str
@@ -56,7 +56,7 @@ class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
 
 
 class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
-    """Start sub-agents by hand, as a run of its own (C27)."""
+    """Start sub-agents by command, in a run of their own."""
 
     at: int
     message_id: str
@@ -64,44 +64,44 @@ class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
 
 
 class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
-    """The parent's executor gives a sub-agent its task (C50)."""
+    """The parent gives a sub-agent its task."""
 
     at: int
     message_id: str
     task: str
     max_turns: int = 0
-    """What the limits say if 0."""
+    """0: the default limit."""
 
 
 class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
-    """Change what tools may change, at once; control lane."""
+    """Change the mode at once; delivered in the control lane."""
 
     at: int
     mode: Mode
     stop: tuple[str, ...] = ()
-    """Calls that run with more rights than this mode gives, and shall not go on (REQ-BED-016)."""
+    """Ids of running calls with more rights than the new mode gives, to be stopped (REQ-BED-016)."""
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):
-    """Settle: build the request that AwaitingLlm is due."""
+    """Settle event: build the request that is due in AwaitingLlm."""
 
     at: int
 
 
 class FinishCancel(Struct, frozen=True, tag="finish_cancel"):
-    """Settle: a cancelled model request needs no waiting."""
+    """Settle event: end the cancel of a model request, which needs no confirmation."""
 
     at: int
 
 
 class PromoteFollowUp(Struct, frozen=True, tag="promote_follow_up"):
-    """Settle: the oldest follow-up becomes the next run."""
+    """Settle event: begin the next run with the oldest follow-up."""
 
     at: int
 
 
 class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
-    """The provider's answer has begun."""
+    """The response has begun to stream."""
 
     at: int
     request_id: str
@@ -109,7 +109,7 @@ class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
 
 
 class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
-    """The answer's next text; conflated while it waits, never persisted."""
+    """The next text of the response; chunks are merged while they wait in the mailbox, and never persisted."""
 
     at: int
     request_id: str
@@ -119,7 +119,7 @@ class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
 
 
 class LlmResponse(Struct, frozen=True, tag="llm_response"):
-    """The whole answer (REQ-BED-003)."""
+    """The complete response (REQ-BED-003)."""
 
     at: int
     request_id: str
@@ -129,7 +129,7 @@ class LlmResponse(Struct, frozen=True, tag="llm_response"):
     end_turn: bool
     usage: Usage | None = None
     truncated: bool = False
-    """Cut off at the output token limit (C25)."""
+    """Whether the response was cut off at the output token limit."""
     refusal: bool = False
 
 
@@ -145,13 +145,13 @@ class LlmError(Struct, frozen=True, tag="llm_error"):
 
 
 class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
-    """The attempt was aborted; unasked, it counts as a network error."""
+    """The attempt was aborted; if no abort was ordered, it counts as a network error."""
 
     at: int
     request_id: str
     attempt: int
     usage: Usage | None = None
-    """What the provider had counted by then."""
+    """Tokens that the provider had reported by then."""
 
 
 class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
@@ -163,7 +163,7 @@ class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
 
 
 class ToolComplete(Struct, frozen=True, tag="tool_complete"):
-    """The tool answered, well or badly."""
+    """The tool ended, with success or an error."""
 
     at: int
     tool_use_id: str
@@ -172,18 +172,18 @@ class ToolComplete(Struct, frozen=True, tag="tool_complete"):
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
-    """The infrastructure failed before or around the tool (C14)."""
+    """The infrastructure failed before or around the tool, not the tool itself."""
 
     at: int
     tool_use_id: str
     execution_id: int
     message: str
     begun: bool = True
-    """False: the tool provably had not begun, so it may be started again whatever it is."""
+    """False: the tool provably had not started, so that it may be started again in any case."""
 
 
 class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
-    """The tool was stopped; unasked, it becomes an error result."""
+    """The tool was stopped; if no abort was ordered, it becomes an error result."""
 
     at: int
     tool_use_id: str
@@ -191,13 +191,13 @@ class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
 
 
 class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
-    """spawn_sub_agent was validated as a whole: these are to be started."""
+    """A spawn_sub_agent call was validated as a whole: its sub-agents are to be started."""
 
     at: int
     tool_use_id: str
     execution_id: int
     agents: tuple[AgentTask, ...]
-    """Their agent_id is empty: the transition numbers them."""
+    """Their agent_id is "": the transition assigns it."""
 
 
 class ToolRetryTimeout(Struct, frozen=True, tag="tool_retry_timeout"):
@@ -223,47 +223,46 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
     at: int
     agent_id: str
     partial_result: str = ""
-    """Its last text until now."""
+    """The sub-agent's last text so far."""
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
-    """Sub-agents did not answer a cancel in time; control lane."""
+    """Sub-agents did not end in time after a cancel; delivered in the control lane."""
 
     at: int
     run_id: str
 
 
 class Restart(Struct, frozen=True, tag="restart"):
-    """The server came up again, or is shutting down (C35)."""
+    """The server was restarted, or is shutting down."""
 
     at: int
 
 
 class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
-    """Take a waiting steer or follow-up back."""
+    """Remove a queued steer or follow-up."""
 
     at: int
     message_id: str
 
 
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
-    """The actor itself failed, that is a bug: whatever is under way ends as an error of kind UNKNOWN."""
+    """The actor itself failed, that is, a bug: the run fails with kind UNKNOWN."""
 
     at: int
     message: str
-    """For people: names the conversation's log line, shows no insides."""
+    """Text for people: names the conversation's log line and shows no internals."""
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):
-    """Tokens were spent without an answer that the conversation waits for."""
+    """Tokens were spent that no response of the conversation accounts for."""
 
     at: int
     usage: Usage
     aside: bool
-    """True: by a small request beside the conversation; False: by a request of its own that it has abandoned, or by a
-    sub-agent."""
+    """True: spent by a side query. False: by an aborted request or by a sub-agent."""
     run: str = ""
-    """The run that a sub-agent's tokens count for as well, while it is live."""
+    """Id of the run whose sum a sub-agent's tokens are added to while it is open."""
 
 
 Command: TypeAlias = (
@@ -274,7 +273,7 @@ LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmErr
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
-"""Events that have a cell in every state."""
+"""Events that each state handles by itself."""
 Beside: TypeAlias = WithdrawMessage | InternalFault | UsageReported
-"""Events that are treated alike in every state: they are journalled and replayed like the others."""
+"""Events that every state handles alike; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

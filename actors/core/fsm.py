@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ContextState(StrEnum):
-    """The seed's eleven states, and the two that Bedrock adds under their own names."""
+    """The states of the diagram: eleven of the specification, and two more of Bedrock."""
 
     IDLE = "Idle"
     PROCESSING_USER_MESSAGE = "ProcessingUserMessage"
@@ -60,7 +60,7 @@ _PHASES = {
 
 
 def project(state: State) -> ContextState:
-    """The seed's name for a state of the machine."""
+    """Return the diagram's state for a state of the machine."""
     match state:
         case Idle() | Completed():
             return ContextState.IDLE
@@ -117,7 +117,7 @@ DIAGRAM_EDGES: frozenset[Edge] = frozenset(
         (ContextState.TRANSIENT_FAILURE, ContextState.FAILED),
     }
 )
-"""The arrows of the seed's diagram; [*] --> Idle is where every walk begins."""
+"""Transitions of the specified diagram; every path begins with [*] --> Idle."""
 
 EXTENSION_EDGES: frozenset[Edge] = (
     frozenset((state, ContextState.IDLE) for state in _BUSY)
@@ -142,7 +142,7 @@ EDGES = DIAGRAM_EDGES | EXTENSION_EDGES
 
 
 def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.IDLE) -> Edge | None:
-    """The first step of a walk from `start` that no diagram has; None if all are known."""
+    """Return the first step of a path from `start` that no diagram has; None if all are known."""
     here = start
     for there in walk:
         if (here, there) not in EDGES:
@@ -152,14 +152,14 @@ def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.
 
 
 class ChatContext(Struct, frozen=True):
-    """The seed's ChatContext: where a conversation stands, folded from the walks of its StateChanged events."""
+    """The state of the diagram, folded from the paths of StateChanged events."""
 
     state: ContextState = ContextState.IDLE
 
     def handle_event(self, fsm_path: tuple[ContextState, ...]) -> ChatContext:
-        """Walk one transition's path.
+        """Follow the path of one transition.
 
-        Raises ValueError if a step is neither in the seed's diagram nor among the extensions.
+        Raises ValueError if a step is neither in the specified diagram nor among the extensions.
         """
         stray = stray_edge(fsm_path, self.state)
         if stray:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CONTINUE = "Continue."
-"""What a model is told when its answer was not its last word and nothing else is new (C24)."""
+"""The message to a model that continues an unfinished answer when nothing else is new."""
 
 _RESULTS = (ToolSuccess, ToolError, ToolCancelled, SubAgentComplete)
 
 
 class Turn(Struct, frozen=True):
-    """One turn as a provider takes it; adapters turn its blocks into their own JSON."""
+    """One turn of a request; adapters convert its blocks into their JSON."""
 
     role: str
     """"user" or "assistant"."""
@@ -62,17 +62,17 @@ class ChainCheck:
     def __init__(self) -> None:
         self._sequence = 0
         self._chained = 0
-        """Sequence of the last agent or tool message: every later request contains it."""
+        """Sequence of the last agent or tool message, which every later request contains."""
         self._calls: set[str] = set()
         self._open: list[str] = []
 
     @property
     def open_calls(self) -> tuple[str, ...]:
-        """Ids of the calls that have no result yet, in request order."""
+        """Ids of calls without a result, in request order."""
         return tuple(self._open)
 
     def feed(self, message: Message) -> tuple[str, ...]:
-        """Take the next message; return what is wrong with it, in words for people."""
+        """Check the next message; returns findings as text for people."""
         found = [*self._number(message), *self._interruption(message)]
         for block in message.content:
             match block:
@@ -130,7 +130,7 @@ def violations(messages: Iterable[Message]) -> tuple[str, ...]:
 
 
 def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
-    """The calls without a result, in request order. Looks only at the end of a valid chain."""
+    """Return the calls without a result, in request order. Reads only the end of a valid history."""
     answered: set[str] = set()
     for message in reversed(messages):
         answered.update(block.tool_use_id for block in message.content if isinstance(block, _RESULTS))
@@ -177,7 +177,7 @@ def summary_view(messages: Iterable[Message], through_sequence: int, rejected: S
 
 
 class _Turns:
-    """Blocks in order, cut into turns where the role changes."""
+    """Builder of turns: joins blocks in order, and begins a turn where the role changes."""
 
     def __init__(self) -> None:
         self._turns: list[tuple[str, list[Content]]] = []
@@ -201,9 +201,9 @@ class _Turns:
 
 
 def _in_provider_order(messages: Iterable[Message], through_sequence: int) -> list[Message]:
-    """What the provider may see, every answer right behind what its request contained.
+    """Return the messages in the provider's order, each answer right behind what its request contained.
 
-    Messages that were stored while the request was in flight follow its answer and that answer's tool results.
+    Messages that were stored while a request was in flight follow its answer and that answer's tool results.
     """
     placed: list[Message] = []
     late: list[Message] = []
@@ -227,7 +227,7 @@ def _in_provider_order(messages: Iterable[Message], through_sequence: int) -> li
 
 
 def _take_later(placed: list[Message], answer: Message) -> list[Message]:
-    """Take the messages out of `placed` that the answer's request did not contain."""
+    """Remove the messages from `placed` that the answer's request did not contain."""
     end = len(placed)
     while answer.through_sequence and end and placed[end - 1].sequence > answer.through_sequence:
         end -= 1
@@ -246,14 +246,14 @@ def _said(content: tuple[Content, ...], protocol: str, model: str) -> Iterable[C
 
 
 def _told(message: Message) -> tuple[Content, ...]:
-    """A message's blocks, a system message's text marked as the system's, and that mark escaped in all others."""
+    """Return a message's blocks: a system message's text in a tag, and that tag escaped in all others."""
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
     return (Text(tags.notice(text_of(message.content))),)
 
 
 def _escaped(block: Content) -> Content:
-    """The block without a tag of ours: the very same one if it has none, as nearly always."""
+    """Return the block with Bedrock's tags escaped; the very same object if it has none, which is the common case."""
     match block:
         case Text():
             text = tags.escape(block.text)

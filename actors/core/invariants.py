@@ -1,8 +1,8 @@
-"""Whether what a conversation has told its watchers can have happened, and ends where the conversation stands.
+"""Check of a conversation's log: the events must be possible, and end in the conversation's present state.
 
-An `InvariantChecker` takes the durable notifications in their order and says in words for people what is wrong with
-them: a call without its result, a run that ended twice, a question that nobody answered. It knows the machine's rules
-but not its code, so it finds what the machine itself would have got wrong as well as what became of it on a disk.
+An `InvariantChecker` gets the durable notifications in order and returns findings as text for people: a call without
+a result, a run that ended twice, a question without a decision. It knows the state machine's rules but uses none of
+its code, so that it finds faults of the machine as well as damage on disk.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Slot = tuple[str, int]
-"""The passing text of one attempt: request id, attempt."""
+"""Streamed text of one attempt: request id and attempt."""
 
 
 class InvariantChecker:
-    """Goes through one conversation. Keeps the ids of its runs and calls, and what is open."""
+    """Checks one conversation. Keeps the ids of its runs and calls, and what is open."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
-        self._late = False
+        self._mid_log = False
         self._chain = ChainCheck()
         self._sequence = 0
         self._begun: set[str] = set()
@@ -55,15 +55,15 @@ class InvariantChecker:
         self._usage: UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """The log begins in the middle: what it does not tell of may have happened before."""
-        self._late, self._place = True, None
+        """Note that the log was pruned: what it does not contain may have happened before."""
+        self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """A message from before the beginning of the log, in its order."""
+        """Check a message from before the beginning of the log; call it in order."""
         yield from self._message(message)
 
     def check(self, told: Durable) -> Iterator[str]:
-        """The next notification; what is wrong with it."""
+        """Check the next notification."""
         match told:
             case MessageAdded(message=message):
                 yield from self._message(message)
@@ -78,7 +78,7 @@ class InvariantChecker:
                     yield f"whether {call.id} may run was asked twice"
                 self._questions.add(call.id)
             case ApprovalResolved(tool_use_id=call_id):
-                if call_id not in self._questions and not self._late:
+                if call_id not in self._questions and not self._mid_log:
                     yield f"whether {call_id} may run was answered, but it was not asked"
                 self._questions.discard(call_id)
             case QueueChanged():
@@ -115,14 +115,14 @@ class InvariantChecker:
         self._slot = slot
 
     def _discarded(self, slot: Slot) -> Iterator[str]:
-        if slot != self._slot and not self._late:
+        if slot != self._slot and not self._mid_log:
             yield f"text of {_named(slot)} was discarded that was not there"
         self._slot = None
 
     def _stop(self, run: str) -> Iterator[str]:
         if run in self._ended:
             yield f"run {run} ended twice"
-        elif run not in self._begun and not self._late:
+        elif run not in self._begun and not self._mid_log:
             yield f"run {run} ended without having begun"
         self._ended.add(run)
 
@@ -133,21 +133,21 @@ class InvariantChecker:
                 yield f"message {message_id} was queued twice"
             self._queue.add(message_id)
             return
-        if message_id not in self._queue and not self._late:
+        if message_id not in self._queue and not self._mid_log:
             yield f"message {message_id} was {told.fate.value} from a queue that it was not in"
         self._queue.discard(message_id)
 
     # --- the end
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
-        """What is left open, held against the state and the mode in which the conversation stands."""
+        """Compare what is open at the end with the state and the mode of the conversation."""
         yield from self._open_runs(state)
-        yield from _held_against("tool calls without a result", self._chain.open_calls, open_calls(state))
+        yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
-        yield from self._perhaps_earlier("unanswered questions about the calls", self._questions, asked)
+        yield from self._compare_kept("unanswered questions about the calls", self._questions, asked)
         ledger = state.ledger
         queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
-        yield from self._perhaps_earlier("waiting messages", self._queue, queued)
+        yield from self._compare_kept("waiting messages", self._queue, queued)
         yield from self._shows(state)
         if ledger.seq != self._sequence:
             yield f"there are {self._sequence} messages, but the state counts {ledger.seq}"
@@ -163,13 +163,13 @@ class InvariantChecker:
             yield f"run {live} is under way though it has ended"
         if live and live not in self._begun:
             yield f"run {live} is under way but has no message that it began with"
-        if not self._late:
+        if not self._mid_log:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
-    def _perhaps_earlier(self, what: str, told: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Of a log that begins late, only what it tells of must be there."""
+    def _compare_kept(self, what: str, told: set[str], stored: Iterable[str]) -> Iterator[str]:
+        """Compare ids; of a log that begins in the middle, only those that it contains."""
         wanted = set(stored)
-        yield from _held_against(what, sorted(told), sorted(wanted & told if self._late else wanted))
+        yield from _compare(what, sorted(told), sorted(wanted & told if self._mid_log else wanted))
 
     def _shows(self, state: State) -> Iterator[str]:
         streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is Phase.STREAMING
@@ -184,7 +184,7 @@ class InvariantChecker:
                 yield "the state is not the one that was told of last"
 
 
-def _held_against(what: str, told: Iterable[str], stored: Iterable[str]) -> Iterator[str]:
+def _compare(what: str, told: Iterable[str], stored: Iterable[str]) -> Iterator[str]:
     there, expected = tuple(told), tuple(stored)
     if there != expected:
         yield f"{what}: the log leaves {_listed(there)}, the state has {_listed(expected)}"
@@ -199,5 +199,5 @@ def _named(slot: Slot) -> str:
 
 
 def _lost(slot: Slot | None) -> str:
-    assert slot is not None  # noqa: S101 -- nobody asks about none
+    assert slot is not None  # noqa: S101 -- both callers have a slot
     return f"the text of {_named(slot)} was neither kept nor discarded"

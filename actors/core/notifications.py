@@ -1,4 +1,4 @@
-"""What clients are told. Durable ones are stored with the transition and numbered; tokens are passing."""
+"""Notifications to clients. Durable ones are stored with the transition and numbered; text deltas are ephemeral."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The state is another one, or shows something else."""
+    """The state changed, or something of it that clients see."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]
 
 
 class MessageAdded(Struct, frozen=True, tag="message_added"):
-    """A message was stored; made by the actor for every PersistMessage."""
+    """A message was stored; the actor adds one for every PersistMessage."""
 
     message: Message
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
-    """Ephemeral: the next text of a request's attempt."""
+    """Ephemeral: the next text of an attempt of a request."""
 
     request_id: str
     attempt: int
@@ -38,17 +38,17 @@ class TextDelta(Struct, frozen=True, tag="text_delta"):
 
 
 class StreamDiscarded(Struct, frozen=True, tag="stream_discarded"):
-    """The text streamed for this request and attempt is void (C6)."""
+    """The text streamed for this request and attempt is void."""
 
     request_id: str
     attempt: int
 
 
 class Retrying(Struct, frozen=True, tag="retrying"):
-    """An attempt failed, the next one is due at `retry_at`."""
+    """An attempt failed; the next one is due at `retry_at` (ms since the epoch)."""
 
     attempt: int
-    """The attempt that comes."""
+    """Number of the next attempt."""
     max_attempts: int
     retry_at: int
     error: LlmFailure
@@ -57,7 +57,7 @@ class Retrying(Struct, frozen=True, tag="retrying"):
 
 
 class Fate(StrEnum):
-    """What became of an accepted input."""
+    """What happened to a queued input."""
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -67,7 +67,7 @@ class Fate(StrEnum):
 
 
 class QueueChanged(Struct, frozen=True, tag="queue_changed"):
-    """A waiting input came or went."""
+    """An input was queued or has left the queue."""
 
     input: QueuedInput
     delivery: str
@@ -76,7 +76,7 @@ class QueueChanged(Struct, frozen=True, tag="queue_changed"):
 
 
 class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
-    """A person is asked."""
+    """A person is asked to approve a tool call."""
 
     call: ToolUse
     kind: ApprovalKind
@@ -84,7 +84,7 @@ class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
 
 
 class Decision(StrEnum):
-    """How a question ended."""
+    """The decision about a tool call."""
 
     APPROVE = "approve"
     DENY = "deny"
@@ -92,7 +92,7 @@ class Decision(StrEnum):
 
 
 class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
-    """A question ended; every one that was asked does so exactly once."""
+    """A question was decided; each one is exactly once."""
 
     tool_use_id: str
     decision: Decision
@@ -100,7 +100,7 @@ class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
 
 
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
-    """A response brought usage."""
+    """The usage of the conversation changed."""
 
     used_tokens: int
     window_tokens: int
@@ -109,27 +109,27 @@ class UsageChanged(Struct, frozen=True, tag="usage_changed"):
 
 
 class ContextWarning(Struct, frozen=True, tag="context_warning"):
-    """The context crossed the warning threshold (C49)."""
+    """The used tokens crossed the warning threshold."""
 
     used_tokens: int
     window_tokens: int
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended that was waited for. After the last one the results of all follow in the same commit."""
+    """A sub-agent ended. After the last one, the results of all follow in the same commit."""
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]
 
 
 class ModeChanged(Struct, frozen=True, tag="mode_changed"):
-    """The mode is another one."""
+    """The mode changed."""
 
     mode: Mode
 
 
 class StopReason(StrEnum):
-    """How a run ended."""
+    """Why a run ended."""
 
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
@@ -137,27 +137,27 @@ class StopReason(StrEnum):
 
 
 class RunStop(Struct, frozen=True, tag="run_stop"):
-    """A run ended; exactly one per run (decision 8 in docs/semantics.md)."""
+    """A run ended; there is exactly one per run."""
 
     run: str
     reason: StopReason
     detail: str = ""
     message: str = ""
-    """For errors: what happened and what to do."""
+    """Errors: what happened and what to do."""
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """The processes of a cancelled call are gone: the cancel receipt. Made by the actor."""
+    """The processes of a cancelled call are dead: the receipt of the cancel. The actor adds it."""
 
     tool_use_id: str
     pids: tuple[int, ...]
     milliseconds: int
     leaked: bool = False
-    """True: they could not be confirmed dead within the bound."""
+    """Whether some could not be confirmed dead in time."""
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
-    """A setting changed: title, slug, labels, model, policies, archive flag. Made by the actor."""
+    """A setting changed: title, slug, labels, model, policies or archive flag. The actor adds it."""
 
     fields: tuple[str, ...]
 

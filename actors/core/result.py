@@ -1,4 +1,4 @@
-"""What a transition answers."""
+"""Result of a transition."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from actors.core.states import State
 
 
 class TransitionResult(Struct, frozen=True):
-    """A verdict: the state that holds from now on, and what is to be done in phases (effects.py)."""
+    """The new state, and the effects in their order."""
 
     new_state: State
     effects: tuple[Effect, ...]
 
 
 def ignored(state: State) -> TransitionResult:
-    """The verdict on an outcome that no longer concerns anybody: the very same state, no effects."""
+    """Return the result for an event that no longer applies: the very same state, no effects."""
     return TransitionResult(state, ())

@@ -1,4 +1,4 @@
-"""The twelve states of a conversation, and the ledger that every one of them carries."""
+"""The twelve states of a conversation, and the ledger that each of them carries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATE_VERSION = 1
 
 
 class QueuedInput(Struct, frozen=True):
-    """An accepted user message that waits: a steer or a follow-up."""
+    """A queued user message: a steer or a follow-up."""
 
     message_id: str
     text: str
@@ -24,7 +24,7 @@ class QueuedInput(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """A system message that waits for the next inference boundary (C48)."""
+    """A queued system message: delivered at the next inference boundary."""
 
     kind: SystemKind
     text: str
@@ -32,12 +32,12 @@ class Notice(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """The identity that survives every transition. Counters only grow."""
+    """Counters, queues and sums, which every state carries on. Counters only grow."""
 
     run: int = 0
-    """Number of the latest request cycle."""
+    """Number of the latest run (request cycle)."""
     live: bool = False
-    """Whether that cycle is open."""
+    """Whether that run is open."""
     req: int = 0
     """Number of the latest LLM request."""
     xid: int = 0
@@ -47,7 +47,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     agents: int = 0
     """Number of the latest sub-agent."""
     rounds: int = 0
-    """LLM requests begun in this cycle."""
+    """Model requests of this run."""
     steers: tuple[QueuedInput, ...] = ()
     follows: tuple[QueuedInput, ...] = ()
     pending_notices: tuple[Notice, ...] = ()
@@ -55,27 +55,27 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     warned: bool = False
     """Whether the last usage was at or above the warning threshold."""
     turns: int = 0
-    """Sub-agents: LLM requests begun, in all."""
+    """Sub-agents: model requests in all."""
     max_turns: int = 0
-    """Sub-agents: how many it may have, the grace turn apart; 0: what the limits say."""
+    """Sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
     nudges: int = 0
     """Sub-agents: text-only answers in a row."""
     grace: bool = False
-    """Sub-agents: the turn limit is reached, the last request is under way."""
+    """Sub-agents: whether the turn limit is reached and the last request is in flight."""
     last_text: str = ""
     """Sub-agents: the last text, for partial_result."""
     used_tokens: int = 0
-    """Context used after the last response."""
+    """Tokens in the context window after the last response."""
     total_usage: Usage = Usage()
-    """Sum over the conversation, for budgets and display."""
+    """Sum of the conversation, for budgets and display."""
     run_usage: Usage = Usage()
-    """Sum over this cycle."""
+    """Sum of this run."""
     aside_usage: Usage = Usage()
-    """Sum over the small requests beside the conversation; counts against its budget, not against a run's."""
+    """Sum of the side queries; counts against the conversation's budget, not against a run's."""
 
 
 class Phase(StrEnum):
-    """Where an attempt of a request stands."""
+    """Phase of an attempt of a model request."""
 
     CONNECTING = "connecting"
     STREAMING = "streaming"
@@ -83,7 +83,7 @@ class Phase(StrEnum):
 
 
 class ToolPhase(StrEnum):
-    """Where an attempt of a tool stands."""
+    """Phase of an attempt of a tool call."""
 
     RUNNING = "running"
     BACKOFF = "backoff"
@@ -107,61 +107,61 @@ class Idle(Struct, frozen=True, tag="idle"):
 
 
 class AwaitingLlm(Struct, frozen=True, tag="awaiting_llm"):
-    """A request is due. Never rests: BeginLlm follows in the same commit (C21, C51)."""
+    """A model request is due. Transient: BeginLlm follows in the same commit."""
 
     ledger: Ledger
     reason: LlmReason
 
 
 class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
-    """A request is in flight, or waits for its next attempt."""
+    """A model request is in flight, or in backoff before its next attempt."""
 
     ledger: Ledger
     request_id: str
     attempt: int
     phase: Phase
     through_sequence: int
-    """The last message that the request contains."""
+    """Sequence of the last message that the request contains."""
     retry_at: int = 0
     """In backoff: when the next attempt is due, ms since the epoch."""
     continuations: int = 0
-    """How often this round was continued after end_turn=false (C24)."""
+    """How often this round was continued after an unfinished text (end_turn=false)."""
     last_error: LlmFailure | None = None
     model: str = ""
-    """The model of the first attempt; every further attempt keeps it."""
+    """The model of the first attempt; further attempts use the same."""
 
 
 class ApprovalKind(StrEnum):
-    """What a person is asked for."""
+    """What a person is asked to approve."""
 
     TOOL = "tool"
     MODE_UPGRADE = "mode_upgrade"
 
 
 class AwaitingToolApproval(Struct, frozen=True, tag="awaiting_tool_approval"):
-    """A response's calls wait until every question is answered; nothing of it has run (C15, C16)."""
+    """The calls of a response wait until every question is answered; none of them has run."""
 
     ledger: Ledger
     calls: tuple[ToolUse, ...]
-    """All calls of the response in request order, also those that need no answer."""
+    """All calls of the response, in its order, including those that need no approval."""
     undecided: tuple[str, ...]
     kind: ApprovalKind
     request_id: str
-    """The request that brought the calls; it names the inference round."""
+    """Id of the request that the response answered."""
     since: int
-    """When it was asked, ms since the epoch."""
+    """When the questions were asked, ms since the epoch."""
 
 
 class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
-    """Tools run one after the other in request order."""
+    """The calls of a response run one after the other, in its order."""
 
     ledger: Ledger
     current_tool_id: str
     remaining_tool_ids: tuple[str, ...]
     completed_results: tuple[ToolResult, ...]
-    """Copies of this round's results, already persisted (I42)."""
+    """Copies of this round's results; they are persisted already and never written again."""
     calls: tuple[ToolUse, ...]
-    """All calls of the response, with raw inputs."""
+    """All calls of the response, with their raw inputs."""
     execution_id: int
     attempt: int = 1
     phase: ToolPhase = ToolPhase.RUNNING
@@ -169,7 +169,7 @@ class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
 
 
 class AgentTask(Struct, frozen=True):
-    """What a sub-agent is to do; every field is set before the event is built."""
+    """The task of a sub-agent; every field is set before the event is built."""
 
     agent_id: str
     task: str
@@ -178,30 +178,30 @@ class AgentTask(Struct, frozen=True):
     max_turns: int
     timeout_ms: int
     read_first: tuple[str, ...] = ()
-    """Paths of files that it is given at the start."""
+    """Paths of files whose content the sub-agent gets with its task."""
     given: str = ""
-    """What is in them, as it reads it behind its task."""
+    """The content of these files, as the sub-agent reads it after its task."""
 
 
 class PendingAgent(Struct, frozen=True):
-    """A sub-agent that has not answered yet."""
+    """A sub-agent without an outcome yet."""
 
     agent_id: str
     index: int
-    """Position in task order."""
+    """Index of its task."""
     task: str
     deadline: int
     """Milliseconds since the epoch."""
 
 
 class AgentSucceeded(Struct, frozen=True, tag="succeeded"):
-    """It called submit_result."""
+    """The sub-agent submitted a result."""
 
     result: str
 
 
 class AgentFailed(Struct, frozen=True, tag="failed"):
-    """It failed, was cancelled, or could not start."""
+    """The sub-agent failed, was cancelled, or could not start."""
 
     kind: ErrorKind
     error: str
@@ -209,7 +209,7 @@ class AgentFailed(Struct, frozen=True, tag="failed"):
 
 
 class AgentTimedOut(Struct, frozen=True, tag="timed_out"):
-    """Its deadline passed."""
+    """The deadline of the sub-agent passed."""
 
     partial_result: str = ""
 
@@ -218,7 +218,7 @@ AgentOutcome: TypeAlias = AgentSucceeded | AgentFailed | AgentTimedOut
 
 
 class AgentReport(Struct, frozen=True):
-    """What became of one sub-agent."""
+    """The outcome of one sub-agent."""
 
     agent_id: str
     index: int
@@ -227,20 +227,21 @@ class AgentReport(Struct, frozen=True):
 
 
 class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
-    """Sub-agents are at work."""
+    """Sub-agents are running."""
 
     ledger: Ledger
     pending: tuple[PendingAgent, ...]
     completed_results: tuple[AgentReport, ...]
     tool_use_id: str = ""
-    """The spawn_sub_agent call; empty when the command SpawnSubAgents started them."""
+    """Id of the spawn_sub_agent call; "" if the command SpawnSubAgents started them."""
     remaining_tool_ids: tuple[str, ...] = ()
     calls: tuple[ToolUse, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
-    """The round's earlier results, already persisted."""
+    """Results of the round's earlier calls; they are persisted already."""
 
     @property
     def pending_ids(self) -> tuple[str, ...]:
+        """Ids of the sub-agents without an outcome."""
         return tuple(agent.agent_id for agent in self.pending)
 
 
@@ -248,26 +249,26 @@ class CancelKind(StrEnum):
     """What a cancel waits for."""
 
     LLM = "llm"
-    """Never rests: FinishCancel follows in the same commit."""
+    """Transient: FinishCancel follows in the same commit."""
     AGENTS = "agents"
 
 
 class Cancelling(Struct, frozen=True, tag="cancelling"):
-    """A cancel is being carried out; rests only for sub-agents, at most two seconds (C1, I7)."""
+    """A cancel is being carried out; lasts only while sub-agents end, two seconds at most."""
 
     ledger: Ledger
     kind: CancelKind
     pending_agents: tuple[PendingAgent, ...] = ()
     discard_queued: bool = False
     pending_tool_id: str | None = None
-    """Always None; kept for the seed's shape."""
+    """Always None; part of the state's specified shape."""
     request_id: str = ""
-    """Of kind LLM: the aborted request, whose outcomes still count as the end of the cancel."""
+    """With kind LLM: id of the aborted request, whose outcomes end the cancel."""
     attempt: int = 0
 
 
 class Error(Struct, frozen=True, tag="error"):
-    """The last run failed; the next message tries again."""
+    """The last run failed; the next message begins another run."""
 
     ledger: Ledger
     message: str
@@ -275,14 +276,14 @@ class Error(Struct, frozen=True, tag="error"):
 
 
 class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
-    """The context is full: its tool-less summary is being written (C34)."""
+    """The context is full: a request without tools for its summary is in flight."""
 
     ledger: Ledger
     request_id: str
     attempt: int
     phase: Phase
     rejected: tuple[str, ...]
-    """Names of the tools that the full context kept from running."""
+    """Names of the tools whose calls did not run because the context is full."""
     through_sequence: int
     retry_at: int = 0
     last_error: LlmFailure | None = None
@@ -291,7 +292,7 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
 
 
 class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):
-    """Terminal: read-only, with the summary."""
+    """Terminal: the conversation is read-only; it has a summary."""
 
     ledger: Ledger
     summary: str
@@ -329,21 +330,21 @@ State: TypeAlias = (
 )
 
 TERMINAL = (ContextExhausted, Completed, Failed)
-"""The one list of terminal states."""
+"""The terminal states."""
 
 QUIET = (Idle, Error, *TERMINAL)
-"""States in which nothing is under way."""
+"""States in which nothing runs."""
 
 
 def name_of(state: State) -> str:
-    """The state's snake_case name, as in the database's `state` column."""
+    """Return the state's snake_case name, as in the `state` column of the database."""
     tag = type(state).__struct_config__.tag
     assert isinstance(tag, str)  # noqa: S101 -- every state above has a literal tag
     return tag
 
 
 def open_calls(state: State) -> tuple[str, ...]:
-    """The tool calls that have no result yet, in request order."""
+    """Return the ids of tool calls without a result, in the order of the response."""
     match state:
         case AwaitingToolApproval():
             return tuple(call.id for call in state.calls)

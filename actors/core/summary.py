@@ -1,4 +1,4 @@
-"""A state as people and clients see it: small, complete for display, without the queues and results."""
+"""Summary of a state for clients: small, complete for display, without queues and results."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ HEADING_CHARS = 200
 
 
 class AgentSummary(Struct, frozen=True, omit_defaults=True):
-    """A sub-agent at work, as its parent knows it."""
+    """A running sub-agent."""
 
     id: str
     index: int
-    """Position in task order."""
+    """Index of its task."""
     heading: str
-    """Of its task, which is the first message of its own conversation."""
+    """First line of its task; the whole is the first message of its own conversation."""
     deadline: int
     """Milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):
-    """What `kind` needs is set, everything else is left at its default."""
+    """Summary of a state: fields that do not apply to `kind` have their defaults."""
 
     kind: str
     """The state's snake_case name."""
     run: str = ""
-    """The live run's id."""
+    """Id of the open run; "" without one."""
     busy: bool = False
     request_id: str = ""
     attempt: int = 0
@@ -61,23 +61,23 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     undecided: tuple[ToolUse, ...] = ()
     approval_kind: str = ""
     since: int = 0
-    """When the questions were asked."""
+    """When the questions were asked, ms since the epoch."""
     pending_agents: tuple[AgentSummary, ...] = ()
     error_kind: ErrorKind | None = None
     error_message: str = ""
     result: str = ""
-    """What a completed sub-agent submitted."""
+    """The result of a completed sub-agent."""
     partial_result: str = ""
-    """The last text of a failed one."""
+    """The last text of a failed sub-agent."""
 
 
 def run_id(conversation_id: str, run: int) -> str:
-    """The id of a request cycle."""
+    """Return the id of a run (request cycle)."""
     return f"{conversation_id}:{run}"
 
 
 def summarize(state: State, context: ConvContext) -> StateSummary:
-    """What clients see of `state`."""
+    """Return the summary of `state`."""
     ledger = state.ledger
     run = run_id(context.conversation_id, ledger.run) if ledger.live else ""
     kind, busy = name_of(state), not isinstance(state, QUIET)
@@ -123,11 +123,11 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
 
 
 def summarize_agent(agent: PendingAgent) -> AgentSummary:
-    """A sub-agent at work, as clients see it."""
+    """Return the summary of a running sub-agent."""
     return AgentSummary(agent.agent_id, agent.index, heading(agent.task), agent.deadline)
 
 
 def heading(task: str) -> str:
-    """The first line of a task that says something, 200 characters of it at most."""
+    """Return the first non-empty line of a task, cut to 200 characters."""
     line = next(filter(None, map(str.strip, task.splitlines())), "")
     return line if len(line) <= HEADING_CHARS else line[: HEADING_CHARS - 1] + "…"

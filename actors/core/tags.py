@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 NOTICE = "system-notice"
-"""Around what the system says in the user's turn."""
+"""Tag of system messages in a user turn."""
 REPOSITORY_FILE = "repository-file"
-"""Around a file of the repository in the system prompt."""
+"""Tag of a file of the repository in the system prompt."""
 CALL, RESULT = "tool-call", "tool-result"
-"""Around tool calls and their results where they are told as text."""
+"""Tags of tool calls and results that are rendered as text."""
 
 # A list instead of Unicode's categories as Python knows them: what a model was shown must not change with Python.
 _FORMAT = (
@@ -22,11 +22,11 @@ _FORMAT = (
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
-"""What a model may overlook inside a tag: white space, controls, and characters that only format others."""
+"""Characters that a model may overlook inside a tag: white space, controls and format characters."""
 
 
 def _opening(*names: str) -> re.Pattern[str]:
-    """The `<` of such a tag, opening or closing, however it is spaced and in any case."""
+    """Match the `<` of such a tag, opening or closing, with any spacing and case."""
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
 
@@ -36,15 +36,15 @@ _TAG_OR_CALL = _opening(NOTICE, REPOSITORY_FILE, CALL, RESULT)
 
 
 def escape(text: str) -> str:
-    """Text in which nothing begins or ends a notice or a repository's file: `<` of such a tag becomes `&lt;`."""
+    """Escape the tags of notices and repository files: their `<` becomes `&lt;`."""
     return _TAG.sub("&lt;", text)
 
 
 def escape_calls(text: str) -> str:
-    """As `escape`, and neither does anything begin or end a call or a result."""
+    """Escape the tags of tool calls and results, too."""
     return _TAG_OR_CALL.sub("&lt;", text)
 
 
 def notice(text: str) -> str:
-    """What the system says, marked as the system's."""
+    """Put a system message's text into its tag."""
     return f"<{NOTICE}>\n{escape(text)}\n</{NOTICE}>"

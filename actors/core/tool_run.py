@@ -19,19 +19,19 @@ from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolOutcomeEvent
 
 QUIESCE_MS = 2_000
-"""How long the next tool is held back, milliseconds."""
+"""How long the next tool waits for the processes of an aborted one, milliseconds."""
 
 
 class KillReceipt(Struct, frozen=True):
-    """What became of an execution's processes: the body of the ToolTreeReaped event."""
+    """The fate of an execution's processes: the content of the ToolTreeReaped event."""
 
     tool_use_id: str
     execution_id: int
     pids: tuple[int, ...] = ()
     milliseconds: int = 0
-    """From the kill to the last death."""
+    """Time from the kill to the last process's death, in milliseconds."""
     leaked: bool = False
-    """They could not be confirmed dead within the bound."""
+    """Whether some could not be confirmed dead in time."""
 
 
 # --- states -----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
     ended: KillReceipt | None = None
-    """Of the execution that ended last, until somebody asked for it."""
+    """Receipt of the last execution, until it is asked for."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -51,11 +51,11 @@ class Running(Struct, frozen=True, tag="running"):
 
 
 class Quiescing(Struct, frozen=True, tag="quiescing"):
-    """A tool was aborted; its processes are dying."""
+    """A tool was aborted; its processes are ending."""
 
     call: ExecuteTool
     waiting: ExecuteTool | None = None
-    """What is started next; at most one."""
+    """The tool to start next, at most one."""
 
 
 ToolRun: TypeAlias = Ready | Running | Quiescing
@@ -65,14 +65,14 @@ ToolRun: TypeAlias = Ready | Running | Quiescing
 
 
 class ToolEnded(Struct, frozen=True, tag="tool_ended"):
-    """The tool returned; every process of the call is gone."""
+    """The tool returned, and every process of the call is dead."""
 
     outcome: ToolOutcomeEvent
     receipt: KillReceipt
 
 
 class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
-    """The processes of the call did not die in time; the receipt says what is known."""
+    """The processes of the call did not end in time; the receipt says what is known."""
 
     receipt: KillReceipt
 
@@ -90,20 +90,20 @@ class Start(Struct, frozen=True, tag="start"):
 
 
 class Kill(Struct, frozen=True, tag="kill"):
-    """Kill this call's processes, and send QuiesceTimeout for it after `QUIESCE_MS`."""
+    """Kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
 
     tool_use_id: str
     execution_id: int
 
 
 class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
-    """Tell the conversation how the tool ended."""
+    """Send the conversation the outcome of the tool."""
 
     outcome: ToolOutcomeEvent
 
 
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
-    """Tell the conversation that the cancelled call's processes are gone."""
+    """Send the conversation the receipt: the processes of the cancelled call are dead."""
 
     receipt: KillReceipt
 
@@ -112,14 +112,14 @@ Output: TypeAlias = Start | Kill | ReportOutcome | ReportReceipt
 
 
 class RunStep(Struct, frozen=True):
-    """The runner's next state, and what it does."""
+    """The runner's next state and its outputs."""
 
     run: ToolRun
     outputs: tuple[Output, ...] = ()
 
 
 def advance(run: ToolRun, event: Input) -> RunStep:
-    """One step of the runner; an input that concerns nobody leaves the very same state and no outputs."""
+    """Apply one input. An input that no longer applies returns the very same state and no outputs."""
     match run:
         case Ready():
             return _when_ready(run, event)
@@ -142,7 +142,7 @@ def _when_ready(run: Ready, event: Input) -> RunStep:
 
 
 def _when_running(run: Running, event: Input) -> RunStep:
-    """A second tool while one runs means that the conversation has given the first one up without a word."""
+    """Handle an input while a tool runs. A second tool means that the conversation has abandoned the first one."""
     match event:
         case ExecuteTool():
             return RunStep(Quiescing(run.call, event), (_kill(run.call),))
@@ -167,7 +167,7 @@ def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
 
 
 def _quiesced(run: Quiescing, receipt: KillReceipt) -> RunStep:
-    """The wait is over: report it, and start what waited."""
+    """End the wait: report the receipt and start the tool that waited."""
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
     return RunStep(Running(run.waiting), (ReportReceipt(receipt), Start(run.waiting)))
@@ -178,5 +178,5 @@ def _kill(call: ExecuteTool) -> Kill:
 
 
 def _same(one: ExecuteTool | KillReceipt, other: AbortTool | KillReceipt) -> bool:
-    """Whether both are about the same execution."""
+    """Whether both concern the same execution."""
     return (one.tool_use_id, one.execution_id) == (other.tool_use_id, other.execution_id)

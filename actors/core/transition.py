@@ -2,47 +2,48 @@
 
 Two rules hold for everything in this package.
 
-1. Nothing here does anything. A transition is handed a state, the context of its conversation and an event, and
-   answers with a new state and a list of effects. It cannot wait, look at a clock, roll dice, make up an id, or log.
-   Times are in the events, ids are counters in the state. Whoever holds the journal can ask again and gets the same
-   answer, which is how `bedrock replay` works, and how a bug from production becomes a unit test.
+1. Nothing here does anything. A transition gets a state, the context of its conversation and an event, and
+   returns a new state and a list of effects. It cannot wait, look at a clock, roll dice, make up an id, or log.
+   Times are in the events, ids are counters in the state. Applying the logged events again gives the same
+   results, which is how `bedrock replay` works, and how a bug from production becomes a unit test.
 2. Nothing here remembers anything but the state. What a later event needs to know must be in the state, and with it
    in the database row that is written in the same transaction; there is no second source to disagree with it.
 
 Theory of operation
 ===================
 
-A conversation lives in *runs* (seed 4 calls them request cycles). A run begins with one message and ends with exactly
-one run-stop; between the two the conversation is busy and its state says with what: a request to the model, a
-question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two places where it waits for
+A conversation lives in *runs*, which the Request Cycle Model calls request cycles. A run begins with one message and
+ends with exactly one run-stop; between the two the conversation is busy and its state says with what: a request to
+the model, a question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two places where it waits for
 the next message; three more states are final. The states are plain values; what they have in common, the ledger, is
 carried from each to the next: the counters, the queues, the sums.
 
 Three kinds of events arrive.
 
-* *Commands* come from outside and want an answer. At the wrong moment they raise `Rejected`, with a reason that a
-  program can read, and nothing has changed.
-* *Outcomes* are the echoes of effects. They may be late, doubled, or belong to something that was cancelled long
-  ago, so each one carries the identity of the effect it answers, and a state takes only the echo that it waits for.
-  All others are *ignored*: the very same state object comes back, with no effects. That is why nobody ever has to
-  wait for an abort to be confirmed, and why a timer need not be stopped: its number has gone out of date.
-* *Settle events* come from the state itself. Three states must not be found at rest, because they only mark a point
+* *Commands* come from outside and want an answer. In a state that does not fit they raise `Rejected`, with a reason
+  that a program can read, and nothing has changed.
+* *Outcomes* are the results of effects. They may be late, duplicated, or belong to something that was cancelled long
+  ago, so each one carries the identity of the effect it answers, and a state accepts only the outcome that it waits
+  for. All others are *ignored*: the very same state object comes back, with no effects. That is why no code ever has
+  to wait for an abort to be confirmed, and why a timer need not be stopped: its number is out of date.
+* *Settle events* come from the state itself. Three states must not last, because they only mark a point
   on the way: AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or
   Error with a queue (the next run is due). `settle_event` names the event that moves on, and `run_chain` applies an
   event together with all that follows: one commit, though clients see every step. Each lap of the chain consumes
-  a queued message or reaches a state that rests, so every chain ends.
+  a queued message or reaches a state that lasts, so every chain ends.
 
 Effects come in the order of a story, but they are carried out in three phases: everything that is persisted, in one
-transaction; then everything that clients are told; then everything that is started. So a crash can lose work, but
+transaction; then all notifications to clients; then everything that is started. So a crash can lose work, but
 never the knowledge of it.
 
 How the history stays valid
 ===========================
 
 A model provider refuses a history in which a tool call has no result, or in which something stands between the two.
-So whoever leaves a tool round early writes a result for every call that has none (`rules/results.py`), and whatever
-wants to be said meanwhile waits: messages from people as steers, changes of mode as notices. Both are let in at one
-place, the inference boundary (`rules/requests.py`), where the next request is built. No message is ever rewritten.
+So a transition that leaves a tool round early adds a result to every call that has none (`steps/tool_results.py`),
+and messages that come meanwhile are queued: those of people as steers, changes of the mode as notices. Both are
+delivered at one place, the inference boundary (`steps/inference.py`), where the next request is built. No message is
+ever rewritten.
 
 How the code is laid out
 ========================
@@ -52,8 +53,8 @@ How the code is laid out
 no `case _`. A forgotten event is then an error of the type checkers, both of them, and not a conversation that is
 stuck at three in the morning. (One match over pairs of state and event would read better, but mypy cannot see that it
 is complete; a table cannot be written, because the next state depends on the payload.) What several states do alike
-is in the modules around: runs, endings, requests, responses, failures, rounds, results, notices, fan_in. They work on
-a `TransitionBuilder`, the one mutable thing, which is born and dies inside a single transition.
+is in `steps/`. The steps work on a `TransitionBuilder`, the only mutable object, which exists inside a single
+transition only.
 
 `README.md` beside this file shows the whole machine, generated from this code.
 """
@@ -127,13 +128,13 @@ class Step(Struct, frozen=True):
 
     event: Event
     context: ConvContext
-    """What the transition was told; a PersistMode of an earlier step has changed it already."""
+    """The context of the transition, with the changes of earlier steps (PersistMode)."""
     new_state: State
     effects: tuple[Effect, ...]
 
 
 def transition(state: State, context: ConvContext, event: Event) -> TransitionResult:
-    """The verdict on one event: move, stay (the very same state, no effects), or raise.
+    """Apply one event: move, stay (the very same state, no effects), or raise.
 
     Raises Rejected, a subclass of InvalidTransition, for a command at the wrong moment.
     """
@@ -177,7 +178,7 @@ def _dispatch(state: State, context: ConvContext, event: GridEvent) -> Transitio
 
 
 def settle_event(state: State, at: int) -> Settle | None:
-    """The event that must follow `state` in the same commit; None if the state may rest."""
+    """Return the event that must follow `state` in the same commit; None if the state may last."""
     match state:
         case AwaitingLlm():
             return BeginLlm(at)
@@ -190,7 +191,7 @@ def settle_event(state: State, at: int) -> Settle | None:
 
 
 def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, ...]:
-    """Apply `event` and everything that settles it: one commit (C51). Empty if the event is ignored.
+    """Apply `event` and the settle events that follow it: one commit. Returns () if the event is ignored.
 
     Raises what `transition` raises; then nothing has happened.
     """
@@ -207,7 +208,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
 
 
 def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvContext:
-    """The context once these effects are committed."""
+    """Return the context after the commit of these effects."""
     for effect in effects:
         if isinstance(effect, PersistMode):
             context = replace(context, mode=effect.mode)

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 def events_of(
     notifications: Iterable[Notification], groups: Mapping[str, ToolGroup], times: Iterable[int] = repeat(0)
 ) -> Iterator[CycleEvent]:
-    """The event list of a conversation's durable notifications, one by one as they come.
+    """Convert a conversation's durable notifications into input events, one by one.
 
-    `groups` holds each tool's declared group, others are other-group; `times` when each notification was stored, ms
-    since the epoch. A follow-up enters when it is accepted; its message, stored when its turn comes, adds nothing.
+    `groups`: the declared group of each tool, others are other-group. `times`: when each notification was stored, ms
+    since the epoch. A follow-up enters when it is accepted; its message, which is stored when its turn comes, adds
+    nothing.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
@@ -62,7 +63,7 @@ def events_of(
 
 
 def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Nudges, notices and summaries are no user messages: only people and parents ask for something."""
+    """Convert a message. Only messages of people and parents are user messages: no reminder, notice or summary is."""
     if message.type is MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
         yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)

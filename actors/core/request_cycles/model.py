@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
-"""Since the epoch, up to the end of the year 9999, 0 if unknown; or how long something took."""
+"""Milliseconds: a time since the epoch, up to the year 9999, 0 if unknown; or a duration."""
 
 
 class Delivery(StrEnum):
-    """The seed's kinds of user message."""
+    """The kinds of user messages."""
 
     DIRECT = "direct"
     STEER = "steer"
@@ -30,7 +30,7 @@ class Delivery(StrEnum):
 
 
 class OutputKind(StrEnum):
-    """What an agent puts out."""
+    """The kinds of agent output."""
 
     ASSISTANT = "assistant"
     REASONING = "reasoning"
@@ -38,7 +38,7 @@ class OutputKind(StrEnum):
 
 
 class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message: a steer when it is delivered, any other when it is accepted."""
+    """A user message. A steer enters when it is delivered, any other when it is accepted."""
 
     id: str
     delivery: Delivery | None = None
@@ -47,31 +47,31 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
 
 
 class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
-    """A follow-up was taken back while it waited; Bedrock's addition to the seed's list."""
+    """A queued follow-up was withdrawn; an addition to the specified list."""
 
     id: str
 
 
 class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
-    """One item of an answer."""
+    """One item of a response."""
 
     kind: OutputKind
     text: str = ""
-    """Of assistant and reasoning items."""
+    """Assistant and reasoning items: the text."""
     round: str | None = None
-    """The request that brought it."""
+    """Id of the model request."""
     tool_call_id: str = ""
     tool: str = ""
     """The tool's name."""
     input: str = ""
-    """Of tool calls: the raw JSON text."""
+    """Tool calls: the arguments as raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
     at: Milliseconds = 0
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
-    """A call was answered, by its tool or synthetically."""
+    """A tool call got its result, a real or a synthetic one."""
 
     tool_call_id: str
     status: str = ""
@@ -82,7 +82,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
 
 
 class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
-    """The agent is sent to idle."""
+    """The run ended."""
 
     reason: StopReason
     detail: str = ""
@@ -94,41 +94,42 @@ CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolR
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
-    """Read an event list, one JSON object a line; blank lines are skipped. Raises msgspec.DecodeError, ValueError for
-    bytes that are no UTF-8, or RecursionError.
+    """Decode an event list, one JSON object a line; skips blank lines.
+
+    Raises msgspec.DecodeError, ValueError for bytes that are not UTF-8, or RecursionError.
     """
     decoder: msgspec.json.Decoder[CycleEvent] = msgspec.json.Decoder(CycleEvent)
     return (decoder.decode(line) for line in lines if line.strip())
 
 
 def encode_line(event: CycleEvent) -> str:
-    """The event as one line of JSON, without the line break."""
+    """Encode the event as one line of JSON, without the line break."""
     return msgspec.json.encode(event).decode()
 
 
 class RequestCycle(Struct, frozen=True):
-    """One root message, what the agent did about it, and the steers in between; closed by the first run-stop."""
+    """One root message, what the agent did, and the steers in between; the first run-stop closes it."""
 
     root: UserMessage
     kind: Delivery
     """DIRECT or FOLLOW_UP."""
     events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
-    """Everything after the root, in order; user messages are steers."""
+    """Everything after the root, in order; user messages among them are steers."""
     stop: RunStop | None = None
-    """None while the run is under way (P7)."""
+    """None while the run is open (rule P7)."""
 
 
 class InferenceRound(Struct, frozen=True):
-    """One request to the model and what came out."""
+    """One model request and its output."""
 
     round: str | None
     inputs: tuple[UserMessage | ToolResult, ...]
-    """What went in since the round before; () is a continuation: the model was only told to go on."""
+    """New input since the previous round; () for the continuation of an unfinished text."""
     outputs: tuple[AgentOutput, ...]
 
 
 class StepKind(StrEnum):
-    """Who said the message of a user step to what end."""
+    """The kind of message of a user step."""
 
     NON_STEER = "non-steer"
     STEER = "steer"
@@ -142,28 +143,28 @@ class UserStep(Struct, frozen=True, tag="user-step"):
 
 
 class Call(Struct, frozen=True):
-    """A tool call, and its result once there is one (S-f)."""
+    """A tool call with its result, None until there is one (rule S-f)."""
 
     call: AgentOutput
     result: ToolResult | None = None
 
 
 class CallGroup(Struct, frozen=True):
-    """Adjacent calls of one group."""
+    """Adjacent calls of the same tool group."""
 
     group: ToolGroup
     calls: tuple[Call, ...]
 
 
 class AiBlock(Struct, frozen=True, tag="ai-block"):
-    """One text of the agent and the tool calls that belong to it."""
+    """One text of the agent with the tool calls that follow it."""
 
     kind: OutputKind
     """ASSISTANT or REASONING."""
     text: str
     message_id: str = ""
     synthetic: bool = False
-    """True: the agent called tools without a word, and the empty text stands in for it."""
+    """True: the agent called tools without any text, and this empty text is a placeholder."""
     groups: tuple[CallGroup, ...] = ()
 
 

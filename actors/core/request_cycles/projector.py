@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ProtocolError(Exception):
-    """An event that cannot come at its place in the list."""
+    """An event that cannot occur at its place in the list."""
 
     def __init__(self, index: int, event: CycleEvent) -> None:
         self.text = f"{type(event).__struct_config__.tag} while no cycle is open"
@@ -36,33 +36,33 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """What the events so far amount to. Begins idle, with nothing queued (P1)."""
+    """The result of the events so far. Begins idle, with an empty queue (rule P1)."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
     queue: tuple[UserMessage, ...] = ()
-    """Follow-ups that wait; they belong to no cycle yet (P9)."""
+    """Queued follow-ups; they belong to no cycle yet (rule P9)."""
     count: int = 0
-    """How many events were taken."""
+    """How many events were applied."""
     skipped: int = 0
-    """How many of them could not come where they came."""
+    """How many of them could not occur at their place and were skipped."""
 
     @property
     def cycles(self) -> tuple[RequestCycle, ...]:
-        """All cycles in order; the last one may still be open."""
+        """All cycles in order; the last one may be open."""
         return (*self.closed, self.open) if self.open else self.closed
 
 
 class Projector(Struct, frozen=True):
-    """How to read an event list."""
+    """Folds an event list into cycles."""
 
     strict: bool = False
-    """Raise ProtocolError for an event that cannot come at its place, instead of skipping it (P6)."""
+    """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it (rule P6)."""
     undeclared: Delivery = Delivery.FOLLOW_UP
-    """What a user message is that comes during a run and does not say (P3)."""
+    """The kind of a user message during a run that declares none (rule P3)."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
-        """Take one event. Pure; raises ProtocolError if strict."""
+        """Apply one event. Pure; raises ProtocolError if `strict`."""
         taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
         match event:
             case UserMessage():
@@ -76,7 +76,7 @@ class Projector(Struct, frozen=True):
                 return _close(taken, taken.open, event) if taken.open else self._misplaced(taken, event)
 
     def project(self, events: Iterable[CycleEvent], so_far: Projection | None = None) -> Projection:
-        """Take a whole list, or go on with it."""
+        """Apply a whole list of events, to an empty projection or to `so_far`."""
         projection = so_far or Projection()
         for event in events:
             projection = self.step(projection, event)
@@ -97,7 +97,7 @@ class Projector(Struct, frozen=True):
 
 
 def project(events: Iterable[CycleEvent], *, strict: bool = False) -> tuple[RequestCycle, ...]:
-    """The cycles of an event list."""
+    """Return the cycles of an event list. Raises ProtocolError if `strict`."""
     return Projector(strict=strict).project(events).cycles
 
 
@@ -109,16 +109,16 @@ def _append(taken: Projection, event: UserMessage | AgentOutput | ToolResult) ->
 
 
 def _close(taken: Projection, cycle: RequestCycle, stop: RunStop) -> Projection:
-    """Close the cycle; the follow-up that waits longest opens the next one at once (P5)."""
+    """Close the cycle; the oldest queued follow-up opens the next one at once (rule P5)."""
     following = RequestCycle(taken.queue[0], Delivery.FOLLOW_UP) if taken.queue else None
     closed = (*taken.closed, msgspec.structs.replace(cycle, stop=stop))
     return msgspec.structs.replace(taken, closed=closed, open=following, queue=taken.queue[1:])
 
 
 def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
-    """The cycle of one run's own events; None if they do not begin with a root.
+    """Return the cycle of one run's own events; None if they do not begin with a root.
 
-    A follow-up that begins them was promoted: where it was accepted is not among a run's own events.
+    If the root is a follow-up, it was queued before: the event of its acceptance is not among the run's own events.
     """
     following = iter(events)
     root = next(following, None)
@@ -130,5 +130,5 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
 
 
 def events_in(cycle: RequestCycle) -> tuple[CycleEvent, ...]:
-    """The events that the cycle was made of, its root first: what `cycle_of` takes."""
+    """Return the events of a cycle, its root first: the input of `cycle_of`."""
     return (cycle.root, *cycle.events, *((cycle.stop,) if cycle.stop else ()))

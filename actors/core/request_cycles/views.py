@@ -22,7 +22,7 @@ from actors.core.request_cycles.model import (
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """The model-serving view. Results that no request consumed any more are in no round."""
+    """Return the rounds of a cycle: the model-serving view. Results after the last request are in no round."""
     done: list[InferenceRound] = []
     inputs: list[UserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:
@@ -37,7 +37,7 @@ def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
 
 
 def steps(cycle: RequestCycle) -> tuple[Step, ...]:
-    """The product view: the root, then texts with their grouped calls, and steers."""
+    """Return the steps of a cycle, for people: the root, texts with their grouped calls, and steers."""
     results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
     done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
     for event in cycle.events:
@@ -56,7 +56,7 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
 
 
 def _with_call(block: Step, call: Call) -> Step:
-    """The block with one more call, in its last group if that is the call's own."""
+    """Add a call to the block: to its last group if that is the call's own, else in a new group."""
     if not isinstance(block, AiBlock):
         return block
     group = call.call.group or group_of(call.call.tool)
@@ -80,5 +80,5 @@ _SEED_GROUPS = {
 
 
 def group_of(tool: str) -> ToolGroup:
-    """The group of a tool in a list that carries none: the seed's own table (C45)."""
+    """Return the group of a tool for event lists without groups, by the specified table."""
     return _SEED_GROUPS.get(tool, ToolGroup.OTHER)
