@@ -62,13 +62,13 @@ class InvariantChecker:
         """Check a message from before the beginning of the log; call it in order."""
         yield from self._message(message)
 
-    def check(self, told: Durable) -> Iterator[str]:
+    def check(self, event: Durable) -> Iterator[str]:
         """Check the next notification."""
-        match told:
+        match event:
             case MessageAdded(message=message):
                 yield from self._message(message)
             case StateChanged():
-                yield from self._state(told)
+                yield from self._state(event)
             case StreamDiscarded(request_id=request_id, attempt=attempt):
                 yield from self._discarded((request_id, attempt))
             case RunStop(run=run):
@@ -82,11 +82,11 @@ class InvariantChecker:
                     yield f"whether {call_id} may run was answered, but it was not asked"
                 self._questions.discard(call_id)
             case QueueChanged():
-                yield from self._waiting(told)
+                yield from self._waiting(event)
             case ModeChanged(mode=mode):
                 self._mode = mode
             case UsageChanged():
-                self._usage = told
+                self._usage = event
             case _:
                 pass
 
@@ -102,14 +102,14 @@ class InvariantChecker:
         if self._slot == (message.request_id, message.attempt):
             self._slot = None
 
-    def _state(self, told: StateChanged) -> Iterator[str]:
-        path = told.fsm_path
+    def _state(self, event: StateChanged) -> Iterator[str]:
+        path = event.fsm_path
         stray = stray_edge(path, self._place) if self._place else stray_edge(path[1:], path[0]) if path else None
         if stray:
             yield f"the state cannot have gone from {stray[0]} to {stray[1]}"
         self._place = path[-1] if path else self._place
-        self._shown = told
-        slot = (told.state.request_id, told.state.attempt) if told.state.phase == Phase.STREAMING else None
+        self._shown = event
+        slot = (event.state.request_id, event.state.attempt) if event.state.phase == Phase.STREAMING else None
         if self._slot not in (None, slot):
             yield _lost(self._slot)
         self._slot = slot
@@ -126,15 +126,15 @@ class InvariantChecker:
             yield f"run {run} ended without having begun"
         self._ended.add(run)
 
-    def _waiting(self, told: QueueChanged) -> Iterator[str]:
-        message_id = told.input.message_id
-        if told.fate is Fate.QUEUED:
+    def _waiting(self, event: QueueChanged) -> Iterator[str]:
+        message_id = event.input.message_id
+        if event.fate is Fate.QUEUED:
             if message_id in self._queue:
                 yield f"message {message_id} was queued twice"
             self._queue.add(message_id)
             return
         if message_id not in self._queue and not self._mid_log:
-            yield f"message {message_id} was {told.fate.value} from a queue that it was not in"
+            yield f"message {message_id} was {event.fate.value} from a queue that it was not in"
         self._queue.discard(message_id)
 
     # --- the end
@@ -166,10 +166,10 @@ class InvariantChecker:
         if not self._mid_log:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
-    def _compare_kept(self, what: str, told: set[str], stored: Iterable[str]) -> Iterator[str]:
+    def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
         """Compare ids; of a log that begins in the middle, only those that it contains."""
         wanted = set(stored)
-        yield from _compare(what, sorted(told), sorted(wanted & told if self._mid_log else wanted))
+        yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 
     def _shows(self, state: State) -> Iterator[str]:
         streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is Phase.STREAMING
@@ -184,8 +184,8 @@ class InvariantChecker:
                 yield "the state is not the one that was told of last"
 
 
-def _compare(what: str, told: Iterable[str], stored: Iterable[str]) -> Iterator[str]:
-    there, expected = tuple(told), tuple(stored)
+def _compare(what: str, logged: Iterable[str], stored: Iterable[str]) -> Iterator[str]:
+    there, expected = tuple(logged), tuple(stored)
     if there != expected:
         yield f"{what}: the log leaves {_listed(there)}, the state has {_listed(expected)}"
 

@@ -13,10 +13,10 @@ Theory of operation
 ===================
 
 A conversation lives in *runs*, which the Request Cycle Model calls request cycles. A run begins with one message and
-ends with exactly one run-stop; between the two the conversation is busy and its state says with what: a request to
-the model, a question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two places where it waits for
-the next message; three more states are final. The states are plain values; what they have in common, the ledger, is
-carried from each to the next: the counters, the queues, the sums.
+ends with exactly one run-stop; between the two the conversation is busy and its state says with what: a request to the
+model, a question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two states where it
+waits for the next message; three more states are final. The states are plain values; what they have in common, the
+ledger, is carried from each to the next: the counters, the queues, the sums.
 
 Three kinds of events arrive.
 
