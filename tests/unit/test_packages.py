@@ -29,7 +29,7 @@ def test_the_client_owns_its_package_and_the_program_and_the_server_needs_it() -
 def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed
-    assert "optional-dependencies" not in CLIENT["project"]
+    assert all("optional-dependencies" not in made["project"] for made in (CLIENT, SERVER))
 
 
 def test_every_tool_that_developing_needs_has_one_version() -> None:

@@ -111,7 +111,7 @@ def _listening_url(output: IO[str]) -> str:
     for line in output:
         if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line):
             return found[1]
-    raise AssertionError("llmock did not start; is it installed? (pip install -e '.[dev]')")
+    raise AssertionError("llmock did not start; is it installed? (make setup)")
 
 
 @pytest.fixture
