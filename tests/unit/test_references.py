@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDERS = ("actors", "server", "clients/bedrock", "tests")
-CODE = re.compile(r"\b(?:[CIPS][1-9]\d?|REQ-BED-\d{3})\b")
+CODE = re.compile(r"\b(?:[CISP][1-9]\d?|REQ-BED-\d{3})\b")
 """A rule, invariant or requirement."""
-RULE = re.compile(r"^\| ([CIPS][1-9]\d?) \|", re.MULTILINE)
+RULE = re.compile(r"^\| ([CISP][1-9]\d?) \|", re.MULTILINE)
 REQUIREMENT = re.compile(r"^\| (\d{3}) \|", re.MULTILINE)
 REQUIREMENTS = ROOT / "docs" / "requirements.md"
 ELSEWHERE = re.compile(r"\b(?:SEMANTICS|ARCHITECTURE|HOUSE|SPEC)\b|(?<!RFC \d{4} )§")
