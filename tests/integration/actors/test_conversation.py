@@ -91,7 +91,7 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
 def _collect(watch: Any, talk: Any, seen: list[str]) -> str:
     batch = watch.read(talk.record.last_seq)
     if batch.text:
-        seen.extend(piece.text for piece in batch.text.pieces)
+        seen.extend(chunk.text for chunk in batch.text.chunks)
     return "".join(seen)
 
 
