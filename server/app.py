@@ -72,7 +72,7 @@ class CannotStartError(Exception):
 class Wiring:
     """What a running server consists of, but for its network side."""
 
-    runtime: Services
+    services: Services
     hub: EventHub
     """The event bus of `runtime`, as watchers see it."""
     supervisor: Supervisor
@@ -111,7 +111,7 @@ def wire(config: Config) -> Generator[Wiring]:
         timers = Timers(clock)
         opened.callback(timers.close)
         hub = EventHub()
-        runtime = Services(
+        services = Services(
             store=store,
             bus=hub,
             models=models,
@@ -126,14 +126,14 @@ def wire(config: Config) -> Generator[Wiring]:
             idle_seconds=config.idle_seconds,
             titles=config.titles,
         )
-        supervisor = Supervisor(runtime)
+        supervisor = Supervisor(services)
         if (memory := freed_memory.of_this_process()) is not None:
             memory.start()
             opened.callback(memory.close)
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
         listen = Listen(path=str(socket))
-        yield Wiring(runtime, hub, supervisor, housekeeper, token, listen, store.engine_version, sandbox.exposed)
+        yield Wiring(services, hub, supervisor, housekeeper, token, listen, store.engine_version, sandbox.exposed)
 
 
 def _retention(config: Config) -> Retention:
@@ -217,7 +217,7 @@ async def _serve(
     if until_eof:
         _on_eof(stop)
     endpoint = GrpcServer(
-        wired.runtime,
+        wired.services,
         wired.hub,
         wired.supervisor,
         TokenAuth(wired.token),
@@ -231,7 +231,7 @@ async def _serve(
             where.append(endpoint.listen(config.listen, _credentials(config)))
         await endpoint.start()
         spare_what_stays()
-        _tell_of(wired.runtime.sandbox.report, wired.exposed)
+        _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
             announce(_ready(config, where))
             await stop.wait()
@@ -250,7 +250,7 @@ async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hu
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
-    supervisor.hurry()
+    supervisor.skip_drain()
     try:
         await stopped
     finally:

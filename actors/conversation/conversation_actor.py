@@ -1,7 +1,7 @@
 """The conversation actor: one message at a time, cancel before everything that waits.
 
 It never waits for the network, a process or another actor; its one wait is the commit. What happens in between is the
-road's business; here is what comes first, what is tried again, and when the actor ends.
+pipeline's business; here is what comes first, what is tried again, and when the actor ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.conversation.command_dispatch import Commands, cancel_event
+from actors.conversation.command_dispatch import CommandDispatch, cancel_event
 from actors.conversation.deletion import DELETE_WAIT_MS, Deletion
+from actors.conversation.pipeline import ConversationPipeline, needs_recovery
 from actors.conversation.retry_queue import RetryQueue
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
@@ -49,7 +50,6 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
-from actors.road import Road, needs_rest
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.sub_agents import SubAgents, outcome_of
 from actors.runners.titles import Titles
@@ -114,20 +114,20 @@ class ConversationActor(Actor):
     """Owns one conversation while it is awake."""
 
     def __init__(
-        self, runtime: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
+        self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
     ) -> None:
         super().__init__()
         self.conversation_id = conversation_id
-        self._runtime = runtime
+        self._services = services
         self._directory = directory
         self._sub_agents = shared.sub_agents
-        self._executor = EffectExecutor(runtime, shared.admission, self.actor_ref, shared.sub_agents)
-        self._road = Road(runtime, self._executor, conversation_id)
-        self._commands = Commands(self._road, shared.titles)
-        self._backlog: RetryQueue[Uncommitted] = RetryQueue(
+        self._executor = EffectExecutor(services, shared.admission, self.actor_ref, shared.sub_agents)
+        self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
+        self._commands = CommandDispatch(self._pipeline, shared.titles)
+        self._retry_queue: RetryQueue[Uncommitted] = RetryQueue(
             conversation_id, self._settle, functools.partial(self._remind, Retry())
         )
-        self._touched = runtime.clock.monotonic()
+        self._touched = services.clock.monotonic()
         self._idle_check_due = False
         self._deletion: Deletion | None = None
         self._ending: Future[None] | None = None
@@ -140,28 +140,28 @@ class ConversationActor(Actor):
     @property
     def settled(self) -> bool:
         """Nothing is under way that would end without anybody's help."""
-        machine = self._road.machine
+        machine = self._pipeline.loaded
         waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
-        return not self._backlog and not self._deletion and (self._road.resting or waits_for_people)
+        return not self._retry_queue and not self._deletion and (self._pipeline.idle or waits_for_people)
 
     @property
     def ledger(self) -> Ledger | None:
         """What is known of it now (any thread)."""
-        machine = self._road.machine
+        machine = self._pipeline.loaded
         return machine.state.ledger if machine is not None else None
 
-    def under_way(self, run: str) -> InFlightWork | None:
+    def in_flight(self, run: str) -> InFlightWork | None:
         """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
         work = self._executor.work
         return work if work is not None and run in ("", work.run) else None
 
-    def pull(self, work: InFlightWork) -> None:
+    def cancel_now(self, work: InFlightWork) -> None:
         """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
-        self._executor.pull(work)
+        self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
         """Do the same for all of a run, what it executes and what it would still start (any thread)."""
-        self._executor.pull_run(run)
+        self._executor.cancel_run_now(run)
 
     def deliver(self, message: object) -> bool:
         """Put a message into the mailbox; False if this actor has stopped (any thread)."""
@@ -171,19 +171,19 @@ class ConversationActor(Actor):
 
     def receive(self, message: Any) -> None:
         if not isinstance(message, IdleCheck):
-            self._touched = self._runtime.clock.monotonic()
+            self._touched = self._services.clock.monotonic()
         match message:
             case AskEnvelope():
                 self._answer(message)
             case EffectOutcome() | TextDeltaReady():
-                self._backlog.add(message)
-                self._backlog.settle()
+                self._retry_queue.add(message)
+                self._retry_queue.flush()
             case KillReceipt():
                 self._reaped(message)
             case JobExited(receipt=receipt):
                 self._job_gone(receipt)
             case Retry():
-                self._backlog.retry()
+                self._retry_queue.retry()
             case ToolRunnerStopped(runner=runner):
                 self._executor.runner_left(runner)
             case SubAgentStopped(agent_id=agent_id):
@@ -206,7 +206,7 @@ class ConversationActor(Actor):
         if self._ending is not None:
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
             return
-        if asked.deadline is not None and self._runtime.clock.monotonic() > asked.deadline:
+        if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             asked.fail(DeadlineExceededError())
             return
         if self._deletion is not None and not self._deletion.admits(asked):
@@ -227,7 +227,7 @@ class ConversationActor(Actor):
         except StoreUnavailableError:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             # What is there of a sub-agent that failed to start must not stay there half-born.
-            self._backlog.put_off(
+            self._retry_queue.requeue(
                 ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
             )
 
@@ -238,13 +238,13 @@ class ConversationActor(Actor):
         before everything else, lest the aborted work be taken for a failure that is worth another attempt.
         """
         if not isinstance(request, CancelConversationCommand):
-            if not self._backlog.settle():
+            if not self._retry_queue.flush():
                 raise Rejected(Reason.STORE_UNAVAILABLE)
             return self._commands.carry_out(request)
-        event = cancel_event(request, self._road.now())
+        event = cancel_event(request, self._pipeline.now())
         receipt = self._commands.cancel(request, event)
-        if not receipt.recorded and not any(_covers(entry, event) for entry in self._backlog):
-            self._backlog.put_off(EffectOutcome(event), first=True)
+        if not receipt.recorded and not any(_covers(entry, event) for entry in self._retry_queue):
+            self._retry_queue.requeue(EffectOutcome(event), first=True)
         return receipt
 
     # --- deletion ---------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class ConversationActor(Actor):
             self._commands.delete()
         except StoreError:
             deletion.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            self._backlog.put_off(VerifyUncertainCommit())
+            self._retry_queue.requeue(VerifyUncertainCommit())
         except BaseException as error:
             deletion.fail(error)
             raise
@@ -286,8 +286,8 @@ class ConversationActor(Actor):
     def _settle(self, entry: Uncommitted) -> None:
         """Apply what came from outside; it concerns only what is in memory. Raises StoreError."""
         if isinstance(entry, ReloadFromStore):
-            self._road.start_over(entry.epoch)
-        elif self._road.machine is None:
+            self._pipeline.reload(entry.epoch)
+        elif self._pipeline.loaded is None:
             log.info("conversation %s is over; nobody asks for this %s", self.conversation_id, type(entry).__name__)
         else:
             self._apply(entry)
@@ -298,7 +298,7 @@ class ConversationActor(Actor):
                 self._take(event)
             case TextDeltaReady(source=source):
                 for chunk in source.take():
-                    self._road.advance(chunk)
+                    self._pipeline.advance(chunk)
             case KillReceipt():
                 self._record(entry)
             case VerifyUncertainCommit():
@@ -306,9 +306,9 @@ class ConversationActor(Actor):
 
     def _take(self, event: Event) -> None:
         """Run an outcome. What nobody waits for any more has had its cost all the same."""
-        ignored = self._road.advance(event).empty
+        ignored = self._pipeline.advance(event).empty
         if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
-            self._road.advance(UsageReported(event.at, event.usage, aside=False))
+            self._pipeline.advance(UsageReported(event.at, event.usage, aside=False))
 
     def _job_gone(self, receipt: KillReceipt) -> None:
         if self._executor.job_gone(receipt):
@@ -317,21 +317,21 @@ class ConversationActor(Actor):
     def _reaped(self, receipt: KillReceipt) -> None:
         if self._deletion is not None and receipt.leaked:
             self._deletion.leaked = True
-        self._backlog.add(receipt)
-        self._backlog.settle()
+        self._retry_queue.add(receipt)
+        self._retry_queue.flush()
 
     def _record(self, receipt: KillReceipt) -> None:
-        machine, at = self._road.load(), self._road.now()
+        machine, at = self._pipeline.load(), self._pipeline.now()
         reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
-        draft = machine.draft()
-        draft.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
-        self._road.perform(machine, draft)
+        unit = machine.begin()
+        unit.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
+        self._pipeline.perform(machine, unit)
 
     def _look_again(self) -> None:
         """If the store is not where memory is, what was told to have failed has happened after all."""
-        stored, machine = self._runtime.store.load(self.conversation_id), self._road.machine
+        stored, machine = self._services.store.load(self.conversation_id), self._pipeline.loaded
         if stored is None:
-            self._runtime.bus.deleted(self.conversation_id, machine.record if machine else None)
+            self._services.bus.deleted(self.conversation_id, machine.record if machine else None)
         if machine is None or stored is None or stored.step != machine.record.step:
             self._start_over()
 
@@ -353,29 +353,29 @@ class ConversationActor(Actor):
     def _contain(self) -> None:
         """End the run as an error; if even that fails, trust the store only."""
         self._executor.stop_everything()
-        if self._road.machine is None:
+        if self._pipeline.loaded is None:
             return
-        fault = InternalFault(self._road.now(), "Bedrock itself failed; its log tells more.")
+        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; its log tells more.")
         try:
-            self._road.advance(fault)
+            self._pipeline.advance(fault)
         except StoreUnavailableError:
-            self._backlog.put_off(EffectOutcome(fault), first=True)
+            self._retry_queue.requeue(EffectOutcome(fault), first=True)
         except BaseException:
             log.exception("conversation %s could not record its fault", self.conversation_id)
             self._start_over()
 
     def _start_over(self) -> None:
         """Trust the store only. Should it fail now, it is tried again."""
-        epoch = self._road.machine.record.epoch if self._road.machine else 0
-        self._backlog.clear()
-        self._backlog.add(ReloadFromStore(epoch))
-        self._backlog.settle()
+        epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
+        self._retry_queue.clear()
+        self._retry_queue.add(ReloadFromStore(epoch))
+        self._retry_queue.flush()
 
     # --- rest and end -----------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
         """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
-        if self.gone or not (self._ending or (self._road.resting and not self._backlog)):
+        if self.stopped or not (self._ending or (self._pipeline.idle and not self._retry_queue)):
             return
         self._executor.rest()
         if self._over and not self._jobs_told:
@@ -388,18 +388,18 @@ class ConversationActor(Actor):
     @property
     def _over(self) -> bool:
         """It is a sub-agent that has ended: nobody can use what its tools keep any more."""
-        machine = self._road.machine
+        machine = self._pipeline.loaded
         return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
 
     def _leave_in_time(self) -> None:
         """Now, if there is nothing to stay for; else once nobody has said anything for a while."""
-        machine = self._road.machine
-        left = self._touched + self._runtime.idle_seconds - self._runtime.clock.monotonic()
+        machine = self._pipeline.loaded
+        left = self._touched + self._services.idle_seconds - self._services.clock.monotonic()
         if self._ending is not None:
-            self.leave()
+            self.terminate()
         elif machine is None or isinstance(machine.state, TERMINAL) or left <= 0:
             if self.mailbox.close_if_empty():
-                self.leave()
+                self.terminate()
         elif not self._idle_check_due:
             self._idle_check_due = True
             self._remind(IdleCheck(), math.ceil(left * 1000))
@@ -407,22 +407,22 @@ class ConversationActor(Actor):
     def _shut_down(self, done: Future[None]) -> None:
         self._ending = done
         self._executor.stop_everything()
-        self._backlog.clear()
-        machine = self._road.machine
+        self._retry_queue.clear()
+        machine = self._pipeline.loaded
         try:
-            if machine is not None and needs_rest(machine.record):
-                self._road.advance(Restart(self._road.now()))
+            if machine is not None and needs_recovery(machine.record):
+                self._pipeline.advance(Restart(self._pipeline.now()))
         except StoreError:
             log.error("conversation %s is brought to rest at the next start", self.conversation_id)
 
-    def leave(self, refusal: Exception | None = None) -> None:
+    def terminate(self, refusal: Exception | None = None) -> None:
         """End this actor, and whatever it still has under way (actor's thread)."""
         try:
             self._executor.stop_everything()
         finally:
             if self._deletion is not None:
                 self._deletion.fail(refusal or Rejected(Reason.SHUTTING_DOWN))
-            super().leave(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
+            super().terminate(refusal or (Rejected(Reason.SHUTTING_DOWN) if self._ending else None))
             self._say_last_word()
             self._directory.on_stopped(self)
             if self._ending is not None and not self._ending.done():
@@ -431,17 +431,17 @@ class ConversationActor(Actor):
     def _say_last_word(self) -> None:
         """A sub-agent's parent hears of its end, whatever went wrong when it was to be told."""
         if self._over:
-            self._runtime.toolbox.forget(self.conversation_id)
+            self._services.toolbox.forget(self.conversation_id)
         if self._birth is None or self._executor.parent_told:
             return
-        machine = self._road.machine
+        machine = self._pipeline.loaded
         state = machine.state if machine is not None else Idle()
         usage = state.ledger.total_usage
         self._sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
 
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep it alive."""
-        self._runtime.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
+        self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
 
 
 def _covers(entry: object, cancel: UserCancel) -> bool:

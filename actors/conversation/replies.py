@@ -1,4 +1,4 @@
-"""What those who asked are told: read off the draft that their command led to."""
+"""What those who asked are told: read off the unit that their command led to."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from actors.core.summary import run_id, summarize
 from actors.messages.commands import CancelConversationResult, SendMessageResult, SpawnSubAgentsResult
 
 if TYPE_CHECKING:
-    from actors.conversation.pipeline import Draft
+    from actors.conversation.unit_of_work import UnitOfWork
 
 
-def sent(draft: Draft, message_id: str) -> SendMessageResult:
+def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
     """How a message was taken: stored as the root of a run, or queued."""
-    after, before = draft.record, draft.before
+    after, before = unit.record, unit.before
     run = run_id(after.id, after.state.ledger.run)
-    for added in draft.find(MessageAdded):
+    for added in unit.find(MessageAdded):
         if added.message.id == message_id:
             return SendMessageResult(message_id, "direct", run, before.last_seq, message=added.message)
-    queued = next(q for q in draft.find(QueueChanged) if q.input.message_id == message_id)
+    queued = next(q for q in unit.find(QueueChanged) if q.input.message_id == message_id)
     steer = queued.delivery == "steer"
     disposition = "steer_queued" if steer else "follow_up_queued"
     return SendMessageResult(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
 
 
-def spawned(draft: Draft, message_id: str) -> SpawnSubAgentsResult:
+def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
     """Which sub-agents a command has started."""
-    after = draft.record
-    root = next(added.message for added in draft.find(MessageAdded) if added.message.id == message_id)
-    agents = tuple(effect.task.agent_id for effect in draft.effects if isinstance(effect, SpawnSubAgent))
-    return SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, draft.before.last_seq)
+    after = unit.record
+    root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
+    agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
+    return SpawnSubAgentsResult(root, run_id(after.id, after.state.ledger.run), agents, unit.before.last_seq)
 
 
 def cancelled(
-    draft: Draft, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
+    unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> CancelConversationResult:
     """The receipt of a cancel: what it stopped, which background jobs it ended and left, and whether it is stored."""
-    now = draft.record if recorded else draft.before
-    summary = summarize(now.state, draft.context)
-    if draft.empty:
+    now = unit.record if recorded else unit.before
+    summary = summarize(now.state, unit.context)
+    if unit.empty:
         return CancelConversationResult(
             no_op=not ended,
             state=summary,
-            revision=draft.record.last_seq,
+            revision=unit.record.last_seq,
             ended_jobs=ended,
             surviving_jobs=surviving,
         )
-    before = summarize(draft.before.state, draft.context)
-    fates = draft.find(QueueChanged) if recorded else ()
+    before = summarize(unit.before.state, unit.context)
+    fates = unit.find(QueueChanged) if recorded else ()
     return CancelConversationResult(
         no_op=False,
         state=summary,
@@ -60,7 +60,7 @@ def cancelled(
         llm_request_id=before.request_id,
         tool_use_ids=tuple(
             result.tool_use_id
-            for added in draft.find(MessageAdded)
+            for added in unit.find(MessageAdded)
             if added.message.type is MessageType.TOOL
             for result in added.message.content
             if isinstance(result, ToolCancelled)

@@ -47,10 +47,10 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def add(self, entry: Entry) -> None:
-        """Let it wait its turn; `settle` is to follow."""
+        """Let it wait its turn; `flush` is to follow."""
         self._waiting.append(entry)
 
-    def put_off(self, entry: Entry, *, first: bool = False) -> None:
+    def requeue(self, entry: Entry, *, first: bool = False) -> None:
         """The store refused it just now: try it again soon, as the last, or before everything else. Once only."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
@@ -59,7 +59,7 @@ class RetryQueue(Generic[Entry]):
     def clear(self) -> None:
         self._waiting.clear()
 
-    def settle(self) -> bool:
+    def flush(self) -> bool:
         """Apply all that waits; False if the store refused and the rest has to wait.
 
         Raises what applying an entry raises; that entry is given up, the others are tried again soon.
@@ -81,7 +81,7 @@ class RetryQueue(Generic[Entry]):
     def retry(self) -> None:
         """The pause is over."""
         self._retry_due = False
-        self.settle()
+        self.flush()
 
     def _retry_later(self) -> None:
         if self._retry_due or not self._waiting:

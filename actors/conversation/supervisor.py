@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
-from actors.conversation.pipeline import Machine, taken_over
+from actors.conversation.pipeline import LoadedConversation, taken_over
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
 from actors.messages.commands import (
@@ -44,13 +44,13 @@ RESTORE_BATCH = 200
 class Supervisor:
     """The directory of living conversation actors. Any thread; nothing here blocks but start() and stop()."""
 
-    def __init__(self, runtime: Services) -> None:
-        self._runtime = runtime
-        admission = Admission(runtime.max_llm_requests, runtime.files)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        admission = Admission(services.max_llm_requests, services.files)
         self._shared = SharedRunners(
             admission,
-            SubAgents(runtime.clock, runtime.agents.at_once, self),
-            Titles(runtime, Asides(runtime, admission), self.ask),
+            SubAgents(services.clock, services.agents.at_once, self),
+            Titles(services, Asides(services, admission), self.ask),
         )
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -58,7 +58,7 @@ class Supervisor:
         self._spare = SpareThread()
         self._refusing = False
         self._stopped = False
-        self._hurried = False
+        self._drain_skipped = False
 
     def start(self) -> tuple[str, ...]:
         """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
@@ -67,7 +67,7 @@ class Supervisor:
         One transaction per batch; no model is asked, no process started (C35). A conversation that resists is
         left to its next message, with an alarm in the log (C39). Raises StoreError if the store itself fails.
         """
-        ids = self._runtime.store.needing_recovery()
+        ids = self._services.store.needing_recovery()
         for first in range(0, len(ids), RESTORE_BATCH):
             self._restore(ids[first : first + RESTORE_BATCH])
         return ids
@@ -76,7 +76,7 @@ class Supervisor:
         self, request: CreateConversationCommand, *, deadline: float | None = None
     ) -> Future[ConversationRecord]:
         """A new conversation."""
-        return self._accept(self._runtime.ids.conversation(), AskEnvelope(request, deadline=deadline))
+        return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
         """Ask a conversation; the future fails with what actors.messages.commands and core.errors name.
@@ -90,10 +90,10 @@ class Supervisor:
             return self._accept(conversation_id, AskEnvelope(request, deadline=deadline, urgent=urgent))
         with self._lock:
             actor = self._live.get(conversation_id)
-        work = actor.under_way(request.run_id) if actor else None
+        work = actor.in_flight(request.run_id) if actor else None
         answer = self._put(conversation_id, AskEnvelope(request, urgent=True))
         if actor is not None and work is not None:
-            actor.pull(work)
+            actor.cancel_now(work)
         return answer
 
     def live_count(self) -> int:
@@ -120,10 +120,10 @@ class Supervisor:
         if late:
             log.error("%d conversations did not come to rest in time; the next start brings them there", len(late))
 
-    def hurry(self) -> None:
+    def skip_drain(self) -> None:
         """Cut the drain of a `stop` short that is under way, or is yet to come. Any thread."""
         with self._changed:
-            self._hurried = True
+            self._drain_skipped = True
             self._changed.notify_all()
 
     # --- port ConversationDirectory ---------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Supervisor:
         """Return the actor of the conversation, if it has one that takes messages."""
         with self._lock:
             actor = self._live.get(conversation_id)
-        return None if actor is None or actor.gone else actor
+        return None if actor is None or actor.stopped else actor
 
     def on_stopped(self, conversation: LiveConversation) -> None:
         """Forget an actor that has closed its mailbox; not its successor, should there be one already."""
@@ -154,7 +154,7 @@ class Supervisor:
                 del self._live[conversation_id]
             self._changed.notify_all()
         if was_the_last:
-            self._runtime.models.forget(conversation_id)
+            self._services.models.forget(conversation_id)
             self._shared.sub_agents.left(conversation_id)
 
     def on_idle(self) -> None:
@@ -170,7 +170,7 @@ class Supervisor:
         try:
             if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # the machine has no thread left for an actor
+        except RuntimeError as error:  # the loaded has no thread left for an actor
             asked.fail(error)
         return asked.answer
 
@@ -178,7 +178,7 @@ class Supervisor:
         """Put a request, which is first prepared if that takes waiting for files or for providers."""
         request = asked.request
         with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
-        if with_files or model_choice.undecided(self._runtime, request):
+        if with_files or model_choice.undecided(self._services, request):
             return self._prepare(conversation_id, asked, with_files=with_files)
         return self._put(conversation_id, asked)
 
@@ -188,14 +188,14 @@ class Supervisor:
         """
         cancel = CancelToken()
         if asked.deadline is not None:
-            left = max(0.0, asked.deadline - self._runtime.clock.monotonic())
-            self._runtime.timers.after(math.ceil(left * 1000), cancel.cancel)
+            left = max(0.0, asked.deadline - self._services.clock.monotonic())
+            self._services.timers.after(math.ceil(left * 1000), cancel.cancel)
 
         def prepare() -> None:
             try:
-                model_choice.learn_for(self._runtime, asked.request, cancel)
+                model_choice.learn_for(self._services, asked.request, cancel)
                 if with_files:
-                    asked.request = prepared(self._runtime, conversation_id, asked.request, cancel)
+                    asked.request = prepared(self._services, conversation_id, asked.request, cancel)
             except (Rejected, InvalidFieldError, UnknownConversationError) as refusal:
                 asked.fail(DeadlineExceededError() if cancel.cancelled else refusal)
             except StoreError:
@@ -208,7 +208,7 @@ class Supervisor:
 
         try:
             threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread left
+        except RuntimeError as error:  # the loaded has no thread left
             asked.fail(error)
         return asked.answer
 
@@ -229,20 +229,20 @@ class Supervisor:
             if self._stopped:
                 return None
             actor = self._live.get(conversation_id)
-            if actor is None or actor.gone:
-                actor = ConversationActor(self._runtime, self, self._shared, conversation_id).launch()
+            if actor is None or actor.stopped:
+                actor = ConversationActor(self._services, self, self._shared, conversation_id).launch()
                 self._live[conversation_id] = actor
             return actor
 
     def _drained(self) -> bool:
-        return self._hurried or all(actor.settled for actor in self._live.values())
+        return self._drain_skipped or all(actor.settled for actor in self._live.values())
 
     def _restore(self, ids: tuple[str, ...]) -> None:
         parts = [part for conversation_id in ids if (part := self._at_rest(conversation_id)) is not None]
         if not parts:
             return
         try:
-            self._runtime.store.commit(*parts)
+            self._services.store.commit(*parts)
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
@@ -251,7 +251,7 @@ class Supervisor:
 
     def _restore_one(self, part: Commit) -> None:
         try:
-            self._runtime.store.commit(part)
+            self._services.store.commit(part)
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
@@ -260,14 +260,14 @@ class Supervisor:
     def _at_rest(self, conversation_id: str) -> Commit | None:
         """What brings a conversation to rest; None if nothing has to, or nothing can."""
         try:
-            record = self._runtime.store.load(conversation_id)
+            record = self._services.store.load(conversation_id)
             if record is None:
                 return None
-            draft = Machine(self._runtime, taken_over(record, self._runtime.node)).draft()
-            draft.run(Restart(self._runtime.clock.now_ms()))
+            unit = LoadedConversation(self._services, taken_over(record, self._services.node)).begin()
+            unit.run(Restart(self._services.clock.now_ms()))
         except StoreUnavailableError:
             raise
         except Exception:
             log.exception("conversation %s could not be brought to rest", conversation_id)
             return None
-        return None if draft.empty else draft.commit()
+        return None if unit.empty else unit.commit()

@@ -72,16 +72,16 @@ class InFlightWork:
 
 
 class EffectExecutor:
-    """The effects of one conversation. Actor's thread only, but for `work`, `pull` and `rights`."""
+    """The effects of one conversation. Actor's thread only, but for `work`, `cancel_now` and `rights`."""
 
     def __init__(
         self,
-        runtime: Services,
+        services: Services,
         admission: Admission,
         owner: ActorRef[Any],
         sub_agents: SubAgents,
     ) -> None:
-        self._runtime = runtime
+        self._services = services
         self._admission = admission
         self._owner = owner
         self._sub_agents = sub_agents
@@ -89,11 +89,11 @@ class EffectExecutor:
         """Sub-agents that were started here and whose actors have not ended."""
         self._agents_told: set[str] = set()
         """Those that were told to stop."""
-        self._asides = Asides(runtime, admission)
+        self._asides = Asides(services, admission)
         self._tools: ActorRef[ToolRunner] | None = None
         self._llm: LlmRequest | None = None
         self._history: StoredHistory | None = None
-        self._pulled_run = ""
+        self._cancelled_run = ""
         self._jobs_dying = 0
         self._jobs_gone: set[str] = set()
         """The calls that had started jobs which have ended meanwhile."""
@@ -109,14 +109,14 @@ class EffectExecutor:
         """No tool and no sub-agent runs, and nothing of a killed one or of a job is left that anybody waits for."""
         return self._tools is None and not self._jobs_dying and not self._agents
 
-    def pull(self, work: InFlightWork) -> None:
+    def cancel_now(self, work: InFlightWork) -> None:
         """Stop `work`, and whatever its run would still begin before its cancel is carried out (any thread)."""
-        self._pulled_run = work.run or self._pulled_run
+        self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
 
-    def pull_run(self, run: str) -> None:
+    def cancel_run_now(self, run: str) -> None:
         """Stop what this run has under way, and whatever it would still begin (any thread)."""
-        self._pulled_run = run
+        self._cancelled_run = run
         work = self.work
         if work is not None and work.run == run:
             work.token.cancel()
@@ -124,7 +124,7 @@ class EffectExecutor:
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         """Start, stop or schedule; never blocks."""
         point = type(effect).__name__
-        self._runtime.faults.hit(f"effect.before.{point}")
+        self._services.faults.hit(f"effect.before.{point}")
         match effect:
             case RequestLlm() | RequestContinuation():
                 self._request(effect, record)
@@ -147,7 +147,7 @@ class EffectExecutor:
                 self._sub_agents.cancel(agent_ids, "its parent was stopped" if stopped else "its time was over")
             case NotifyParent(result=result):
                 self._tell_parent(record, result)
-        self._runtime.faults.hit(f"effect.after.{point}")
+        self._services.faults.hit(f"effect.after.{point}")
 
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
         """Of what a cancel decided, carry out what stops something; the rest comes when the store has it. Each of
@@ -179,8 +179,8 @@ class EffectExecutor:
         """Kill the background jobs of a conversation, or those with more rights than a mode gives; returns their
         handles. JobExited follows for each.
         """
-        handles = self._runtime.toolbox.jobs(conversation_id, wider_than)
-        self._jobs_dying += self._runtime.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
+        handles = self._services.toolbox.jobs(conversation_id, wider_than)
+        self._jobs_dying += self._services.toolbox.end_jobs(conversation_id, self._job_ended, wider_than)
         return handles
 
     def job_gone(self, receipt: KillReceipt) -> bool:
@@ -210,7 +210,7 @@ class EffectExecutor:
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """A token for new work; pulled already if the run is being cancelled."""
         self.work = InFlightWork(live_run(record), CancelToken())
-        if self.work.run and self.work.run == self._pulled_run:
+        if self.work.run and self.work.run == self._cancelled_run:
             self.work.token.cancel()
         return self.work.token
 
@@ -220,10 +220,10 @@ class EffectExecutor:
             return
         token = self._begin(record)
         history = self._history_of(record)
-        find = functools.partial(model_choice.find, self._runtime, effect.model, token)
-        build = functools.partial(_model_request, self._runtime, history, record, effect, cancel=token)
+        find = functools.partial(model_choice.find, self._services, effect.model, token)
+        build = functools.partial(_model_request, self._services, history, record, effect, cancel=token)
         self._llm = LlmRequest(effect.request_id, effect.attempt, find, build, token)
-        runner = LlmRunner(self._llm, self._owner, self._runtime.clock, functools.partial(self._llm_ended, record.id))
+        runner = LlmRunner(self._llm, self._owner, self._services.clock, functools.partial(self._llm_ended, record.id))
         try:
             runner.launch()
         except RuntimeError as error:  # the machine has no thread left
@@ -236,7 +236,7 @@ class EffectExecutor:
         """
         self._admission.leave()
         if not self._owner.is_alive():
-            self._runtime.models.forget(conversation_id)
+            self._services.models.forget(conversation_id)
 
     def read_history(self, record: ConversationRecord) -> None:
         """Make sure that the model can be shown all that was said, before a run begins. Raises StoreError."""
@@ -244,7 +244,7 @@ class EffectExecutor:
 
     def _history_of(self, record: ConversationRecord) -> StoredHistory:
         if self._history is None:
-            self._history = StoredHistory(self._runtime.store, record.id)
+            self._history = StoredHistory(self._services.store, record.id)
         return self._history
 
     def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
@@ -260,7 +260,7 @@ class EffectExecutor:
         if self._tools is not None and tell(self._tools, run):
             return
         try:
-            self._tools = ToolRunner(self._runtime, self._owner, self._asides).launch().actor_ref
+            self._tools = ToolRunner(self._services, self._owner, self._asides).launch().actor_ref
         except RuntimeError as error:  # the machine has no thread left
             identity = effect.tool_use_id, effect.execution_id
             self._tell(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
@@ -272,13 +272,13 @@ class EffectExecutor:
         agent_id = effect.task.agent_id
         self._agents.add(agent_id)
         owner = weakref.ref(self._owner)  # the timer may outlive this actor by far
-        clock, sub_agents = self._runtime.clock, self._sub_agents
+        clock, sub_agents = self._services.clock, self._sub_agents
 
         def overdue() -> None:
             if (ref := owner()) is not None:
                 tell(ref, EffectOutcome(SubAgentTimeout(clock.now_ms(), agent_id, sub_agents.last_text(agent_id))))
 
-        self._runtime.timers.after(max(0, effect.deadline - self._now()), overdue)
+        self._services.timers.after(max(0, effect.deadline - self._now()), overdue)
         sub_agents.start(record, effect.task)
 
     def _tell_parent(self, record: ConversationRecord, outcome: AgentOutcome) -> None:
@@ -300,13 +300,13 @@ class EffectExecutor:
             self._later(effect.delay_ms, lambda: ToolRetryTimeout(self._now(), *identity, attempt))
 
     def _later(self, delay_ms: int, event: Callable[[], Event], *, urgent: bool = False) -> None:
-        self._runtime.timers.after(delay_ms, lambda: self._tell(event(), urgent=urgent))
+        self._services.timers.after(delay_ms, lambda: self._tell(event(), urgent=urgent))
 
     def _tell(self, event: Event, *, urgent: bool = False) -> None:
         tell(self._owner, EffectOutcome(event, urgent))
 
     def _now(self) -> int:
-        return self._runtime.clock.now_ms()
+        return self._services.clock.now_ms()
 
 
 def live_run(record: ConversationRecord) -> str:
@@ -316,7 +316,7 @@ def live_run(record: ConversationRecord) -> str:
 
 
 def _model_request(
-    runtime: Services,
+    services: Services,
     history: StoredHistory,
     record: ConversationRecord,
     effect: RequestLlm | RequestContinuation,
@@ -331,12 +331,12 @@ def _model_request(
         turns = summary_view(messages, effect.through_sequence, effect.rejected)
     else:
         protocol, name = model.info.protocol, model.info.name
-        tools = runtime.toolbox.specs(sub_agent=not record.user_initiated)
+        tools = services.toolbox.specs(sub_agent=not record.user_initiated)
         if model.info.lean:
             tools = tuple(spec for spec in tools if spec.essential)
         turns = provider_view(messages, effect.through_sequence, protocol=protocol, model=name)
     if model.info.images:
-        turns = within_limits(turns, lambda image: runtime.images.view_bytes(record.id, image, cancel))
+        turns = within_limits(turns, lambda image: services.images.view_bytes(record.id, image, cancel))
     return ModelRequest(
         conversation_id=record.id,
         request_id=effect.request_id,
@@ -344,5 +344,5 @@ def _model_request(
         system=record.system_prompt,
         tools=tools,
         turns=turns,
-        view_of=lambda image: runtime.images.view(record.id, image, cancel),
+        view_of=lambda image: services.images.view(record.id, image, cancel),
     )

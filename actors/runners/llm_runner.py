@@ -94,7 +94,7 @@ class LlmRunner(Actor):
             self._report(self._outcome())
         finally:
             self._ended()
-            self.leave()
+            self.terminate()
 
     def started(self) -> None:
         """Port ModelSink: the answer's stream has begun."""

@@ -18,38 +18,40 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 
-def undecided(runtime: Services, request: CreateConversationCommand | ConversationCommand) -> bool:
+def undecided(services: Services, request: CreateConversationCommand | ConversationCommand) -> bool:
     """Whether providers have to be asked before this request can be judged. Never waits."""
-    return any(name and runtime.models.undecided(name) for name in _named(runtime, request))
+    return any(name and services.models.undecided(name) for name in _named(services, request))
 
 
-def learn_for(runtime: Services, request: CreateConversationCommand | ConversationCommand, cancel: CancelToken) -> None:
+def learn_for(
+    services: Services, request: CreateConversationCommand | ConversationCommand, cancel: CancelToken
+) -> None:
     """Ask the providers that may serve the models that a request names. Waits for them."""
-    learn(runtime, _named(runtime, request), cancel)
+    learn(services, _named(services, request), cancel)
 
 
-def learn(runtime: Services, names: Iterable[str], cancel: CancelToken) -> None:
+def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
     """Ask the providers that may serve these models; nothing for "" and for what is known. Waits for them."""
     for name in names:
-        if name and runtime.models.undecided(name):
-            runtime.models.learn(name, cancel)
+        if name and services.models.undecided(name):
+            services.models.learn(name, cancel)
 
 
-def find(runtime: Services, name: str, cancel: CancelToken) -> Model:
+def find(services: Services, name: str, cancel: CancelToken) -> Model:
     """The model of a conversation, asking providers if need be (runner's thread). Raises ModelFailedError."""
-    model = runtime.models.get(name)
+    model = services.models.get(name)
     if model is None:
-        runtime.models.learn(name, cancel)
-        model = runtime.models.get(name)
+        services.models.learn(name, cancel)
+        model = services.models.get(name)
     if model is None:
-        raise ModelFailedError(runtime.models.refusal(name))
+        raise ModelFailedError(services.models.refusal(name))
     return model
 
 
-def _named(runtime: Services, request: CreateConversationCommand | ConversationCommand) -> tuple[str, ...]:
+def _named(services: Services, request: CreateConversationCommand | ConversationCommand) -> tuple[str, ...]:
     match request:
         case CreateConversationCommand(model=model):
-            return (model or runtime.models.default,)
+            return (model or services.models.default,)
         case UpdateConversationCommand(model=str() as model):
             return (model,)
         case SpawnSubAgentsCommand(tasks=tasks):

@@ -67,24 +67,24 @@ class Unanswered(SideQueryError):
 class Asides:
     """Asks them, one attempt each. Any thread; keeps nothing."""
 
-    def __init__(self, runtime: Services, admission: Admission) -> None:
-        self._runtime = runtime
+    def __init__(self, services: Services, admission: Admission) -> None:
+        self._services = services
         self._admission = admission
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
-        return self._runtime.clock.now_ms()
+        return self._services.clock.now_ms()
 
     def available(self, model: str) -> bool:
         """Whether there is somebody to ask beside a conversation with this model."""
-        return self._runtime.models.small(model) is not None
+        return self._services.models.small(model) is not None
 
     def ask(self, conversation_id: str, model: str, aside: SideQuery, cancel: CancelToken) -> Answered:
         """Ask beside a conversation with this model, and wait for the answer, ASIDE_MS at most.
 
         Raises Unanswered: nobody to ask, too long, cancelled, out of time, or failed.
         """
-        small = self._runtime.models.small(model)
+        small = self._services.models.small(model)
         if small is None:
             raise Unanswered("there is no small model")
         size = len(aside.system.encode()) + len(aside.text.encode())
@@ -100,7 +100,7 @@ class Asides:
     def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
         stop = CancelToken()
         cancel.on_cancel(stop.cancel)
-        self._runtime.timers.after(ASIDE_MS, stop.cancel)
+        self._services.timers.after(ASIDE_MS, stop.cancel)
         try:
             return small.respond(request, _Unheard(), stop)
         except ModelAbortedError as aborted:

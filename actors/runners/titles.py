@@ -71,9 +71,9 @@ class Titles:
     """
 
     def __init__(
-        self, runtime: Services, asides: Asides, deliver: Callable[[str, SetGeneratedTitleCommand], object]
+        self, services: Services, asides: Asides, deliver: Callable[[str, SetGeneratedTitleCommand], object]
     ) -> None:
-        self._runtime = runtime
+        self._services = services
         self._asides = asides
         self._deliver = deliver
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Titles:
     @property
     def wanted(self) -> bool:
         """Whether this server gives titles."""
-        return self._runtime.titles
+        return self._services.titles
 
     def improve(self, record: ConversationRecord, text: str) -> None:
         """Ask for a better title than the one in `record`, which its first message `text` has got. Never blocks."""
@@ -115,9 +115,9 @@ class Titles:
             asking = tuple(self._asking.values())
         for cancel, _ in asking:
             cancel.cancel()
-        until = self._runtime.clock.monotonic() + CLOSE_SECONDS
+        until = self._services.clock.monotonic() + CLOSE_SECONDS
         for _, thread in asking:
-            thread.join(max(0.0, until - self._runtime.clock.monotonic()))
+            thread.join(max(0.0, until - self._services.clock.monotonic()))
 
     # --- a title's own thread ---------------------------------------------------------------------------------
 

@@ -101,9 +101,9 @@ class Execution:
 class ToolRunner(Actor):
     """Serial tools of one conversation (REQ-BED-004), and the barrier between a killed one and the next."""
 
-    def __init__(self, runtime: Services, owner: ActorRef[Any], asides: Asides) -> None:
+    def __init__(self, services: Services, owner: ActorRef[Any], asides: Asides) -> None:
         super().__init__()
-        self._runtime = runtime
+        self._services = services
         self._owner = owner
         self._asides = asides
         self._run: ToolRun = Ready()
@@ -126,7 +126,7 @@ class ToolRunner(Actor):
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
         if self._retiring and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
-            self.leave()
+            self.terminate()
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """A bug here: whatever runs is killed, and the conversation hears of it."""
@@ -134,12 +134,12 @@ class ToolRunner(Actor):
         for execution in self._executions.values():
             execution.run.cancel.cancel()
             failed = ToolError(execution.identity[0], _INTERNAL)
-            tell(self._owner, EffectOutcome(ToolComplete(self._runtime.clock.now_ms(), *execution.identity, failed)))
+            tell(self._owner, EffectOutcome(ToolComplete(self._services.clock.now_ms(), *execution.identity, failed)))
         self._executions.clear()
         self._run = Ready()
 
-    def leave(self, refusal: Exception | None = None) -> None:
-        super().leave(refusal)
+    def terminate(self, refusal: Exception | None = None) -> None:
+        super().terminate(refusal)
         tell(self._owner, ToolRunnerStopped(self.actor_ref))
 
     def _advance(self, event: ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout) -> None:
@@ -156,7 +156,7 @@ class ToolRunner(Actor):
             case Kill(tool_use_id=tool_use_id, execution_id=execution_id):
                 execution = self._executions[tool_use_id, execution_id]
                 execution.run.cancel.cancel()
-                self._runtime.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
+                self._services.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
             case ReportOutcome(outcome=outcome):
                 tell(self._owner, EffectOutcome(outcome))
             case ReportReceipt(receipt=receipt):
@@ -165,8 +165,8 @@ class ToolRunner(Actor):
                 tell(self._owner, receipt)
 
     def _start(self, execution: Execution) -> None:
-        if not self._runtime.files.take(FILES_PER_TOOL):
-            self._not_started(execution, f"{self._runtime.files.refusal} for a tool")
+        if not self._services.files.take(FILES_PER_TOOL):
+            self._not_started(execution, f"{self._services.files.refusal} for a tool")
             return
         name = f"bedrock-tool-{execution.run.effect.name}"
         try:
@@ -176,12 +176,12 @@ class ToolRunner(Actor):
 
     def _not_started(self, execution: Execution, reason: str) -> None:
         """It did not begin, so that it may be tried again."""
-        outcome = ToolTransient(self._runtime.clock.now_ms(), *execution.identity, reason, begun=False)
+        outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
     def _give_up(self, execution: Execution) -> None:
         """The bound for this tool's death is over (timer thread)."""
-        tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._runtime.clock.monotonic(), leaked=True)))
+        tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
         match self._run:
@@ -199,29 +199,29 @@ class ToolRunner(Actor):
 
     def _work(self, execution: Execution) -> None:
         def killed() -> None:
-            execution.killed_at = self._runtime.clock.monotonic()
+            execution.killed_at = self._services.clock.monotonic()
 
         execution.run.cancel.on_cancel(killed)
         try:
             outcome = self._outcome(execution)
         finally:
             execution.run.rights.end(execution.identity[0])
-        tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._runtime.clock.monotonic())))
+        tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
         """How the tool ended. Once it is cancelled it was aborted, whatever it says itself."""
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
         if outcome is None or cancel.cancelled:
-            return ToolAborted(self._runtime.clock.now_ms(), *execution.identity)
+            return ToolAborted(self._services.clock.now_ms(), *execution.identity)
         return outcome
 
     def _try(self, execution: Execution) -> ToolOutcomeEvent:
-        tool_use_id, now = execution.identity[0], self._runtime.clock.now_ms
+        tool_use_id, now = execution.identity[0], self._services.clock.now_ms
         try:
-            self._runtime.faults.hit("tool.before")
+            self._services.faults.hit("tool.before")
             result = self._result(execution)
-            self._runtime.faults.hit("tool.after")
+            self._services.faults.hit("tool.after")
         except ToolTransientError as failed:
             return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
         except SandboxUnavailableError as refused:
@@ -235,16 +235,16 @@ class ToolRunner(Actor):
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
         """What the tool answers, or the sub-agents whose answer is waited for."""
-        effect, started = execution.run.effect, self._runtime.clock.monotonic()
-        tool = self._runtime.toolbox.get(effect.name)
+        effect, started = execution.run.effect, self._services.clock.monotonic()
+        tool = self._services.toolbox.get(effect.name)
         try:
-            arguments = self._runtime.toolbox.parse(effect.name, effect.input)
+            arguments = self._services.toolbox.parse(effect.name, effect.input)
         except InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
         if tool is None:
             return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
         output = tool.run(arguments, self._context(execution))
-        took = round((self._runtime.clock.monotonic() - started) * 1000)
+        took = round((self._services.clock.monotonic() - started) * 1000)
         if output.agents:
             return output.agents
         if output.is_error:
@@ -264,10 +264,10 @@ class ToolRunner(Actor):
 
         def show(text: str) -> None:
             if not run.cancel.cancelled:
-                self._runtime.bus.tool_output(context.conversation_id, run.effect.tool_use_id, text)
+                self._services.bus.tool_output(context.conversation_id, run.effect.tool_use_id, text)
 
         def plan(tasks: tuple[AgentTask, ...], where: ToolContext) -> tuple[AgentTask, ...]:
-            return planned(self._runtime, tasks, context.model_id, where)
+            return planned(self._services, tasks, context.model_id, where)
 
         return ToolContext(
             conversation_id=context.conversation_id,
@@ -275,13 +275,13 @@ class ToolRunner(Actor):
             working_directory=context.working_dir,
             mode=run.rights.begin(run.effect.tool_use_id, run.cancel),
             cancel=run.cancel,
-            sandbox=self._runtime.sandbox,
-            clock=self._runtime.clock,
+            sandbox=self._services.sandbox,
+            clock=self._services.clock,
             on_output=show,
             track=track,
             reaped=reaped,
             ask_aside=for_tool(self._asides, run.effect, context, run.cancel, self._owner),
-            keep_image=lambda data: self._runtime.images.ingest(context.conversation_id, data, run.cancel),
+            keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
 

@@ -83,7 +83,7 @@ class Actor(pykka.ThreadingActor):
             self.on_fault(message, error)
         except BaseException:
             log.critical("%s cannot deal with its own fault and leaves", type(self).__name__, exc_info=True)
-            self.leave()
+            self.terminate()
 
     @property
     def mailbox(self) -> Mailbox:
@@ -91,11 +91,11 @@ class Actor(pykka.ThreadingActor):
         return cast("Mailbox", self.actor_inbox)
 
     @property
-    def gone(self) -> bool:
+    def stopped(self) -> bool:
         """It takes no message any more (any thread)."""
         return self.mailbox.closed or self.actor_stopped.is_set()
 
-    def leave(self, refusal: Exception | None = None) -> None:
+    def terminate(self, refusal: Exception | None = None) -> None:
         """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
         self.actor_stopped.set()
         for envelope in self.mailbox.close():
@@ -106,7 +106,7 @@ class Actor(pykka.ThreadingActor):
 
     def on_stop(self) -> None:
         """Pykka's stop message has come, in its turn."""
-        self.leave()
+        self.terminate()
 
 
 def tell(ref: ActorRef[Any], message: object) -> bool:

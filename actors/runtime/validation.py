@@ -12,44 +12,44 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 
-def working_directory(runtime: Services, path: str) -> str:
+def working_directory(services: Services, path: str) -> str:
     """Return the real path of a directory. Raises Rejected."""
     try:
-        return runtime.workspace.check(path)
+        return services.workspace.check(path)
     except ValueError as error:
         raise Rejected(Reason.WORKING_DIRECTORY_INVALID, f"working_directory: {error}") from None
 
 
-def offered_model(runtime: Services, name: str) -> Model:
+def offered_model(services: Services, name: str) -> Model:
     """Return a model that a caller chooses. Raises Rejected unless it is known that a provider serves it.
 
     Providers that have to be asked were asked before (`actors.runners.model_choice`).
     """
-    if not runtime.models.offers(name):
-        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
-    return served_model(runtime, name)
+    if not services.models.offers(name):
+        raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
+    return served_model(services, name)
 
 
-def served_model(runtime: Services, name: str) -> Model:
+def served_model(services: Services, name: str) -> Model:
     """Return a model that was chosen before. Raises Rejected if no provider serves it any more."""
-    model = runtime.models.get(name)
+    model = services.models.get(name)
     if model is None:
-        raise Rejected(Reason.MODEL_UNAVAILABLE, runtime.models.refusal(name).message)
+        raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
     return model
 
 
-def initial_mode(runtime: Services, wanted: Mode | None) -> Mode:
+def initial_mode(services: Services, wanted: Mode | None) -> Mode:
     """Return the mode of a new conversation: `wanted`, or the narrowest that this machine enforces. Raises Rejected."""
-    report = runtime.sandbox.report
+    report = services.sandbox.report
     if wanted is None:
         return Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     if wanted is Mode.RESTRICTED and not report.restriction_available:
-        raise mode_unavailable(runtime)
+        raise mode_unavailable(services)
     return wanted
 
 
-def mode_unavailable(runtime: Services) -> Rejected:
+def mode_unavailable(services: Services) -> Rejected:
     """Return the refusal of restricted mode: this machine cannot enforce it, or is configured not to offer it."""
-    report = runtime.sandbox.report
+    report = services.sandbox.report
     text = "restricted mode is not offered here" if report.by_setting else "restricted mode cannot be kept here"
     return Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {report.reason}")

@@ -68,7 +68,7 @@ class GrpcServer:
 
     def __init__(
         self,
-        runtime: Services,
+        services: Services,
         hub: EventHub,
         conversations: Conversations,
         auth: TokenAuth,
@@ -78,41 +78,41 @@ class GrpcServer:
         reflection: bool = False,
     ) -> None:
         watching = watching or WatchSettings()
-        conversion = conversion_context(runtime)
+        conversion = conversion_context(services)
         self._reads = ReadPool()
-        self._pictures = ImageUploads(runtime.images)
+        self._pictures = ImageUploads(services.images)
         wakeups = Wakeups(asyncio.get_running_loop())
-        self.watchers = SubscribeStreams(_sources(runtime, hub, self._reads, conversion, wakeups), watching)
+        self.watchers = SubscribeStreams(_sources(services, hub, self._reads, conversion, wakeups), watching)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth)], options=OPTIONS)
         service = ConversationService(
             conversations=conversations,
-            resolver=NameResolver(runtime.store, self._reads),
-            listings=Listings(runtime.store, conversion),
+            resolver=NameResolver(services.store, self._reads),
+            listings=Listings(services.store, conversion),
             watchers=self.watchers,
             watch_list=ConversationListStreams(
                 self.watchers,
                 feed=hub.conversation_list,
-                store=runtime.store,
+                store=services.store,
                 reads=self._reads,
                 conversion=conversion,
                 wakeups=wakeups,
             ),
             pictures=self._pictures,
-            downloads=AttachmentDownloads(runtime.store, self._reads),
-            audits=StoredAudits(runtime.store, self._reads),
-            exports=ConversationExports(runtime.store, self._reads, conversion),
+            downloads=AttachmentDownloads(services.store, self._reads),
+            audits=StoredAudits(services.store, self._reads),
+            exports=ConversationExports(services.store, self._reads, conversion),
             reads=self._reads,
             conversion=conversion,
-            clock=runtime.clock,
+            clock=services.clock,
         )
         catalog = CatalogService(
-            models=runtime.models,
-            toolbox=runtime.toolbox,
-            report=runtime.sandbox.report,
-            workspace=runtime.workspace,
+            models=services.models,
+            toolbox=services.toolbox,
+            report=services.sandbox.report,
+            workspace=services.workspace,
             reads=self._reads,
-            bounds=runtime.limits,
+            bounds=services.limits,
             watching=watching,
             engine_version=engine_version,
         )
@@ -162,24 +162,24 @@ class GrpcServer:
 
 
 def _sources(
-    runtime: Services, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
+    services: Services, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
 ) -> Sources:
     return Sources(
         hub=hub,
-        store=runtime.store,
+        store=services.store,
         reads=reads,
-        frames=EventEncoder(runtime.store, conversion, runtime.clock),
+        frames=EventEncoder(services.store, conversion, services.clock),
         conversion=conversion,
         wakeups=wakeups,
         text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
     )
 
 
-def conversion_context(runtime: Services) -> ConversionContext:
+def conversion_context(services: Services) -> ConversionContext:
     """Return what conversions must know of the tools, models and jobs."""
-    specs = (*runtime.toolbox.specs(sub_agent=False), *runtime.toolbox.specs(sub_agent=True))
+    specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
-    return ConversionContext(groups, runtime.usable_window, runtime.limits, runtime.toolbox.jobs)
+    return ConversionContext(groups, services.usable_window, services.limits, services.toolbox.jobs)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

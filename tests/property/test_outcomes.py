@@ -11,7 +11,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
-from actors.conversation.pipeline import Draft
+from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import MessageType
 from actors.core.context import ConvContext, Limits, Mode, ToolGroup
 from actors.core.events import Event, SpawnSubAgents, UserMessage
@@ -58,7 +58,7 @@ class StoredWorld(World):
         return twin
 
     def apply(self, event: Event) -> bool | Reason:
-        draft = Draft(self.record, self.context, None)
+        draft = UnitOfWork(self.record, self.context, None)
         verdict = super().apply(event)
         if verdict is True and self.stored:
             draft.run(event)

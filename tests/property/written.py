@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.conversation.pipeline import Draft, taken_over
+from actors.conversation.pipeline import taken_over
+from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import InvalidTransition, Reason
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
 from actors.core.states import Idle
@@ -81,14 +82,14 @@ class WrittenWorld(World):
             self._write(SettingsChanged(self.at, names), (ConversationUpdated(names),), **fields)
 
     def _write(self, entry: Any, told: tuple[Any, ...], **fields: Any) -> None:
-        draft = Draft(self.record, self._told, self._logged)
+        draft = UnitOfWork(self.record, self._told, self._logged)
         draft.change(entry, entry.at, told, **fields)
         self._commit(draft)
 
-    def _draft(self) -> Draft:
-        return Draft(self.record, self.context, self._logged)
+    def _draft(self) -> UnitOfWork:
+        return UnitOfWork(self.record, self.context, self._logged)
 
-    def _commit(self, draft: Draft) -> None:
+    def _commit(self, draft: UnitOfWork) -> None:
         if not draft.empty:
             self.store.commit(draft.commit())
             self._logged = draft.logged_context

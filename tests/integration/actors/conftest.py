@@ -272,7 +272,7 @@ class World:
         self.faults = Trap()
         self.clock = SystemClock()
         self.timers = Timers(self.clock)
-        self.runtime = Services(
+        self.services = Services(
             store=store,
             bus=self.hub,
             models=OneModelCatalog(self.model, self.small),
@@ -286,7 +286,7 @@ class World:
             limits=settings.pop("limits", Limits(retry_base_ms=1)),
             **settings,
         )
-        self.supervisor = Supervisor(self.runtime)
+        self.supervisor = Supervisor(self.services)
 
     def close(self) -> None:
         self.supervisor.stop(0)

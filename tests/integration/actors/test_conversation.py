@@ -504,7 +504,7 @@ def test_the_context_is_summarised_by_hand_and_continued_once(world: World) -> N
 
 
 def test_idle_conversations_keep_no_thread(world: World) -> None:
-    object.__setattr__(world.runtime, "idle_seconds", 0.0)
+    object.__setattr__(world.services, "idle_seconds", 0.0)
     talk = world.create()
     talk.send("hello")
     talk.exchange().say("hi")

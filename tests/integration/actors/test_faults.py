@@ -338,7 +338,7 @@ def test_a_fault_that_cannot_be_recorded_either_is_repaired_from_the_store_as_so
     talk = shaky.create()
     talk.send("go")
     exchange = talk.exchange()
-    road = shaky.supervisor._live[talk.id]._road
+    road = shaky.supervisor._live[talk.id]._pipeline
     advance = road.advance
 
     def fail(event: Any) -> Any:

@@ -79,7 +79,7 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
     all_gone(hasty)
     until_none(lambda: ours() - before)
     assert hasty.hub._channels == {}
-    assert hasty.supervisor._shared.admission._places._value == hasty.runtime.max_llm_requests
+    assert hasty.supervisor._shared.admission._places._value == hasty.services.max_llm_requests
 
 
 def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(hasty: World, make_world: Any) -> None:
@@ -88,17 +88,17 @@ def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(ha
     answer(hasty)
     talk.rest(Idle)
     all_gone(hasty)
-    assert set(hasty.runtime.models.forgotten) == {talk.id}
+    assert set(hasty.services.models.forgotten) == {talk.id}
 
     awake = make_world(idle_seconds=3600.0)
     talk = awake.create()
     talk.send("hello")
     answer(awake)
     talk.rest(Idle)
-    assert awake.runtime.models.forgotten == []
+    assert awake.services.models.forgotten == []
     talk.ask(DeleteConversationCommand())
     all_gone(awake)
-    assert set(awake.runtime.models.forgotten) == {talk.id}
+    assert set(awake.services.models.forgotten) == {talk.id}
 
 
 def test_a_request_that_outlives_its_conversation_leaves_nothing_behind(
@@ -120,10 +120,10 @@ def test_a_request_that_outlives_its_conversation_leaves_nothing_behind(
     talk.ask(CancelConversationCommand())
     talk.rest(Idle)
     all_gone(hasty)
-    hasty.runtime.models.forgotten.clear()
+    hasty.services.models.forgotten.clear()
     go_on.set()
     until_none(lambda: ours() - before)
-    assert hasty.runtime.models.forgotten == [talk.id]
+    assert hasty.services.models.forgotten == [talk.id]
 
 
 def answer(world: World) -> None:
@@ -150,12 +150,12 @@ def test_a_creation_that_came_to_nothing_keeps_no_thread(world: World) -> None:
 
 def test_a_slug_that_is_taken_by_chance_is_replaced(world: World) -> None:
     taken = iter(["same", "same", "same", "other"])
-    object.__setattr__(world.runtime.ids, "slug", lambda: next(taken))
+    object.__setattr__(world.services.ids, "slug", lambda: next(taken))
     assert [world.create().record.slug for _ in range(2)] == ["same", "other"]
 
 
 def test_slugs_that_are_always_taken_are_refused_not_tried_for_ever(world: World) -> None:
-    object.__setattr__(world.runtime.ids, "slug", lambda: "same")
+    object.__setattr__(world.services.ids, "slug", lambda: "same")
     world.create()
     with pytest.raises(Rejected) as refusal:
         world.create()

@@ -150,7 +150,7 @@ def test_a_hurried_drain_waits_for_nobody(world: World) -> None:
     talk = world.create()
     talk.send("go")
     exchange = talk.exchange()
-    world.supervisor.hurry()
+    world.supervisor.skip_drain()
     world.supervisor.stop(3_600)
     talk.rest(Idle)
     assert exchange.cancel.cancelled
@@ -177,7 +177,7 @@ def test_who_still_waits_when_the_server_stops_is_told_so(world: World, hold: An
 
 
 def test_an_error_outlives_a_nap_but_not_a_restart(world: World) -> None:
-    object.__setattr__(world.runtime, "idle_seconds", 0.0)
+    object.__setattr__(world.services, "idle_seconds", 0.0)
     talk = world.create()
     talk.send("go")
     talk.exchange().fail(ErrorKind.AUTH)

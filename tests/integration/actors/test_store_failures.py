@@ -262,7 +262,7 @@ def test_a_stop_does_not_wait_for_the_store_and_the_next_start_brings_the_rest(s
 
 
 def test_a_conversation_that_cannot_be_read_is_asked_again_later(shaky: World) -> None:
-    object.__setattr__(shaky.runtime, "idle_seconds", 0.0)
+    object.__setattr__(shaky.services, "idle_seconds", 0.0)
     talk = shaky.create()
     all_gone(shaky)
     shaky.store.deaf = True

@@ -35,9 +35,9 @@ def test_a_tier_that_cannot_be_kept_is_told_in_one_line(
 def test_none_starts_without_the_restricted_mode(tmp_path: Path) -> None:
     config = load({"data_dir": str(tmp_path / "data"), "sandbox": "none"}, {"HOME": str(tmp_path)})
     with wire(config) as wired:
-        assert wired.runtime.sandbox.report.tier == "none"
-        assert not wired.runtime.sandbox.report.restriction_available
-        assert wired.runtime.sandbox.report.by_setting
+        assert wired.services.sandbox.report.tier == "none"
+        assert not wired.services.sandbox.report.restriction_available
+        assert wired.services.sandbox.report.by_setting
 
 
 def test_what_is_the_server_s_own_is_protected(tmp_path: Path) -> None:
@@ -48,4 +48,4 @@ def test_what_is_the_server_s_own_is_protected(tmp_path: Path) -> None:
     data.mkdir(mode=0o700)
     config = load({"data_dir": str(tmp_path / "data")}, {"HOME": str(tmp_path)}, file)
     with wire(config) as wired:
-        assert wired.runtime.sandbox.protected == tuple(map(str, sorted((data, file, tmp_path / "key.pem"))))
+        assert wired.services.sandbox.protected == tuple(map(str, sorted((data, file, tmp_path / "key.pem"))))

@@ -134,7 +134,7 @@ class GrpcHarness:
         clock = SystemClock()
         self._timers = Timers(clock)
         self.hub = EventHub()
-        self.runtime = Services(
+        self.services = Services(
             store=store or MemoryStore(),
             bus=self.hub,
             models=Catalog(),
@@ -153,7 +153,7 @@ class GrpcHarness:
 
     async def _start(self, watching: WatchSettings) -> tuple[GrpcServer, str]:
         endpoint = GrpcServer(
-            self.runtime,
+            self.services,
             self.hub,
             self.conversations,
             TokenAuth(TOKEN),

@@ -83,7 +83,7 @@ METHODS = [
 
 @pytest.fixture
 def author(harness: GrpcHarness) -> Author:
-    return Author(harness.runtime.store, harness.hub, "c1", slug="calm-cove")
+    return Author(harness.services.store, harness.hub, "c1", slug="calm-cove")
 
 
 def ask(harness: GrpcHarness, name: str, request: Message, **options: Any) -> Any:
@@ -152,7 +152,7 @@ def test_an_empty_request_is_answered_or_refused_in_plain_words(
 @pytest.mark.parametrize("principal", ["nobody", "somebody else"])
 def test_what_is_not_yours_does_not_exist(harness: GrpcHarness, method: str, principal: str) -> None:
     if principal != "nobody":
-        Author(harness.runtime.store, harness.hub, "c1", principal=principal)
+        Author(harness.services.store, harness.hub, "c1", principal=principal)
     request = COMMANDS[method][0] if method in COMMANDS else READS[method]
     refusal = refused(lambda: ask(harness, method, request))
     assert (refusal.code, refusal.reason) == ("NOT_FOUND", "NOT_FOUND")
@@ -228,7 +228,7 @@ def test_a_damaged_conversation_is_data_loss_and_named_in_the_log(
 def test_a_slug_in_the_form_of_an_id_is_never_taken_for_one(harness: GrpcHarness) -> None:
     """One that was stored before such slugs were refused."""
     gone = "abcdefghijkm2345"
-    Author(harness.runtime.store, harness.hub, "c1", slug=gone)
+    Author(harness.services.store, harness.hub, "c1", slug=gone)
     reading = v1.GetConversationRequest(name=f"conversations/{gone}")
     assert refused(lambda: ask(harness, "GetConversation", reading)).code == "NOT_FOUND"
 
@@ -304,7 +304,7 @@ def test_create_is_asked_for_with_its_owner(harness: GrpcHarness, author: Author
 
 def test_the_clients_deadline_is_the_actors(harness: GrpcHarness, author: Author) -> None:
     harness.conversations.will(author.record)
-    now = harness.runtime.clock.monotonic()
+    now = harness.services.clock.monotonic()
     ask(harness, "TriggerContinuation", v1.TriggerContinuationRequest(name=NAME), timeout=1_000)
     ((_, _, deadline),) = harness.conversations.asked
     assert deadline is not None
@@ -388,7 +388,7 @@ def pages(harness: GrpcHarness, method: str, request: Message, field: str) -> li
 
 
 def test_conversations_are_listed_in_pages_latest_first(harness: GrpcHarness) -> None:
-    store, hub = harness.runtime.store, harness.hub
+    store, hub = harness.services.store, harness.hub
     for number in range(7):
         Author(store, hub, f"n{number}", updated_at=100 - number)
     Author(store, hub, "old", archived_at=5)
@@ -411,7 +411,7 @@ def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(harness
     link.symlink_to(here)
     for number in range(7):
         within = here if number % 2 else here / "within"
-        Author(harness.runtime.store, harness.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
+        Author(harness.services.store, harness.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
     for directory in (here, link, f"{here}/../here/"):
         request = v1.ListConversationsRequest(page_size=2, working_directory=str(directory))
         got = pages(harness, "ListConversations", request, "conversations")
@@ -429,7 +429,7 @@ def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(harness
 
 def test_pages_of_more_than_one_chunk(harness: GrpcHarness) -> None:
     for number in range(230):
-        Author(harness.runtime.store, harness.hub, f"n{number}", updated_at=number + 1)
+        Author(harness.services.store, harness.hub, f"n{number}", updated_at=number + 1)
     got = pages(harness, "ListConversations", v1.ListConversationsRequest(page_size=150), "conversations")
     assert [len(page) for page in got] == [150, 80]
     assert len({each.name for page in got for each in page}) == 230
@@ -580,7 +580,7 @@ def test_a_stream_names_what_is_wrong(harness: GrpcHarness, author: Author) -> N
 def test_events_that_are_gone_are_out_of_range(harness: GrpcHarness, author: Author) -> None:
     for _ in range(10):
         author.commit(author.says())
-    harness.runtime.store.prune_log("c1", 6)
+    harness.services.store.prune_log("c1", 6)
     refusal = refused(lambda: harness.watch(after_revision=1))
     assert (refusal.code, refusal.reason) == ("OUT_OF_RANGE", "REVISION_TOO_OLD")
     assert int(refusal.info.metadata["oldest_revision"]) > 1
@@ -588,7 +588,7 @@ def test_events_that_are_gone_are_out_of_range(harness: GrpcHarness, author: Aut
 
 def test_too_many_streams_leave_calls_alone(open_harness: Callable[..., GrpcHarness]) -> None:
     harness = open_harness(max_streams=1)
-    Author(harness.runtime.store, harness.hub, "c1")
+    Author(harness.services.store, harness.hub, "c1")
     first = harness.watch()
     next(first)
     refusal = refused(harness.watch)
@@ -599,7 +599,7 @@ def test_too_many_streams_leave_calls_alone(open_harness: Callable[..., GrpcHarn
 
 def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_harness: Callable[..., GrpcHarness]) -> None:
     harness = open_harness(stall_seconds=0.3)
-    author = Author(harness.runtime.store, harness.hub, "c1")
+    author = Author(harness.services.store, harness.hub, "c1")
     stuck, other = harness.watch(timeout=60), harness.watch(timeout=60)
     next(stuck)
     next(other)

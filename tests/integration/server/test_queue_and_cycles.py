@@ -34,7 +34,7 @@ def ids(messages: Any) -> list[str]:
 
 @pytest.fixture
 def author(harness: GrpcHarness) -> Author:
-    return Author(harness.runtime.store, harness.hub)
+    return Author(harness.services.store, harness.hub)
 
 
 @pytest.fixture

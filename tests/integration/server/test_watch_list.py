@@ -29,7 +29,7 @@ def watch(harness: GrpcHarness, **request: Any) -> Any:
 
 
 def write(harness: GrpcHarness, conversation_id: str = "c1", **fields: Any) -> Author:
-    return Author(harness.runtime.store, harness.hub, conversation_id, **fields)
+    return Author(harness.services.store, harness.hub, conversation_id, **fields)
 
 
 def until_caught_up(stream: Any) -> list[str]:
@@ -138,7 +138,7 @@ def test_whatever_changes_while_the_list_is_read_is_right_in_the_end(
     """A page may know more than the feed has told, or less; neither goes back in time nor is anything missed."""
     monkeypatch.setattr(watch_list, "PAGE", 3)
     authors = [write(harness, f"c{number}", updated_at=number + 1) for number in range(12)]
-    store, stop = harness.runtime.store, threading.Event()
+    store, stop = harness.services.store, threading.Event()
 
     def keep_changing() -> None:
         while not stop.is_set():
@@ -171,7 +171,7 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
     harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, gone = write(harness, "kept"), write(harness, "gone")
-    store, bus = harness.runtime.store, harness.hub
+    store, bus = harness.services.store, harness.hub
     read = store.list
 
     def read_and_change(**query: Any) -> Any:

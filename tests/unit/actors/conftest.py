@@ -131,7 +131,7 @@ def inbox() -> Inbox:
 
 
 @pytest.fixture
-def runtime() -> Iterator[Services]:
+def services() -> Iterator[Services]:
     clock = StandingClock()
     timers = Timers(clock)
     store = MemoryStore()

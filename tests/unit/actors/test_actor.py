@@ -54,7 +54,7 @@ class Parrot(Actor):
         self.heard.append(message)
         match message.request if isinstance(message, AskEnvelope) else message:
             case "leave":
-                self.leave()
+                self.terminate()
             case Gate() as gate:
                 gate.pass_through()
             case BaseException() as error:
@@ -113,7 +113,7 @@ def test_a_fault_while_dealing_with_a_fault_ends_the_actor_in_order(parrot: Parr
     gate.open()
     assert isinstance(first.exception(PATIENCE), ZeroDivisionError)
     assert isinstance(second.exception(PATIENCE), ActorDeadError)
-    assert parrot.gone
+    assert parrot.stopped
     assert not tell(parrot.actor_ref, "too late")
 
 
@@ -131,8 +131,8 @@ def test_leaving_answers_everybody_who_still_waits(parrot: Parrot) -> None:
 
 def test_leaving_with_a_reason_gives_it_to_those_who_wait() -> None:
     class Polite(Parrot):
-        def leave(self, refusal: Exception | None = None) -> None:
-            super().leave(refusal or PermissionError("closed for today"))
+        def terminate(self, refusal: Exception | None = None) -> None:
+            super().terminate(refusal or PermissionError("closed for today"))
 
     actor = Polite().launch()
     gate = Gate()
@@ -147,7 +147,7 @@ def test_pykkas_stop_is_handled_in_its_turn(parrot: Parrot) -> None:
     before = ask(parrot, "before")
     assert parrot.actor_ref.stop(timeout=PATIENCE)
     assert before.result(PATIENCE) == "before"
-    assert parrot.gone
+    assert parrot.stopped
 
 
 def test_an_urgent_request_overtakes(parrot: Parrot) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation import settings
+from actors.conversation import creation
 from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,
@@ -77,16 +77,16 @@ class Told:
 
 
 class ToolHarness:
-    def __init__(self, runtime: Services, inbox: Any, limit: int = 10) -> None:
-        self.models: Any = runtime.models
-        self.tools: Any = runtime.toolbox.tools  # type: ignore[attr-defined]
+    def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
+        self.models: Any = services.models
+        self.tools: Any = services.toolbox.tools  # type: ignore[attr-defined]
         self.admission = Admission(limit)
         self.inbox = inbox
         self.sub_agents = Told()
-        self.executor = EffectExecutor(runtime, self.admission, inbox, self.sub_agents)  # type: ignore[arg-type]
-        record, commit = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
-        runtime.store.commit(commit)
-        self.context = runtime.context_of(record)
+        self.executor = EffectExecutor(services, self.admission, inbox, self.sub_agents)  # type: ignore[arg-type]
+        record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
+        services.store.commit(commit)
+        self.context = services.context_of(record)
         self.record = record
         self.live(1)
         self.models.answer = at_once  # type: ignore[attr-defined]
@@ -107,8 +107,8 @@ def at_once(request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> Mode
 
 
 @pytest.fixture
-def harness(runtime: Services, inbox: Any) -> Any:
-    made = ToolHarness(runtime, inbox)
+def harness(services: Services, inbox: Any) -> Any:
+    made = ToolHarness(services, inbox)
     yield made
     made.executor.stop_everything()
 
@@ -152,8 +152,8 @@ def test_a_model_that_is_not_served_is_never_replaced(harness: ToolHarness) -> N
     assert "'gone'" in error.error.message
 
 
-def test_a_full_house_refuses_and_has_room_again_when_somebody_left(runtime: Services, inbox: Any) -> None:
-    harness = ToolHarness(runtime, inbox, limit=1)
+def test_a_full_house_refuses_and_has_room_again_when_somebody_left(services: Services, inbox: Any) -> None:
+    harness = ToolHarness(services, inbox, limit=1)
     patient = harness.models.answer = Patient()
     harness.perform(REQUEST)
     assert patient.begun.acquire(timeout=PATIENCE)
@@ -166,9 +166,9 @@ def test_a_full_house_refuses_and_has_room_again_when_somebody_left(runtime: Ser
 
 
 def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
-    runtime: Services, inbox: Any, monkeypatch: pytest.MonkeyPatch
+    services: Services, inbox: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness = ToolHarness(runtime, inbox, limit=1)
+    harness = ToolHarness(services, inbox, limit=1)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -208,7 +208,7 @@ def test_a_pull_strikes_what_is_under_way_and_what_its_run_would_still_begin(har
     work = harness.executor.work
     assert work is not None
     assert work.run == "c1:1"
-    harness.executor.pull(work)
+    harness.executor.cancel_now(work)
     assert isinstance(harness.outcomes()[0], LlmAborted)
     harness.perform(EXECUTE)
     assert isinstance(harness.outcomes(2)[1], ToolAborted)
@@ -230,7 +230,7 @@ def test_a_pulled_summary_does_not_strike_the_next_one(harness: ToolHarness) -> 
     work = harness.executor.work
     assert work is not None
     assert work.run == ""
-    harness.executor.pull(work)
+    harness.executor.cancel_now(work)
     harness.perform(msgspec.structs.replace(summary, request_id="c1:r2"))
     assert isinstance(harness.outcomes(2)[1], LlmResponse)
 
@@ -320,7 +320,7 @@ def test_a_run_that_is_pulled_begins_nothing_any_more(harness: ToolHarness) -> N
         return ModelAnswer((Text("hi"),), True)
 
     harness.models.answer = answer
-    harness.executor.pull_run("c1:1")
+    harness.executor.cancel_run_now("c1:1")
     harness.perform(REQUEST)
     assert harness.outcomes() == [LlmAborted(1_000, "c1:r1", 1)]
     assert asked == []
@@ -334,9 +334,9 @@ class Points:
         self.passed.append(point)
 
 
-def test_every_effect_has_a_fault_point_before_and_behind_it(runtime: Services, inbox: Any) -> None:
+def test_every_effect_has_a_fault_point_before_and_behind_it(services: Services, inbox: Any) -> None:
     points = Points()
-    harness = ToolHarness(replace(runtime, faults=points), inbox)
+    harness = ToolHarness(replace(services, faults=points), inbox)
     effects = [REQUEST, AbortLlm("c1:r1"), StartTimer(0, "c1:1"), NotifyParent(AgentSucceeded("42"))]
     for effect in effects:
         harness.perform(effect)

@@ -34,9 +34,9 @@ ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 class ToolHarness:
     """Makes requests and sees what becomes of them."""
 
-    def __init__(self, runtime: Services, inbox: Any) -> None:
-        self.runtime = runtime
-        self.models: Any = runtime.models
+    def __init__(self, services: Services, inbox: Any) -> None:
+        self.services = services
+        self.models: Any = services.models
         self.inbox = inbox
         self.cancel = CancelToken()
         self.ended = threading.Semaphore(0)
@@ -53,7 +53,7 @@ class ToolHarness:
 
         self.models.answer = answer
         request = LlmRequest("r1", 1, lambda: self.models, lambda model: build(), self.cancel)
-        runner = LlmRunner(request, self.inbox, self.runtime.clock, self.ended.release).launch()
+        runner = LlmRunner(request, self.inbox, self.services.clock, self.ended.release).launch()
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)
         assert not self.ended.acquire(blocking=False), "its place was given back twice"
@@ -61,8 +61,8 @@ class ToolHarness:
 
 
 @pytest.fixture
-def harness(runtime: Services, inbox: Any) -> ToolHarness:
-    return ToolHarness(runtime, inbox)
+def harness(services: Services, inbox: Any) -> ToolHarness:
+    return ToolHarness(services, inbox)
 
 
 def test_an_answer_is_reported_whole(harness: ToolHarness) -> None:
@@ -172,8 +172,8 @@ def test_an_abort_that_nobody_asked_for_is_reported_too(harness: ToolHarness) ->
     assert harness.request(respond) == [LlmAborted(1_000, "r1", 1)]
 
 
-def test_text_that_waits_grows_and_is_announced_once(runtime: Services) -> None:
-    text = StreamedText("r1", 1, runtime.clock)
+def test_text_that_waits_grows_and_is_announced_once(services: Services) -> None:
+    text = StreamedText("r1", 1, services.clock)
     told = [text.put(part, reasoning=part.isupper()) for part in ("A", "B", "c", "d", "E")]
     assert told == [True, False, False, False, False]
     chunks = text.take()
@@ -183,8 +183,8 @@ def test_text_that_waits_grows_and_is_announced_once(runtime: Services) -> None:
     assert text.put("f", reasoning=False)
 
 
-def test_no_text_is_lost_between_two_threads(runtime: Services) -> None:
-    text = StreamedText("r1", 1, runtime.clock)
+def test_no_text_is_lost_between_two_threads(services: Services) -> None:
+    text = StreamedText("r1", 1, services.clock)
     waiting = threading.Semaphore(0)
     parts = [str(number) + "," for number in range(5_000)]
 

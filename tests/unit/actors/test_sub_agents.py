@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pykka._envelope import Envelope
 
-from actors.conversation import settings
+from actors.conversation import creation
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported
@@ -44,12 +44,12 @@ class Conversation:
 class Directory:
     """A directory that keeps what is delivered."""
 
-    def __init__(self, runtime: Services, inbox: Any, limit: int = 10) -> None:
-        self.parent, _ = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
+    def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
+        self.parent, _ = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
         self.delivered: list[tuple[str, Any]] = []
         self.open: bool | Exception = True
         self.actors: dict[str, Any] = {"c1": Conversation(inbox)}
-        self.sub_agents = SubAgents(runtime.clock, limit, self)
+        self.sub_agents = SubAgents(services.clock, limit, self)
 
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
         if isinstance(self.open, Exception) and isinstance(
@@ -72,8 +72,8 @@ class Directory:
 
 
 @pytest.fixture
-def directory(runtime: Services, inbox: Any) -> Directory:
-    return Directory(runtime, inbox)
+def directory(services: Services, inbox: Any) -> Directory:
+    return Directory(services, inbox)
 
 
 def test_a_cancel_does_not_overtake_the_birth(directory: Directory) -> None:
@@ -120,8 +120,8 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     assert inbox.told == [SubAgentStopped("c1-a1")]
 
 
-def test_a_full_house_takes_nobody_in_until_somebody_has_left(runtime: Services, inbox: Any) -> None:
-    directory = Directory(runtime, inbox, limit=1)
+def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services, inbox: Any) -> None:
+    directory = Directory(services, inbox, limit=1)
     other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
     directory.sub_agents.start(directory.parent, TASK)
     directory.sub_agents.start(directory.parent, other)

@@ -42,11 +42,11 @@ CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)
 class Shop:
     """A runner, the tools that it runs, and the conversation that hears of them."""
 
-    def __init__(self, runtime: Services, inbox: Any) -> None:
-        self.runtime = runtime
+    def __init__(self, services: Services, inbox: Any) -> None:
+        self.services = services
         self.inbox = inbox
-        self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = runtime.toolbox.tools  # type: ignore[attr-defined]
-        self.runner = ToolRunner(runtime, inbox, Asides(runtime, Admission(1))).launch()
+        self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
+        self.runner = ToolRunner(services, inbox, Asides(services, Admission(1))).launch()
         self.calls = 0
         self.rights = Rights()
 
@@ -68,12 +68,12 @@ class Shop:
 
     def left(self) -> None:
         self.inbox.wait_for(ToolRunnerStopped)
-        assert self.runner.gone
+        assert self.runner.stopped
 
 
 @pytest.fixture
-def shop(runtime: Services, inbox: Any) -> Any:
-    made = Shop(runtime, inbox)
+def shop(services: Services, inbox: Any) -> Any:
+    made = Shop(services, inbox)
     yield made
     tell(made.runner.actor_ref, Retire())
 
@@ -170,7 +170,7 @@ def test_an_unknown_tool_and_an_invalid_input_are_error_results(shop: Shop, monk
     def parse(name: str, raw: str) -> Any:
         raise InvalidToolInputError("cmd is missing")
 
-    monkeypatch.setattr(shop.runtime.toolbox, "parse", parse)
+    monkeypatch.setattr(shop.services.toolbox, "parse", parse)
     shop.execute()
     assert shop.outcomes(2)[1].result == ToolError("t2", "cmd is missing")
 
@@ -248,7 +248,7 @@ def test_the_next_tool_waits_until_the_killed_one_is_dead(shop: Shop) -> None:
     assert shop.outcomes()[0].tool_use_id == "t2"
 
 
-def test_the_receipt_counts_from_the_kill(runtime: Services, inbox: Any) -> None:
+def test_the_receipt_counts_from_the_kill(services: Services, inbox: Any) -> None:
     class Clock(SystemClock):
         seconds = 100.0
 
@@ -256,7 +256,7 @@ def test_the_receipt_counts_from_the_kill(runtime: Services, inbox: Any) -> None
             return self.seconds
 
     clock = Clock()
-    shop = Shop(replace(runtime, clock=clock), inbox)
+    shop = Shop(replace(services, clock=clock), inbox)
     stuck = shop.tools["tool"] = Stuck()
     token = shop.execute()
     assert stuck.begun.wait(PATIENCE)
@@ -312,7 +312,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     shop.abort(1)
     tell(shop.runner.actor_ref, Retire())
     assert stuck.finish.wait(PATIENCE)
-    assert not shop.runner.gone
+    assert not shop.runner.stopped
     stuck.die.set()
     shop.left()
     assert [type(message) for message in shop.inbox.told] == [KillReceipt, ToolRunnerStopped]
@@ -338,7 +338,7 @@ def test_a_tool_that_comes_in_time_keeps_a_retired_runner(shop: Shop) -> None:
     shop.execute("next")
     first.die.set()
     assert shop.outcomes()[0].tool_use_id == "t2"
-    assert not shop.runner.gone
+    assert not shop.runner.stopped
     tell(shop.runner.actor_ref, Retire())
     shop.left()
 
@@ -360,7 +360,7 @@ def test_a_bug_in_the_runner_is_an_outcome_too(shop: Shop, monkeypatch: pytest.M
 
 def test_output_stops_with_the_cancel(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(shop.runtime.bus, "tool_output", lambda *args: shown.append(args))
+    monkeypatch.setattr(shop.services.bus, "tool_output", lambda *args: shown.append(args))
     said, cancelled = threading.Event(), threading.Event()
 
     def run(context: ToolContext) -> ToolOutput:

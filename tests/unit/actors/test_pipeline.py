@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
-from actors.conversation import settings
-from actors.conversation.pipeline import Machine, taken_over
+from actors.conversation import creation, settings
+from actors.conversation.pipeline import LoadedConversation, taken_over
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
@@ -81,30 +81,32 @@ def store() -> Failing:
 
 
 @pytest.fixture
-def machine(runtime: Services, store: Failing, bus: Bus) -> Machine:
+def machine(services: Services, store: Failing, bus: Bus) -> LoadedConversation:
     ours: Any = {"store": store, "bus": bus}
-    runtime = replace(runtime, **ours)
-    runtime.toolbox.tools["bash"] = lambda context: None  # type: ignore[attr-defined]
-    record, commit = settings.creation(runtime, "c1", CreateConversationCommand("p", "/tmp"), 1)
+    services = replace(services, **ours)
+    services.toolbox.tools["bash"] = lambda context: None  # type: ignore[attr-defined]
+    record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp"), 1)
     store.commit(commit)
-    return Machine(runtime, record)
+    return LoadedConversation(services, record)
 
 
 def message(text: str = "hello", at: int = 2) -> UserMessage:
     return UserMessage(at, f"m-{text}", text)
 
 
-def run(machine: Machine, event: Any) -> tuple[Any, ...]:
-    draft = machine.draft()
-    draft.run(event)
-    return machine.apply(draft)
+def run(machine: LoadedConversation, event: Any) -> tuple[Any, ...]:
+    unit = machine.begin()
+    unit.run(event)
+    return machine.commit(unit)
 
 
 def answer(*content: Any, end_turn: bool = True) -> LlmResponse:
     return LlmResponse(3, "c1:r1", 1, content or (Text("hi"),), end_turn, Usage(10, 5))
 
 
-def test_a_chain_is_one_commit_with_a_step_for_each_transition(machine: Machine, store: Failing, bus: Bus) -> None:
+def test_a_chain_is_one_commit_with_a_step_for_each_transition(
+    machine: LoadedConversation, store: Failing, bus: Bus
+) -> None:
     effects = run(machine, message())
     assert effects == (RequestLlm("c1:r1", 1, "known", 1),)
     assert isinstance(machine.state, LlmRequesting)
@@ -114,7 +116,9 @@ def test_a_chain_is_one_commit_with_a_step_for_each_transition(machine: Machine,
     assert store.verify("c1") == ()
 
 
-def test_memory_is_what_the_store_has_and_revisions_have_no_gap(machine: Machine, store: Failing, bus: Bus) -> None:
+def test_memory_is_what_the_store_has_and_revisions_have_no_gap(
+    machine: LoadedConversation, store: Failing, bus: Bus
+) -> None:
     for event in (message(), LlmStreamStarted(3, "c1:r1", 1), answer(), message("again", 4), UserCancel(5)):
         run(machine, event)
         assert msgspec.structs.replace(store.load("c1"), log_hash="") == machine.record
@@ -124,47 +128,47 @@ def test_memory_is_what_the_store_has_and_revisions_have_no_gap(machine: Machine
 
 
 def test_a_window_that_becomes_known_counts_from_the_next_event_on(
-    runtime: Services, machine: Machine, store: Failing, bus: Bus
+    services: Services, machine: LoadedConversation, store: Failing, bus: Bus
 ) -> None:
     """It is logged with the event that it was judged by."""
     known = ModelInfo("known", "Known", "tests", "demo", 100_000, 8_000, 15)
     run(machine, message())
-    runtime.models.info = known  # type: ignore[attr-defined]
+    services.models.info = known  # type: ignore[attr-defined]
     run(machine, answer())
     assert [type(event.notification) for event in bus.published].count(ContextWarning) == 1
     assert machine.context.usable_window == 15
     assert store.verify("c1") == ()
 
 
-def test_a_draft_is_nothing_until_it_is_applied(machine: Machine, bus: Bus) -> None:
+def test_a_draft_is_nothing_until_it_is_applied(machine: LoadedConversation, bus: Bus) -> None:
     before = machine.record
-    draft = machine.draft()
-    draft.run(message())
-    assert not draft.empty
-    assert len(draft.find(StateChanged)) == 2
+    unit = machine.begin()
+    unit.run(message())
+    assert not unit.empty
+    assert len(unit.find(StateChanged)) == 2
     assert machine.record is before
     assert bus.published == []
 
 
 def test_a_commit_that_fails_leaves_no_trace_and_the_same_draft_fits_later(
-    machine: Machine, store: Failing, bus: Bus
+    machine: LoadedConversation, store: Failing, bus: Bus
 ) -> None:
     before, stored = machine.record, store.load("c1")
-    draft = machine.draft()
-    draft.run(message())
+    unit = machine.begin()
+    unit.run(message())
     store.before = 2
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
-            machine.apply(draft)
+            machine.commit(unit)
         assert machine.record is before
         assert store.load("c1") == stored
         assert bus.published == []
-    assert machine.apply(draft)
+    assert machine.commit(unit)
     assert [event.revision for event in bus.published] == [1, 2, 3]
 
 
 def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried_again(
-    machine: Machine, store: Failing, bus: Bus
+    machine: LoadedConversation, store: Failing, bus: Bus
 ) -> None:
     run(machine, message())
     store.after = 1
@@ -178,7 +182,7 @@ def test_a_commit_that_only_looked_like_a_failure_is_recognised_when_it_is_tried
     assert store.verify("c1") == ()
 
 
-def test_something_else_in_its_place_is_not_taken_for_its_own(machine: Machine, store: Failing) -> None:
+def test_something_else_in_its_place_is_not_taken_for_its_own(machine: LoadedConversation, store: Failing) -> None:
     store.after = 1
     with pytest.raises(StoreUnavailableError):
         run(machine, message("one"))
@@ -187,28 +191,28 @@ def test_something_else_in_its_place_is_not_taken_for_its_own(machine: Machine, 
     assert machine.state == Idle()
 
 
-def test_a_new_owner_fences_the_old_one(machine: Machine, store: Failing, runtime: Services) -> None:
+def test_a_new_owner_fences_the_old_one(machine: LoadedConversation, store: Failing, services: Services) -> None:
     record = store.load("c1")
     ours: Any = {"store": store}
-    successor = Machine(replace(runtime, **ours), taken_over(record, "elsewhere"))
+    successor = LoadedConversation(replace(services, **ours), taken_over(record, "elsewhere"))
     assert (successor.record.epoch, successor.record.node) == (2, "elsewhere")
     run(successor, message())
     with pytest.raises(FencedError):
         run(machine, message("from the grave"))
 
 
-def test_a_refused_or_ignored_event_changes_nothing(machine: Machine, store: Failing, bus: Bus) -> None:
+def test_a_refused_or_ignored_event_changes_nothing(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
     run(machine, message())
     before, published = machine.record, len(bus.published)
-    draft = machine.draft()
+    unit = machine.begin()
     with pytest.raises(Rejected):
-        draft.run(message("busy"))
-    assert draft.empty
+        unit.run(message("busy"))
+    assert unit.empty
     assert run(machine, LlmResponse(3, "c1:r9", 1, (Text("stale"),), True)) == ()
     assert (machine.record, len(bus.published)) == (before, published)
 
 
-def test_text_passes_by_the_store_and_the_journal(machine: Machine, store: Failing, bus: Bus) -> None:
+def test_text_passes_by_the_store_and_the_journal(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
     run(machine, message())
     run(machine, LlmStreamStarted(3, "c1:r1", 1))
     step = machine.record.step
@@ -218,7 +222,7 @@ def test_text_passes_by_the_store_and_the_journal(machine: Machine, store: Faili
     assert all(b"secret" not in row.event for row in store.transitions("c1", after_step=0, limit=99))
 
 
-def test_a_state_is_entered_when_its_name_changes(machine: Machine) -> None:
+def test_a_state_is_entered_when_its_name_changes(machine: LoadedConversation) -> None:
     run(machine, message())
     run(machine, LlmStreamStarted(30, "c1:r1", 1))
     assert (machine.record.state_updated_at, machine.record.updated_at) == (2, 30)
@@ -233,25 +237,27 @@ def contexts(store: Failing) -> list[ConvContext | None]:
     return [msgspec.json.decode(row.context, type=ConvContext) if row.context else None for row in rows]
 
 
-def test_the_context_is_journalled_with_the_first_step_that_sees_it(machine: Machine, store: Failing) -> None:
+def test_the_context_is_journalled_with_the_first_step_that_sees_it(
+    machine: LoadedConversation, store: Failing
+) -> None:
     run(machine, message())
     run(machine, answer())
     first = machine.context
     assert contexts(store) == [first, None, None]
-    draft = machine.draft()
-    settings.update(machine._runtime, draft, UpdateConversationCommand(title="same context"), 4)
-    settings.update(machine._runtime, draft, UpdateConversationCommand(labels={}), 4)
-    machine.apply(draft)
-    draft = machine.draft()
-    draft.change(SettingsChanged(4, ("always_approved",)), 4, (), always_approved=("bash",))
-    draft.recontext(machine._runtime.context_of(draft.record))
-    machine.apply(draft)
+    unit = machine.begin()
+    settings.update(machine._services, unit, UpdateConversationCommand(title="same context"), 4)
+    settings.update(machine._services, unit, UpdateConversationCommand(labels={}), 4)
+    machine.commit(unit)
+    unit = machine.begin()
+    unit.change(SettingsChanged(4, ("always_approved",)), 4, (), always_approved=("bash",))
+    unit.set_context(machine._services.context_of(unit.record))
+    machine.commit(unit)
     run(machine, message("again", 5))
     assert contexts(store)[3:] == [None, None, machine.context, None]
     assert machine.context.always_approved == ("bash",)
 
 
-def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: Machine, store: Failing) -> None:
+def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: LoadedConversation, store: Failing) -> None:
     machine.context = msgspec.structs.replace(machine.context, restriction_available=True)
     run(machine, SetMode(2, Mode.RESTRICTED))
     assert machine.context.mode is machine.record.mode is Mode.RESTRICTED
@@ -260,12 +266,12 @@ def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: Machine, sto
     assert seen == [Mode.UNRESTRICTED, Mode.RESTRICTED, None]
 
 
-def test_it_is_rebuilt_from_its_record_in_any_state(machine: Machine, store: Failing, bus: Bus) -> None:
+def test_it_is_rebuilt_from_its_record_in_any_state(machine: LoadedConversation, store: Failing, bus: Bus) -> None:
     run(machine, message())
     run(machine, answer(ToolUse("t1", "bash", "{}"), ToolUse("t2", "bash", "{}"), end_turn=False))
     run(machine, ToolComplete(4, "t1", 1, ToolSuccess("t1", "done")))
     record = store.load("c1")
-    again = Machine(machine._runtime, taken_over(record, "local"))
+    again = LoadedConversation(machine._services, taken_over(record, "local"))
     assert (again.state, again.context) == (machine.state, machine.context)
     run(again, Restart(9))
     assert isinstance(again.state, Idle)
@@ -284,8 +290,10 @@ class Trap:
 
 
 @pytest.mark.parametrize("point", ["commit.before", "commit.after", "publish.after"])
-def test_wherever_it_breaks_memory_and_store_agree(machine: Machine, store: Failing, bus: Bus, point: str) -> None:
-    object.__setattr__(machine._runtime, "faults", Trap(point))
+def test_wherever_it_breaks_memory_and_store_agree(
+    machine: LoadedConversation, store: Failing, bus: Bus, point: str
+) -> None:
+    object.__setattr__(machine._services, "faults", Trap(point))
     with pytest.raises(ZeroDivisionError):
         run(machine, message())
     assert msgspec.structs.replace(store.load("c1"), log_hash="") == machine.record

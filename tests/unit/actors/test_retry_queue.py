@@ -1,4 +1,4 @@
-"""The backlog: nothing is lost while the store fails, and the order is kept."""
+"""The retry queue: nothing is lost while the store fails, and the order is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ToolHarness:
         self.open = True
         self.applied: list[str] = []
         self.pauses: list[int] = []
-        self.backlog: RetryQueue[str] = RetryQueue("c1", self.apply, self.pauses.append)
+        self.queue: RetryQueue[str] = RetryQueue("c1", self.apply, self.pauses.append)
 
     def apply(self, entry: str) -> None:
         if not self.open:
@@ -25,8 +25,8 @@ class ToolHarness:
         self.applied.append(entry)
 
     def take(self, entry: str) -> bool:
-        self.backlog.add(entry)
-        return self.backlog.settle()
+        self.queue.add(entry)
+        return self.queue.flush()
 
 
 def test_while_the_store_works_everything_passes_straight_through() -> None:
@@ -34,7 +34,7 @@ def test_while_the_store_works_everything_passes_straight_through() -> None:
     assert harness.take("a")
     assert harness.take("b")
     assert harness.applied == ["a", "b"]
-    assert not harness.backlog
+    assert not harness.queue
     assert harness.pauses == []
 
 
@@ -43,7 +43,7 @@ def test_what_is_refused_waits_and_keeps_its_order() -> None:
     harness.open = False
     assert not harness.take("a")
     assert not harness.take("b")
-    assert list(harness.backlog) == ["a", "b"]
+    assert list(harness.queue) == ["a", "b"]
     harness.open = True
     assert harness.take("c")
     assert harness.applied == ["a", "b", "c"]
@@ -56,11 +56,11 @@ def test_the_pauses_grow_to_a_bound_and_one_timer_is_set_at_a_time(caplog: pytes
     harness.take("b")
     assert harness.pauses == [PAUSES_MS[0]]
     for _ in range(len(PAUSES_MS) + 1):
-        harness.backlog.retry()
+        harness.queue.retry()
     assert harness.pauses == [*PAUSES_MS, PAUSES_MS[-1], PAUSES_MS[-1]]
     assert [record.levelname for record in caplog.records].count("CRITICAL") == 1
     harness.open = True
-    harness.backlog.retry()
+    harness.queue.retry()
     assert harness.applied == ["a", "b"]
     harness.open = False
     harness.take("c")
@@ -71,13 +71,13 @@ def test_what_was_put_off_is_tried_again_once_as_the_first_or_the_last() -> None
     harness = ToolHarness()
     harness.open = False
     harness.take("a")
-    harness.backlog.put_off("cancel", first=True)
-    harness.backlog.put_off("doubt")
-    harness.backlog.put_off("doubt")
-    assert list(harness.backlog) == ["cancel", "a", "doubt"]
+    harness.queue.requeue("cancel", first=True)
+    harness.queue.requeue("doubt")
+    harness.queue.requeue("doubt")
+    assert list(harness.queue) == ["cancel", "a", "doubt"]
     assert len(harness.pauses) == 1
     harness.open = True
-    harness.backlog.retry()
+    harness.queue.retry()
     assert harness.applied == ["cancel", "a", "doubt"]
 
 
@@ -88,19 +88,19 @@ def test_an_entry_that_cannot_be_applied_is_given_up_and_the_others_are_not_forg
     harness.take("b")
     harness.open = True
     with pytest.raises(ZeroDivisionError):
-        harness.backlog.settle()
-    assert list(harness.backlog) == ["b"]
+        harness.queue.flush()
+    assert list(harness.queue) == ["b"]
     assert harness.pauses
-    harness.backlog.retry()
+    harness.queue.retry()
     assert harness.applied == ["b"]
-    assert not harness.backlog
+    assert not harness.queue
 
 
 def test_what_is_cleared_is_tried_no_more() -> None:
     harness = ToolHarness()
     harness.open = False
     harness.take("a")
-    harness.backlog.clear()
+    harness.queue.clear()
     harness.open = True
-    harness.backlog.retry()
+    harness.queue.retry()
     assert harness.applied == []

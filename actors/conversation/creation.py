@@ -1,0 +1,184 @@
+"""New conversations: by a client, as the successor of an exhausted one, as a sub-agent. Actor's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from actors.conversation import settings
+from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
+from actors.core import budget
+from actors.core.content import Message, MessageType, SystemKind, Text, text_of
+from actors.core.context import Budget, Mode
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import MessageAdded
+from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
+from actors.messages.log_entries import Created
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+from actors.runtime import validation
+
+if TYPE_CHECKING:
+    from actors.conversation.unit_of_work import UnitOfWork
+    from actors.messages.commands import (
+        ContinueConversationCommand,
+        CreateConversationCommand,
+    )
+    from actors.runtime.services import Services
+
+MAX_TITLE = 80
+"""Characters of a task that become the title of its sub-agent."""
+
+
+def conversation(
+    services: Services, conversation_id: str, request: CreateConversationCommand, at: int
+) -> tuple[ConversationRecord, Commit]:
+    """The record of a new conversation and the commit that makes it.
+
+    Raises Rejected (working directory, model, mode).
+    """
+    cwd = validation.working_directory(services, request.working_directory)
+    model = request.model or services.models.default
+    lean = validation.offered_model(services, model).info.lean
+    mode = validation.initial_mode(services, request.mode)
+    record = ConversationRecord(
+        id=conversation_id,
+        slug=request.slug or services.ids.slug(),
+        cwd=cwd,
+        state=Idle(),
+        state_updated_at=at,
+        created_at=at,
+        updated_at=at,
+        mode=mode,
+        model=model,
+        principal=request.principal,
+        title=request.title,
+        labels=request.labels,
+        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, lean=lean),
+        approval_policy=request.approval_policy,
+        follow_up_policy=request.follow_up_policy,
+        budget=request.budget,
+        node=services.node,
+        epoch=1,
+        step=1,
+    )
+    command = None
+    if request.request_id:
+        command = CommandRecord(request.request_id, request.body_hash, conversation_id.encode(), at)
+    return record, _creating_commit(record, command)
+
+
+def successor(
+    services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
+) -> tuple[ConversationRecord, Commit]:
+    """The successor of the unit's conversation; the unit gets the link to it. Both go into one commit."""
+    parent = unit.record
+    lean = validation.served_model(services, parent.model).info.lean
+    surroundings = services.workspace.surroundings(parent.cwd)
+    successor = msgspec.structs.replace(
+        parent,
+        id=services.ids.conversation(),
+        slug=services.ids.slug(),
+        state=Idle(),
+        state_updated_at=at,
+        created_at=at,
+        updated_at=at,
+        archived_at=None,
+        system_prompt=system_prompt(surroundings, parent.mode, at, lean=lean),
+        continued_from=parent.id,
+        continued_by="",
+        epoch=1,
+        step=1,
+        last_seq=0,
+        log_hash="",
+    )
+    messages: tuple[Message, ...] = ()
+    if request.include_summary:
+        text = f"This conversation goes on from an earlier one, which was summarised:\n\n{summary}"
+        if unanswered := _unanswered(services, parent):
+            text += f"\n\n{_LEFT_OVER}\n\n{unanswered}"
+        seed = Message(f"{successor.id}:0:1", 1, MessageType.SYSTEM, (Text(text),), at, kind=SystemKind.SUMMARY)
+        messages = (seed,)
+        successor = msgspec.structs.replace(successor, state=Idle(Ledger(seq=1)), last_seq=1)
+    settings.change(unit, at, continued_by=successor.id)
+    return successor, _creating_commit(successor, None, messages)
+
+
+_LEFT_OVER = (
+    "These messages of the user waited when the earlier conversation's context was used up. They have not been "
+    "answered, and nothing was done about them. Take them up when the user comes back to them:"
+)
+
+
+def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
+    """The follow-ups that were discarded when the context was used up: what stands behind the summary."""
+    last = exhausted.state.ledger.seq
+    most = services.limits.max_queue + 1
+    texts: list[str] = []
+    for message in reversed(services.store.messages(exhausted.id, after=max(0, last - most), limit=most)):
+        if message.type is not MessageType.USER:
+            break
+        texts.append(text_of(message.content) or "(an image)")
+    return "\n\n".join(f"- {text}" for text in reversed(texts))
+
+
+def sub_agent(
+    services: Services, parent: ConversationRecord, task: AgentTask, at: int
+) -> tuple[ConversationRecord, Commit]:
+    """The record of a sub-agent that its parent has just asked for, and the commit that makes it.
+
+    Restricted wherever that can be kept, whatever its parent's mode is (C32). Raises Rejected (budget, working
+    directory, model).
+    """
+    cwd = validation.working_directory(services, task.cwd)
+    lean = validation.served_model(services, task.model).info.lean
+    mode = Mode.RESTRICTED if services.sandbox.report.restriction_available else parent.mode
+    surroundings = services.workspace.surroundings(cwd)
+    record = ConversationRecord(
+        id=task.agent_id,
+        slug="",
+        cwd=cwd,
+        state=Idle(),
+        state_updated_at=at,
+        created_at=at,
+        updated_at=at,
+        mode=mode,
+        model=task.model,
+        principal=parent.principal,
+        parent_conversation_id=parent.id,
+        user_initiated=False,
+        title=task.task.strip().partition("\n")[0][:MAX_TITLE],
+        system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=lean),
+        approval_policy=parent.approval_policy,
+        always_approved=parent.always_approved,
+        budget=_share(parent),
+        node=services.node,
+        epoch=1,
+        step=1,
+    )
+    return record, _creating_commit(record, None)
+
+
+def _share(parent: ConversationRecord) -> Budget:
+    """What one of the sub-agents that were started together may spend: an equal part of what their parent has left."""
+    ledger, state = parent.state.ledger, parent.state
+    if spent := budget.spent(parent.budget, ledger):
+        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
+    return budget.share(parent.budget, ledger, len(state.pending) if isinstance(state, AwaitingSubAgents) else 1)
+
+
+def _creating_commit(
+    record: ConversationRecord, command: CommandRecord | None, messages: tuple[Message, ...] = ()
+) -> Commit:
+    notifications = tuple(MessageAdded(message) for message in messages)
+    born = msgspec.json.encode(Created(record.created_at, record.principal))
+    entry = LogEntry(1, record.created_at, born, 1, notifications)
+    return Commit(
+        record=record,
+        expected_step=0,
+        messages=messages,
+        log=(entry,),
+        command=command,
+        create=True,
+        create_command=command is not None,
+    )

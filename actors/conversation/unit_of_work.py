@@ -1,0 +1,127 @@
+"""The changes that one message makes to a conversation, collected until they are committed together.
+
+A unit of work collects a chain of transitions, or a changed setting, or both. It becomes one commit. A unit whose
+commit fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
+from actors.core.notifications import Durable, MessageAdded, TextDelta
+from actors.core.transition import run_chain
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, StoredEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.core.content import Message
+    from actors.core.context import ConvContext
+    from actors.core.events import Event
+    from actors.core.states import State
+
+_encode = msgspec.json.Encoder().encode
+Found = TypeVar("Found", bound=Struct)
+
+
+class UnitOfWork:
+    """Changes to one conversation that have not happened yet."""
+
+    def __init__(self, record: ConversationRecord, context: ConvContext, logged_context: ConvContext | None) -> None:
+        self.before = record
+        self.record = record
+        self.context = context
+        self.logged_context = logged_context
+        """Of the last journal row that names one; None: not known."""
+        self.entries: list[LogEntry] = []
+        self.messages: list[Message] = []
+        self.text_deltas: list[TextDelta] = []
+        self.effects: list[ActEffect] = []
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to commit: the event was ignored, or brought ephemeral text only."""
+        return not self.entries
+
+    @property
+    def notifications(self) -> tuple[Durable, ...]:
+        return tuple(notification for entry in self.entries for notification in entry.notifications)
+
+    def find(self, kind: type[Found]) -> tuple[Found, ...]:
+        """The unit's notifications of one class, in order."""
+        return tuple(n for n in self.notifications if isinstance(n, kind))
+
+    def run(self, event: Event) -> None:
+        """Apply an event and all that settles after it. Raises Rejected; then the unit is as it was."""
+        for step in run_chain(self.record.state, self.context, event):
+            self.context = step.context
+            self._take(step.event, event.at, step.effects, step.new_state)
+
+    def change(self, entry: Struct, at: int, notifications: tuple[Durable, ...], **fields: Any) -> None:
+        """Change the record beside the state machine. `entry` is what the journal says about it."""
+        self.record = msgspec.structs.replace(self.record, **fields)
+        self._log(_encode(entry), at, notifications)
+
+    def set_context(self, context: ConvContext) -> None:
+        """Later events of this unit see this context."""
+        self.context = context
+
+    def commit(self, command: CommandRecord | None = None) -> Commit:
+        """The whole unit as one commit."""
+        return Commit(
+            record=self.record,
+            expected_step=self.before.step,
+            messages=tuple(self.messages),
+            log=tuple(self.entries),
+            command=command,
+        )
+
+    def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State) -> None:
+        durable: list[Durable] = []
+        changed = False
+        mode = self.record.mode
+        for effect in effects:
+            match effect:
+                case PersistMessage(message=message):
+                    self.messages.append(message)
+                    durable.append(MessageAdded(message))
+                    changed = True
+                case PersistState():
+                    changed = True
+                case PersistMode(mode=mode):
+                    changed = True
+                case NotifyClient(data=data):
+                    if isinstance(data, TextDelta):
+                        self.text_deltas.append(data)
+                    else:
+                        durable.append(data)
+                case _:
+                    self.effects.append(effect)
+        if not (changed or durable):
+            return
+        entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
+        self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)
+        self._log(_encode(event), at, tuple(durable))
+        if mode != self.context.mode:
+            self.context = msgspec.structs.replace(self.context, mode=mode)
+
+    def _log(self, event: bytes, at: int, notifications: tuple[Durable, ...]) -> None:
+        context = None if self.context == self.logged_context else _encode(self.context)
+        self.logged_context = self.context
+        step, first = self.record.step + 1, self.record.last_seq + 1
+        self.entries.append(LogEntry(step, at, event, first, notifications, context))
+        self.record = msgspec.structs.replace(
+            self.record, step=step, last_seq=first - 1 + len(notifications), updated_at=at
+        )
+
+    def stored_events(self) -> tuple[StoredEvent, ...]:
+        """The unit's events as watchers will read them."""
+        return tuple(
+            StoredEvent(entry.first_revision + offset, entry.at, notification)
+            for entry in self.entries
+            for offset, notification in enumerate(entry.notifications)
+        )
