@@ -1,7 +1,18 @@
-"""The conversation actor: one message at a time, cancel before everything that waits.
+"""The conversation actor: the one thread that changes a conversation, one message at a time.
 
-It never waits for the network, a process or another actor; its one wait is the commit. What happens in between is the
-pipeline's business; here is what comes first, what is tried again, and when the actor ends.
+A message is a command (an AskEnvelope, which somebody awaits), an outcome of an effect that this actor has started, or
+a reminder that it has sent to itself. Each goes through the pipeline: load, transition, commit, publish, act. The
+commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
+
+The mailbox has two lanes. Cancels, changes of mode and outcomes of timers that bound a cancel go into the urgent one,
+so that nothing that waits is handled before them. A cancel moreover stops the work in flight on the caller's thread,
+before its turn comes: the outcome of the stopped work then finds the cancel handled already.
+
+If the store is unavailable, commands are refused at once. What has happened anyway, outcomes and cancels, waits in the
+retry queue, which is flushed before any further command.
+
+The actor stops when its conversation has been idle for a while, or has ended, and no process of a tool is left; and at
+shutdown. It closes its mailbox only while that is empty: a message that comes later starts its successor.
 """
 
 from __future__ import annotations
@@ -64,41 +75,41 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IdleCheck:
-    """Leave if nothing has happened for a while."""
+    """Stop if nothing has happened for a while."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """The store may take now what it did not take before."""
+    """Flush the retry queue: the pause is over."""
 
 
 @dataclass(frozen=True)
 class VerifyUncertainCommit:
-    """A command was told that its commit failed; it is not certain that the store has nothing of it."""
+    """Compare memory with the store: a commit that was reported as failed may have succeeded."""
 
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """What was in memory is not what the store has; `epoch` is that of its owner here."""
+    """Drop what is in memory and load what the store has; `epoch` is that of the owner in memory."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class DeletionOverdue:
-    """What is dying has had its time."""
+    """Delete now, even if some processes could not be confirmed dead."""
 
 
 @dataclass(frozen=True)
 class Shutdown:
-    """Bring it to rest now, then end; `done` gets its result when the actor has left."""
+    """End the run and stop; `done` gets its result once the actor has stopped."""
 
     done: Future[None]
     urgent: bool = True
 
 
 Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""What is committed without anybody waiting for a verdict."""
+"""What is committed without a caller that awaits the result."""
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,11 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def add(self, entry: Entry) -> None:
-        """Let it wait its turn; `flush` is to follow."""
+        """Append an entry; call `flush` next."""
         self._waiting.append(entry)
 
     def requeue(self, entry: Entry, *, first: bool = False) -> None:
-        """The store refused it just now: try it again soon, as the last, or before everything else. Once only."""
+        """Retry an entry that the store has just refused, as the last or the `first` one; no entry waits twice."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
         self._retry_later()
@@ -60,9 +60,9 @@ class RetryQueue(Generic[Entry]):
         self._waiting.clear()
 
     def flush(self) -> bool:
-        """Apply all that waits; False if the store refused and the rest has to wait.
+        """Apply the entries in order; return False if the store refused one and the rest has to wait.
 
-        Raises what applying an entry raises; that entry is given up, the others are tried again soon.
+        Raises what applying an entry raises; that entry is dropped, the others are retried.
         """
         while self._waiting:
             entry = self._waiting.popleft()
@@ -79,7 +79,7 @@ class RetryQueue(Generic[Entry]):
         return True
 
     def retry(self) -> None:
-        """The pause is over."""
+        """Flush once the pause is over."""
         self._retry_due = False
         self.flush()
 
