@@ -1,12 +1,13 @@
 """The conversation actor: the one thread that changes a conversation, one message at a time.
 
-A message is a command (an AskEnvelope, which somebody awaits), an outcome of an effect that this actor has started, or
+A message is a command (an AskEnvelope, which a caller awaits), an outcome of an effect that this actor has started, or
 a reminder that it has sent to itself. Each goes through the pipeline: load, transition, commit, publish, act. The
 commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
 
-The mailbox has two lanes. Cancels, changes of mode and outcomes of timers that bound a cancel go into the urgent one,
-so that nothing that waits is handled before them. A cancel moreover stops the work in flight on the caller's thread,
-before its turn comes: the outcome of the stopped work then finds the cancel handled already.
+The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent, the timers that bound a cancel and
+the shutdown go into the urgent one, so that nothing in the normal lane is handled before them. A cancel moreover stops
+the work in flight on the caller's thread, before its turn comes: the outcome of the stopped work then finds the cancel
+handled already.
 
 If the store is unavailable, commands are refused at once. What has happened anyway, outcomes and cancels, waits in the
 retry queue, which is flushed before any further command.
