@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -201,8 +202,10 @@ def _probe(where: Listen) -> None:
             tried.bind(address)
             tried.listen()
     except OSError as error:
-        text = error.strerror or "unknown host"
-        raise CannotListenError(f"cannot listen on {where.target}: {text.lower()}") from None
+        text = (error.strerror or "unknown host").lower()
+        if error.errno == errno.EADDRINUSE:
+            text += "; name another port with --listen, or use --listen none for clients on this machine only"
+        raise CannotListenError(f"cannot listen on {where.target}: {text}") from None
 
 
 def _probe_path(where: Listen) -> None:

@@ -116,7 +116,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; no error of ours gets through as a traceback."""
-        with exits.told():
+        with exits.told(exits.address_source(ctx)):
             return super().invoke(ctx)
 
 

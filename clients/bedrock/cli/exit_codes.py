@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,7 +16,7 @@ from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_line
 from bedrock.cli.text.style import Paint, columns
-from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, Unavailable
+from bedrock.errors import ApprovalNeeded, BedrockError, InvalidArgument, Misconfigured, ServerNotRunning, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -39,11 +40,34 @@ SPEAK_TLS = "Something is there. If it speaks TLS, begin the address with https:
 TRUST = "Set BEDROCK_CA_FILE to the certificates to trust, or leave out https:// if the server speaks no TLS."
 
 
-def way_to_a_server(message: str) -> str:
-    """What to do where none could be reached; how that failed is known from the error's message only."""
-    if "TLS handshake" in message:
+CHECK_ADDRESS = (
+    "Nothing answers there. Check {source}, and that on that machine `bedrock serve` runs and listens at that address. "
+    "Without an address, the server of this machine is used."
+)
+
+
+def address_source(ctx: click.Context) -> str:
+    """Return what names the server's address, "--address" or "BEDROCK_ADDRESS"; empty if nothing does."""
+    if ctx.find_root().params.get("address"):
+        return "--address"
+    return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
+
+
+def way_to_a_server(error: Unavailable, source: str = "") -> str:
+    """Say what to do where no server could be reached.
+
+    Args:
+        error: How that failed; without a reason, only the message says more.
+        source: What names the address, as of `address_source`.
+    """
+    if not error.reason and "TLS handshake" in error.message:
         return TRUST
-    return SPEAK_TLS if message.endswith("Socket closed") else START_A_SERVER
+    if not error.reason and error.message.endswith("Socket closed"):
+        return SPEAK_TLS
+    # The server's own refusals, and a server of this machine that has lost its socket, say themselves what to do.
+    if source and (type(error) is ServerNotRunning or not error.reason):
+        return CHECK_ADDRESS.format(source=source)
+    return error.hint if error.reason else START_A_SERVER
 
 
 class Failure(Exception):
@@ -56,14 +80,14 @@ class Failure(Exception):
         self.exit_code = exit_code
 
     @classmethod
-    def of(cls, error: BedrockError) -> Failure:
-        """Make the failure that a client's error means for somebody at a terminal."""
+    def of(cls, error: BedrockError, source: str = "") -> Failure:
+        """Return the failure for an error of the client; `source` as of `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
                 message += f"\n  {field}: {description}"
         if isinstance(error, Unavailable):
-            return cls(message, hint if error.reason else way_to_a_server(message), UNREACHABLE)
+            return cls(message, way_to_a_server(error, source), UNREACHABLE)
         if isinstance(error, ApprovalNeeded):
             return cls(message, hint, NEEDS_APPROVAL)
         return cls(message, hint, USAGE if isinstance(error, InvalidArgument | Misconfigured) else FAILED)
@@ -83,8 +107,12 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def told() -> Generator[None]:
-    """Turn the errors of the block into a text on standard error and the exit code of the program."""
+def told(source: str = "") -> Generator[None]:
+    """Turn the errors of the block into a text on standard error and the exit code of the program.
+
+    Args:
+        source: What names the server's address, as of `address_source`.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -92,7 +120,7 @@ def told() -> Generator[None]:
     except KeyboardInterrupt:
         exit_code = CANCELLED
     except (Failure, BedrockError, OSError, UnicodeEncodeError) as error:
-        ended = _failure(error)
+        ended = _failure(error, source)
         with suppress(OSError):
             ended.show()
         exit_code = ended.exit_code
@@ -102,13 +130,13 @@ def told() -> Generator[None]:
     raise click.exceptions.Exit(exit_code)
 
 
-def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError) -> Failure:
+def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError, source: str) -> Failure:
     """What an error means for somebody at a terminal."""
     match error:
         case Failure():
             return error
         case BedrockError():
-            return Failure.of(error)
+            return Failure.of(error, source)
         case OSError(errno=errno.EBADF):
             return Failure("standard output is closed")
         case OSError():

@@ -222,6 +222,8 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self._accepted: dict[str, v1.SendMessageResponse] = {}
         self._runs = 0
         self._closing = False
+        self.keeps_list_open = False
+        """Whether a stream of the list goes on after what exists already, without news."""
         self._changed = threading.Condition()
 
     # What the tests do and look at.
@@ -416,6 +418,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self.conversation.mode = request.mode
         if request.stop_running:
             ended, self.jobs = self.jobs, []
+            del self.conversation.background_jobs[:]
             return v1.SetModeResponse(
                 conversation=self.conversation, ended_jobs=ended, stopped_tool_use_ids=["t1"] if ended else []
             )
@@ -674,6 +677,9 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         self._enter(request, context)
         yield v1.WatchConversationsResponse(conversation_changed=self.conversation)
         yield v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp())
+        with self._changed:
+            while self.keeps_list_open and not self._closing and context.is_active():
+                self._changed.wait(0.1)
 
     def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
         self._enter(request, context)

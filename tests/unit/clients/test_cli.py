@@ -195,13 +195,32 @@ def test_an_empty_name_is_a_wrong_command_line(program: Program, fake: FakeBedro
     assert not fake.requests
 
 
-def test_no_server_is_exit_code_4_and_says_how_to_start_one() -> None:
-    for arguments in (["list"], ["chat"]):
-        result = CliRunner().invoke(bedrock, ["--address", "127.0.0.1:1", *arguments])
-        assert result.exit_code == exits.UNREACHABLE
-        assert "bedrock serve" in result.stderr
-        assert "Connection refused" in result.stderr
-        assert "Traceback" not in result.output
+@pytest.mark.parametrize("command", ["list", "chat"])
+def test_no_server_is_exit_code_4_and_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path / "none"))
+    result = CliRunner().invoke(bedrock, [command])
+    assert result.exit_code == exits.UNREACHABLE
+    assert "bedrock serve" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "unix:{tmp}/none.sock"])
+@pytest.mark.parametrize("source", ["--address", "BEDROCK_ADDRESS"])
+@pytest.mark.parametrize("command", ["list", "chat", "doctor"])
+def test_a_wrong_address_is_named_with_how_to_check_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, source: str, command: str
+) -> None:
+    address = address.format(tmp=tmp_path)
+    given = [source, address] if source == "--address" else []
+    if not given:
+        monkeypatch.setenv(source, address)
+    result = CliRunner().invoke(bedrock, [*given, command])
+    assert result.exit_code == exits.UNREACHABLE
+    assert f"Check {source}" in result.output
+    assert address in result.output
+    assert "Start one" not in result.output
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7421x", "127.0.0.1:", "[::1]:0", "https://example.com:70000"])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOST = "connection lost, trying again"
+#: Without an address, a call of the system, or the name of a file.
+WHY = "(the server does not answer)"
 BACK = "connected again"
 
 
@@ -33,6 +35,7 @@ def test_watching_at_a_terminal_tells_that_the_connection_is_lost_and_back(addre
         terminal.shows("Hello.")
         fake.close()
         terminal.shows(LOST)
+        terminal.shows(WHY)
         fake.open()
         terminal.shows(BACK)
         terminal.keys("\x03")
@@ -52,7 +55,7 @@ def test_watching_through_a_pipe_tells_it_on_standard_error(address: str, fake: 
             while "Hello." not in watching.stdout.readline():
                 pass
             fake.close()
-            assert LOST in watching.stderr.readline()
+            assert watching.stderr.readline() == f"{LOST}… {WHY}\n"
             fake.open()
             assert BACK in watching.stderr.readline()
         finally:

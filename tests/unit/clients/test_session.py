@@ -247,7 +247,7 @@ def test_commands_reach_the_conversation(address: str, fake: FakeBedrock) -> Non
         await chat.shows("Tab                  complete")
         for line in ("/mode unrestricted", "/model big", "/cancel", "/continue", "/withdraw", "/nonsense"):
             chat.session.enter(line)
-        await chat.shows("cannot do “/nonsense”")
+        await chat.shows("unknown command: /nonsense. /help lists")
         assert "nothing waits" in chat.screen
         assert "this chat goes on in brave-otter" in chat.screen
         chat.session.enter("/quit")
@@ -315,18 +315,21 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
     address: str, fake: FakeBedrock, reply: str
 ) -> None:
     fake.jobs = ["b-1"]
+    fake.conversation.background_jobs.append("b-1")
     fake.answers.append(
         lambda run: [stored("agent", call("bash", {"command": "sleep 99"})), state("tool_executing", run), Gate()]
     )
 
     async def story(chat: Chat) -> None:
+        await chat.until(lambda: "1 background job" in chat.session.status())
         chat.session.enter("Go")
         await chat.shows("● bash sleep 99")
         chat.session.enter("/mode restricted")
         await chat.shows("? still running with wider rights: bash sleep 99, the background job b-1. Stop it?")
         chat.session.enter(reply, chat.session.question)
         if reply == "y":
-            await chat.shows("· stopped: 2")
+            await chat.shows("· stopped: bash sleep 99, the background job b-1")
+            await chat.until(lambda: "background job" not in chat.session.status())
         elif reply == "a":  # which is no answer to this
             await chat.shows("that was a message; the question is still open")
         else:
@@ -337,6 +340,37 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
         request.stop_running for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)
     ]
     assert asked == ([False, True] if reply == "y" else [False])
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("/etc/hosts says what?", "/etc/hosts says what?"),
+        ("/usr/bin\nis full", "/usr/bin\nis full"),
+        ("//mode is no command here", "/mode is no command here"),
+    ],
+)
+def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed: str, text: str) -> None:
+    fake.answers.append(says("I see."))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter(typed)
+        await chat.shows("I see.")
+
+    play(address, story)
+    assert sent(fake) == [(text, v1.DELIVERY_STEER)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("/moed restricted", "/mode"), ("/quit now/then", "/quit"), ("/hlep", "/help")]
+)
+def test_a_misspelled_command_is_guessed_and_not_sent(address: str, fake: FakeBedrock, typed: str, meant: str) -> None:
+    async def story(chat: Chat) -> None:
+        chat.session.enter(typed)
+        await chat.shows(meant)
+
+    play(address, story)
+    assert sent(fake) == []
 
 
 def test_compact_goes_on_in_the_successor_once_the_summary_is_written(address: str, fake: FakeBedrock) -> None:

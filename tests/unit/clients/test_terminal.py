@@ -16,6 +16,7 @@ from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from bedrock.cli.chat.session import ChatSession
 
@@ -83,6 +84,8 @@ def test_escape_cancels_and_tab_queues(terminal: Terminal, fake: FakeBedrock) ->
     terminal.shows("[y]es")
     terminal.keys("and then\t")
     terminal.shows("“and then” waits (follow-up)")
+    terminal.keys("/etc/hosts too\t")
+    terminal.shows("“/etc/hosts too” waits (follow-up)")
     terminal.keys("\x1b")
     terminal.shows("■ cancelled")
     terminal.keys("/quit\r")
@@ -112,8 +115,8 @@ def test_a_server_that_goes_away_is_told(terminal: Terminal, fake: FakeBedrock) 
     assert terminal.ends() == 0
 
 
-def test_without_a_server_the_terminal_is_told_how_to_start_one() -> None:
-    with Terminal("chat", environ={"BEDROCK_ADDRESS": "127.0.0.1:1"}) as terminal:
+def test_without_a_server_the_terminal_is_told_how_to_start_one(tmp_path: Path) -> None:
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": "", "BEDROCK_DATA_DIR": str(tmp_path / "none")}) as terminal:
         terminal.shows("bedrock chat --spawn")
         assert terminal.ends() == 4
 

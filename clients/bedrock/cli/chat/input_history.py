@@ -11,7 +11,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
-from bedrock.cli.chat.slash_commands import COMMANDS, MODES
+from bedrock.cli.chat.slash_commands import COMMANDS, MODES, message_of
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.local_server import NotPrivate, check_private
@@ -86,7 +86,7 @@ class ChatCompleter(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield what could stand at the cursor."""
         text = document.text_before_cursor
-        if not text.startswith("/") or "\n" in text:
+        if message_of(text) is not None or "\n" in text:
             word = text.split("\n")[-1].rpartition(" ")[2]
             if complete_event.completion_requested and word:
                 yield from self._project.get_completions(Document(word, len(word)), complete_event)

@@ -10,6 +10,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 
+from bedrock.cli.chat.slash_commands import message_of
+
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
 
@@ -63,11 +65,11 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
 
     @keys.add("tab")
     def _queue_or_complete(event: KeyPressEvent) -> None:
-        typed = event.current_buffer
-        if typed.text.startswith("/") or not prompt.session.view.busy:
+        typed, message = event.current_buffer, message_of(event.current_buffer.text)
+        if message is None or not prompt.session.view.busy:
             typed.complete_next() if typed.complete_state else typed.start_completion(insert_common_part=True)
-        elif typed.text.strip():
-            prompt.enter(f"/queue {typed.text}")
+        elif message.strip():
+            prompt.enter(f"/queue {message}")
 
     @keys.add("escape", "#")  # which would end the prompt, and comment what was typed
     def _nothing(_event: KeyPressEvent) -> None:

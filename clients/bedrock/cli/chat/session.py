@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from bedrock.cli.chat.slash_commands import run_command
+from bedrock.cli.chat.slash_commands import message_of, run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer
 from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
 from bedrock.cli.display.follower import Onlooker
@@ -80,7 +80,7 @@ class ChatSession:
         self._width = width
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._moved = asyncio.Event()
-        self._run_ended = asyncio.Event()
+        self._recount = asyncio.Event()
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
         """Whether the connection is lost; it comes back by itself."""
         self._server_ended = False
@@ -165,7 +165,7 @@ class ChatSession:
         try:
             async for event in self._onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
                 if event.kind == "run_stopped":
-                    self._run_ended.set()
+                    self.recount_jobs()
                 if event.kind == "state_changed" and self._compacting:
                     self._follow_summary(self.view.state.kind)
         except BedrockError as error:
@@ -180,9 +180,9 @@ class ChatSession:
             self.transcript.goes_on = kind == "context_exhausted"
 
     async def _count_jobs(self) -> None:
-        """Ask, for ever, how many background jobs each run has left: no event tells it."""
-        while await self._run_ended.wait():
-            self._run_ended.clear()
+        """Read the number of background jobs after each run, and on request: no event reports it."""
+        while await self._recount.wait():
+            self._recount.clear()
             with suppress(BedrockError):
                 self.view.jobs = len((await self.conversation.get()).background_jobs)
                 self.refresh()
@@ -235,6 +235,10 @@ class ChatSession:
         lines = self.transcript.output(number)
         for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
             self.say(line)
+
+    def recount_jobs(self) -> None:
+        """Have the number of background jobs read again."""
+        self._recount.set()
 
     def interrupt(self) -> bool:
         """Ctrl-C: the first one cancels, the second one leaves; True if it leaves."""
@@ -305,14 +309,15 @@ class ChatSession:
         self.write(line)
 
     async def _do(self, text: str, asked: Asked | None) -> None:
-        if text.startswith("/"):
+        message = message_of(text)
+        if message is None:
             await run_command(self, text)
         elif isinstance(asked, Offer) and is_answer(text) and not _ALWAYS.fullmatch(text.strip()):
             await self._answer_offer(asked, text.strip())
         elif isinstance(asked, Approval) and is_answer(text):
             await self._answer(asked, text.strip())
         else:
-            await self.send(text, "steer")  # at rest a steer starts a run, so no race with the end of one
+            await self.send(message, "steer")  # at rest a steer starts a run, so no race with the end of one
             if asked is not None and (asked is self._offer or asked in self.view.approvals):
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,7 @@ from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
     from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- nothing decodes these dataclasses
+    from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 
 MODES = ("restricted", "unrestricted")
@@ -49,13 +51,28 @@ class Command:
         return bool(argument) or self.argument.startswith("[")
 
 
+def message_of(text: str) -> str | None:
+    """Return the message that a typed text sends; None if the text is a command.
+
+    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed: so every
+    text can be sent.
+    """
+    if not text.startswith("/"):
+        return text
+    if text.startswith("//"):
+        return text[1:]
+    return text if "/" in text.split(maxsplit=1)[0][1:] else None
+
+
 async def run_command(session: ChatSession, text: str) -> None:
-    """Do what a line that begins with a slash says."""
-    name, _, argument = text.strip().removeprefix("/").partition(" ")
+    """Run the command that a text begins with; one that does not exist is answered with one that is spelled alike."""
+    name, argument = (*text.removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
     if command is None:
-        session.say(session.paint.careful(f"· cannot do “{one_line(text, 60)}”; /help says what can be done"))
+        alike = get_close_matches(name, [each.name for each in COMMANDS], n=1)
+        advice = f"Did you mean /{alike[0]}?" if alike else "/help lists all; a message can begin with //"
+        session.say(session.paint.careful(f"· unknown command: /{one_line(name, 60)}. {advice}"))
     elif not command.takes(argument):
         session.say(session.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
     else:
@@ -115,17 +132,25 @@ async def _mode(session: ChatSession, mode: str) -> None:
     answer = await session.attempt(session.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
-    left = [*map(session.transcript.call_title, answer.surviving_tool_use_ids)]
-    left += [for_terminal(f"the background job {job}") for job in answer.surviving_jobs]
+    # Named now: the transcript forgets the title of a call once that has ended.
+    titles = {call: session.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
+    left = [*titles.values(), *map(_job_title, answer.surviving_jobs)]
     if left:
 
         async def stop() -> None:
             stopped = await session.attempt(session.conversation.set_mode(cast("Mode", mode), stop_running=True))
             if stopped is not None:
-                count = len(stopped.stopped_tool_use_ids) + len(stopped.ended_jobs)
-                session.say(session.paint.dim(f"· stopped: {count}" if count else "· it has ended by itself"))
+                calls = stopped.stopped_tool_use_ids
+                ended = [titles.get(call) or session.transcript.call_title(call) for call in calls]
+                names = ", ".join((*ended, *map(_job_title, stopped.ended_jobs)))
+                session.say(session.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
+                session.recount_jobs()
 
         session.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
+
+
+def _job_title(job: str) -> SafeText:
+    return for_terminal(f"the background job {job}")
 
 
 async def _model(session: ChatSession, model: str) -> None:

@@ -107,7 +107,7 @@ def _server(client: Client) -> Iterator[Finding]:
     try:
         info = client.server_info()
     except Unavailable as error:
-        advice = error.hint if error.reason else exits.way_to_a_server(error.message)
+        advice = exits.way_to_a_server(error, exits.address_source(click.get_current_context()))
         yield Finding("fail", "server", error.message, advice)
         advice = "A server tries at its start what this machine can keep. Run this again when one is running."
         yield Finding("warn", "sandbox", "shown only with a running server", advice)

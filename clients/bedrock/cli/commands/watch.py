@@ -18,7 +18,6 @@ from bedrock._shared.enum_names import resource_name
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import CONVERSATION
-from bedrock.cli.connect import connect
 from bedrock.cli.display.connection_state import Outage
 from bedrock.cli.display.follower import Onlooker
 from bedrock.cli.display.live_list import watch_list
@@ -50,15 +49,18 @@ def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> Non
     While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
     own name: `bedrock list --parent NAME` lists them.
     """
+    address: str | None = ctx.find_root().obj
     if name is None:
-        watch_list(connect(ctx), output)
+        following = watch_list(address, output)
+    elif output == "stream-json":
+        following = _print_events(address, name)
     else:
-        follow = _print_events if output == "stream-json" else partial(_watch, plain=plain)
-        asyncio.run(_until_gone(follow(ctx.find_root().obj, name)))
+        following = _watch(address, name, plain=plain)
+    asyncio.run(_until_gone(following))
 
 
 async def _until_gone(following: Coroutine[Any, Any, None]) -> None:
-    """Follow a conversation as long as somebody can see it.
+    """Follow a conversation, or the list, as long as standard output has a reader.
 
     Raises:
         BrokenPipeError: Nobody can any more.

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from bedrock.cli.text.style import one_line
-from bedrock.errors import BedrockError
+from bedrock.errors import BedrockError, ServerNotRunning, ServerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,14 @@ RETRY_SECONDS = 1.0
 
 def lost(error: BedrockError) -> str:
     """Say in a line that the connection is lost, and why."""
-    return f"{TRYING_AGAIN} ({one_line(error.message, 100)})"
+    return f"{TRYING_AGAIN} ({_cause(error)})"
+
+
+def _cause(error: BedrockError) -> str:
+    """Return why a connection was lost, without addresses and names of system calls: those help only with a new one."""
+    if isinstance(error, ServerNotRunning) and not isinstance(error, ServerUnreachable):
+        return "the server is not running"
+    return one_line(error.message, 100) if error.reason else "the server does not answer"
 
 
 class Outage:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import closing
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from bedrock.cli import stdio as streams
+from bedrock import AsyncClient
 from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.output import print_json, print_line
 from bedrock.cli.text.safe_text import SafeText
@@ -16,9 +16,8 @@ from bedrock.cli.text.style import Paint, cells, cut, cut_start
 from bedrock.cli.text.tables import with_tilde
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from bedrock import Client
     from bedrock.conversations import ConversationInfo, ConversationListEvent
 
 #: Lines of a terminal that are not the table's.
@@ -27,27 +26,26 @@ MARGIN = 3
 DIRECTORY_COLUMNS = 30
 
 
-def watch_list(client: Client, output: str) -> None:
+async def watch_list(address: str | None, output: str) -> None:
     """Follow the list until the stream ends."""
-    with closing(client.watch_conversations()) as entries:
+    async with AsyncClient(address) as client, aclosing(client.watch_conversations()) as entries:
         if output == "stream-json":
-            for entry in entries:
+            async for entry in entries:
                 print_json(entry.to_dict())
         elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            _draw(entries)
+            await _draw(entries)
         else:
             paint = Paint.for_stream(sys.stdout)
-            for entry in entries:
+            async for entry in entries:
                 if line := _line(entry, paint):
                     print_line(line)
 
 
-def _draw(entries: Iterable[ConversationListEvent]) -> None:
+async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
     """Keep a table up to date at the place where it stands. What existed already is shown at once, as a whole."""
     table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
     caught_up = False
-    for entry in entries:
-        streams.ensure_read(sys.stdout)
+    async for entry in entries:
         table.take(entry)
         caught_up = caught_up or entry.kind == "caught_up"
         if caught_up and entry.kind != "heartbeat":
