@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, says, stalls
-from tests.e2e.patience import PATIENCE, eventually, within
+from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, says
+from tests.e2e.patience import eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
@@ -82,33 +82,3 @@ def test_a_search_is_sifted(sifting: Callable[[Play], tuple[Chat, Part]]) -> Non
     assert "much:400:a needle here" in small.exchanges[0].question
     assert chat.conversation.get().aside_usage.input_tokens == 900
     assert len(chat.part.exchanges) == 2, "the small request is no turn of the conversation"
-
-
-@pytest.mark.parametrize("phase", [hangs, stalls])
-def test_a_cancel_ends_the_sifting_at_once(sifting: Callable[[Play], tuple[Chat, Part]], phase: Play) -> None:
-    chat, small = sifting(phase)
-    chat.send("Look.")
-    exchange = small.next_reached()
-    receipt = within(chat.conversation.cancel)
-    assert receipt.state.kind == "idle"
-    assert exchange.closed.wait(PATIENCE), "the server must hang up"
-    assert chat.ask("And now?") == "Done."
-    chat.assert_valid()
-    if phase is stalls:
-        eventually(lambda: chat.conversation.get().aside_usage.input_tokens == 10, "what was told by then is paid for")
-
-
-def test_without_an_answer_the_beginning_is_shown(sifting: Callable[[Play], tuple[Chat, Part]]) -> None:
-    chat, _ = sifting(lambda exchange: exchange.send_raw(b"no answer at all"))
-    assert chat.ask("Look.") == "Done."
-    (result,) = chat.part.exchanges[1].results
-    assert "much:1:a needle here\n" in str(result["content"])
-    assert "characters are shown; use fewer or more specific terms]" in str(result["content"])
-
-
-def test_a_cancelled_request_is_paid_for(client: Client, fake_provider: FakeProvider, tmp_path: Path) -> None:
-    chat = Chat(client, fake_provider.part(stalls), tmp_path, title="Mine")
-    chat.send("Hello")
-    chat.part.next_reached()
-    within(chat.conversation.cancel)
-    eventually(lambda: chat.conversation.get().total_usage.input_tokens == 10, "its input is counted")

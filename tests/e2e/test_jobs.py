@@ -57,23 +57,6 @@ def test_jobs_go_on_until_they_are_ended_and_each_end_has_its_receipt(open_chat:
     chat.assert_valid()
 
 
-def test_a_cancelled_call_is_killed_and_the_jobs_of_earlier_calls_are_not(open_chat: OpenChat, watch: Watch) -> None:
-    chat, marker = in_background(open_chat, "exec sleep {0}")
-    other = processes.forever()
-    chat.part.then(calls(("bash", {"cmd": f"echo up; sleep {other}"})))
-    watcher = watch(chat.name)
-    chat.send("And this.")
-    watcher.until("tool_output_delta")
-    receipt = chat.conversation.cancel()
-    assert (len(receipt.tool_use_ids), list(receipt.surviving_jobs)) == (1, ["b-1"])
-    watcher.until("tool_tree_reaped")
-    assert processes.running(other) == []
-    assert len(processes.sleepers(marker)) == 1
-    chat.conversation.archive()
-    eventually(lambda: processes.running(marker) == [], "archiving ends the jobs")
-    chat.conversation.unarchive()
-
-
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_deletion_returns_when_everything_is_dead(
     open_chat: OpenChat, watch: Watch, server: ServerProcess, busy: bool

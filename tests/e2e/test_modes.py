@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, v1
-from bedrock.errors import InvalidArgument, ModeUnavailable, NotAwaitingApproval, UnknownOrDecided
+from bedrock.errors import ModeUnavailable
 
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, HOW_TO_ASK
-from tests.e2e import processes
 from tests.e2e.chat import Chat, question
-from tests.e2e.fake_provider import FakeProvider, calls, held, says
-from tests.e2e.patience import eventually, only, together, within
+from tests.e2e.fake_provider import FakeProvider, calls, says
+from tests.e2e.patience import only, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.watcher import Watcher
 
@@ -58,15 +56,6 @@ def outputs(chat: Chat) -> list[str]:
     ]
 
 
-def told(chat: Chat) -> list[str]:
-    return [text for role, text in chat.said() if role == "system"]
-
-
-def test_a_conversation_is_restricted_unless_somebody_asks_for_more(client: Client, tmp_path: Path) -> None:
-    assert client.create(tmp_path).get().mode == "restricted"
-    assert client.create(tmp_path, mode="unrestricted").get().mode == "unrestricted"
-
-
 def test_what_the_mode_forbids_fails_and_says_how_to_ask(open_chat: OpenChat, tmp_path: Path) -> None:
     target = tmp_path / "file.txt"
     patch = ("patch", {"path": str(target), "patches": [{"operation": "overwrite", "newText": "x"}]})
@@ -103,109 +92,6 @@ def test_an_agent_asks_is_allowed_and_does_it(open_chat: OpenChat, watch: Watch,
     assert [block["type"] for block in third.body["messages"][-1]["content"]] == ["tool_result", "tool_result", "text"]
     assert "now unrestricted" in third.question
     chat.assert_valid()
-
-
-def test_a_denial_is_told_and_nothing_widens(open_chat: OpenChat, tmp_path: Path) -> None:
-    target = tmp_path / "file.txt"
-    chat = open_chat(calls(UPGRADE, write(target)), calls(write(target)), says("All right."))
-    run = chat.send("Write it.")
-    asked = question(run)
-    chat.conversation.deny(asked, "read only, please")
-    within(run.wait)
-    assert outputs(chat)[0] == "Denied by user: read only, please"
-    assert outputs(chat)[1].startswith("Not executed")
-    assert HOW_TO_ASK in outputs(chat)[2]
-    assert not target.exists()
-    assert told(chat) == []
-
-
-def test_of_two_answers_to_a_request_for_more_one_counts(open_chat: OpenChat) -> None:
-    for _ in range(5):
-        chat = open_chat(calls(UPGRADE), says("All right."))
-        run = chat.send("Ask.")
-        asked = question(run)
-        answers = together(
-            functools.partial(chat.conversation.approve, asked), functools.partial(chat.conversation.deny, asked)
-        )
-        refusal = only([answer for answer in answers if isinstance(answer, BaseException)])
-        assert isinstance(refusal, UnknownOrDecided | NotAwaitingApproval)
-        assert within(run.answer) == "All right."
-        approved = isinstance(answers[1], BaseException)
-        wanted = "unrestricted" if approved else "restricted"
-        assert chat.conversation.get().mode == wanted
-
-
-def test_a_mode_holds_from_the_next_tool_on_and_the_agent_hears_of_it_behind_the_round(
-    open_chat: OpenChat, watch: Watch, tmp_path: Path
-) -> None:
-    first, second, go = tmp_path / "first", tmp_path / "second", tmp_path / "go"
-    patient = ("bash", {"cmd": f"echo begun; until [ -e {go} ]; do sleep 0.02; done; echo x > {first}"})
-    chat = open_chat(calls(patient, write(second)), says("Done."), mode="unrestricted")
-    watcher = watch(chat.name)
-    run = chat.send("Two files.")
-    watcher.until("tool_output_delta")
-    answer = chat.conversation.set_mode("restricted")
-    assert (answer.conversation.mode, list(answer.surviving_jobs)) == ("restricted", [])
-    assert len(answer.surviving_tool_use_ids) == 1
-    go.touch()
-    assert within(run.answer) == "Done."
-    assert first.exists(), "it ran already, with the rights it was started with"
-    assert not second.exists()
-    assert HOW_TO_ASK in outputs(chat)[1]
-    last = chat.part.exchanges[1].body["messages"][-1]["content"]
-    assert [block["type"] for block in last] == ["tool_result", "tool_result", "text"]
-    assert "now restricted" in last[-1]["text"]
-    assert [role for role, _ in chat.said()] == ["user", "agent", "tool", "tool", "system", "agent"]
-    chat.assert_valid()
-
-
-def test_what_may_do_more_than_a_narrower_mode_is_ended_if_asked_and_the_run_goes_on(
-    open_chat: OpenChat, watch: Watch, tmp_path: Path
-) -> None:
-    """A call within its wait, and a job of an earlier call: both would go on writing."""
-    second, marker = tmp_path / "second", processes.forever()
-    job = ("bash", {"cmd": f"exec sleep {marker}", "wait_seconds": 0})
-    endless = ("bash", {"cmd": f"echo begun; sleep {marker} & wait"})
-    chat = open_chat(calls(job, endless, write(second)), says("Done."), mode="unrestricted")
-    watcher = watch(chat.name)
-    run = chat.send("Go.")
-    watcher.until("tool_output_delta")
-    eventually(lambda: len(processes.sleepers(marker)) == 2, "both run")
-    left = chat.conversation.set_mode("restricted")
-    assert (len(left.surviving_tool_use_ids), list(left.surviving_jobs)) == (1, ["b-1"])
-    answer = chat.conversation.set_mode("restricted", stop_running=True)
-    assert list(answer.stopped_tool_use_ids) == list(left.surviving_tool_use_ids)
-    assert (list(answer.ended_jobs), list(answer.surviving_jobs)) == (["b-1"], [])
-    assert within(run.answer) == "Done."
-    watcher.until(lambda _: len(watcher.of("tool_tree_reaped")) == 2)
-    assert processes.running(marker) == []
-    assert not second.exists(), "the next call was restricted"
-    assert "Stopped by user: the mode is now restricted" in outputs(chat)[1]
-    chat.assert_valid()
-
-
-def test_a_mode_that_is_set_while_the_model_thinks_is_told_behind_its_answer(open_chat: OpenChat) -> None:
-    chat = open_chat(held(calls(("bash", {"cmd": "echo hi"}))), says("Done."))
-    run = chat.send("Go.")
-    thinking = chat.part.next_reached()
-    chat.conversation.set_mode("unrestricted")
-    chat.conversation.set_mode("restricted")
-    thinking.go.set()
-    assert within(run.answer) == "Done."
-    assert len(told(chat)) == 2, "both were stored at once"
-    turns = chat.part.exchanges[1].body["messages"]
-    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
-    assert [block["type"] for block in turns[-1]["content"]] == ["tool_result", "text", "text"]
-    chat.assert_valid()
-
-
-def test_a_mode_has_to_be_one(open_chat: OpenChat, server: ServerProcess) -> None:
-    chat = open_chat()
-    with server.channel() as channel, pytest.raises(Exception, match="mode") as refused:
-        v1.ConversationServiceStub(channel).SetMode(v1.SetModeRequest(name=chat.name), metadata=server.metadata)
-    assert refused.value.code().name == "INVALID_ARGUMENT"  # type: ignore[attr-defined]
-    with pytest.raises((InvalidArgument, ValueError)):
-        chat.conversation.set_mode("wide open")  # type: ignore[arg-type]
 
 
 def test_where_nothing_can_be_restricted_the_server_says_why(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Task, v1
-from bedrock.errors import BedrockError, InvalidArgument, ModelUnavailable, SubAgent, WorkingDirectoryInvalid
+from bedrock.errors import SubAgent
 
 from tests.e2e.fake_provider import FakeProvider, Play, calls, hangs, held
 from tests.e2e.patience import only, within
@@ -101,54 +100,6 @@ def test_a_sub_agent_takes_no_commands_but_a_cancel(
     assert failed.error.kind == "cancelled"
 
 
-def test_a_request_id_starts_them_once(open_chat: Callable[..., Chat], fake_provider: FakeProvider) -> None:
-    part = fake_provider.part(submits("done"))
-    chat = open_chat()
-    request_id = str(uuid.uuid4())
-    first = chat.conversation.spawn([part.key], request_id=request_id)
-    within(first.wait)
-    again = chat.conversation.spawn([part.key], request_id=request_id)
-    assert (again.name, again.sub_agents) == (first.name, first.sub_agents)
-    assert len(list(chat.conversation.sub_agents())) == 1
-    with pytest.raises(BedrockError) as other:
-        chat.conversation.spawn(["Something else"], request_id=request_id)
-    assert other.value.reason == "REQUEST_ID_REUSED"
-
-
-@pytest.mark.parametrize(
-    ("task", "error", "field"),
-    [
-        (Task(""), InvalidArgument, "tasks[1].task"),
-        (Task("x", max_turns=-1), InvalidArgument, "tasks[1].max_turns"),
-        (Task("x", timeout=0.5), InvalidArgument, "tasks[1].timeout"),
-        (Task("x", model="nobody/serves this"), InvalidArgument, "tasks[1].model"),
-        (Task("x", working_directory="/nowhere"), WorkingDirectoryInvalid, "tasks[1].working_directory"),
-        (Task("x", read_first=["missing"]), InvalidArgument, "tasks[1].read_first[0]"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_one_wrong_task_is_named_and_none_is_started(
-    open_chat: Callable[..., Chat], task: Task, error: type[BedrockError], field: str
-) -> None:
-    chat = open_chat()
-    before = chat.conversation.get()
-    with pytest.raises(error) as refused:
-        chat.conversation.spawn(["A good one", task])
-    assert list(refused.value.fields) == [field]
-    assert chat.conversation.get() == before
-    assert list(chat.conversation.sub_agents()) == []
-
-
-def test_while_something_is_under_way_they_are_refused(open_chat: Callable[..., Chat]) -> None:
-    chat = open_chat(hangs)
-    chat.send("Wait.")
-    chat.part.next_reached()
-    with pytest.raises(BedrockError) as refused:
-        chat.conversation.spawn(["More"])
-    assert refused.value.reason == "AGENT_BUSY"
-    chat.conversation.cancel()
-
-
 # --- at a terminal, with the demo model -------------------------------------------------------------------------------
 
 
@@ -162,15 +113,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def environ(server: ServerProcess) -> dict[str, str]:
     return {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
-
-
-def test_a_model_that_nobody_serves_is_named(demo: ServerProcess, tmp_path: Path) -> None:
-    with demo.client() as client:
-        conversation = client.create(tmp_path)
-        with pytest.raises(ModelUnavailable) as refused:
-            conversation.spawn(["x", Task("x", model="nobody/serves-this")])
-        assert list(refused.value.fields) == ["tasks[1].model"]
-        assert conversation.get().state.kind == "idle"
 
 
 def test_a_terminal_shows_the_tree_while_they_work_and_how_each_ended(demo: ServerProcess, tmp_path: Path) -> None:
