@@ -1,4 +1,4 @@
-"""A conversation with the twin on its other side, through the Python client."""
+"""A conversation whose model is the fake provider, through the Python client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def question(run: Run) -> Approval:
 
 
 class Chat:
-    """A conversation and the twin's part in it."""
+    """A conversation and the provider's part in it."""
 
     def __init__(self, client: Client, part: Part, folder: Path, **settings: Any) -> None:
         self.client = client
@@ -56,7 +56,7 @@ class Chat:
         return error
 
     def send(self, text: str, **options: Any) -> Run:
-        """Say something; the message names the part, so that the twin knows whom it is for."""
+        """Say something; the message names the part, so that the provider knows which conversation asks."""
         return self.conversation.send(f"{text} {self.part.key}", **options)
 
     def ask(self, text: str) -> str:

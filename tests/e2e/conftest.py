@@ -1,4 +1,4 @@
-"""A provider's twin, servers that use it, and clients of those: one of each for all tests of a module."""
+"""A fake provider, servers that use it, and clients of those: one of each for all tests of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A twin of a model provider: real HTTP on a real port, answers as each test wants them, a strict eye on requests.
+"""A fake model provider: real HTTP on a real port, answers as each test wants them, a strict eye on requests.
 
 Every conversation of a test has a part here, named in the conversation's first message. The part holds the plays that
 answer its requests, one after the other. Whatever a server sends must be what the provider's own checks let pass:
@@ -91,7 +91,7 @@ class Exchange:
 
 
 class Part:
-    """The twin's part in one conversation."""
+    """The provider's part in one conversation."""
 
     def __init__(self, key: str, plays: Iterable[Play], otherwise: Play) -> None:
         self.key = key
@@ -269,7 +269,7 @@ def refuses(status: int, kind: str, message: str = "not now", retry_after: float
 
     def play(exchange: Exchange) -> None:
         body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
-        lines = [f"HTTP/1.1 {status} Twin", "content-type: application/json", f"content-length: {len(body)}"]
+        lines = [f"HTTP/1.1 {status} Fake", "content-type: application/json", f"content-length: {len(body)}"]
         if retry_after is not None:
             lines.append(f"retry-after: {retry_after}")
         exchange.send_raw(("\r\n".join(lines) + "\r\n\r\n").encode() + body)

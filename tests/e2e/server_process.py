@@ -161,7 +161,7 @@ class Servers:
 
 
 def provider(url: str) -> dict[str, str]:
-    """The settings that make a twin the provider of a server, and its models the default."""
+    """The settings that make a fake provider that of a server, and its models the default."""
     return {"ANTHROPIC_API_KEY": API_KEY, "ANTHROPIC_BASE_URL": url}
 
 

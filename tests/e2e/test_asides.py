@@ -21,7 +21,7 @@ SMALL = "claude-haiku-4-5"
 
 
 @pytest.fixture(scope="module")
-def small_twin() -> Iterator[FakeProvider]:
+def small_provider() -> Iterator[FakeProvider]:
     """The provider of the small model."""
     with FakeProvider() as made:
         yield made
@@ -30,13 +30,13 @@ def small_twin() -> Iterator[FakeProvider]:
 
 @pytest.fixture(scope="module")
 def server(
-    fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path_factory: pytest.TempPathFactory
+    fake_provider: FakeProvider, small_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server whose small model is served by somebody else, so that requests to it can be told from the others."""
+    """A server whose small model has another provider, so that requests to it can be told apart."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "config.toml"
     config.write_text(
-        f'small_model = "{SMALL}"\n[providers.small]\nprotocol = "anthropic"\nbase_url = "{small_twin.url}"\n'
+        f'small_model = "{SMALL}"\n[providers.small]\nprotocol = "anthropic"\nbase_url = "{small_provider.url}"\n'
         f'api_key = "{API_KEY}"\nmodels = ["{SMALL}"]\ndiscover = "never"\n'
     )
     servers = Servers()
@@ -46,13 +46,13 @@ def server(
 
 @pytest.fixture
 def sifting(
-    client: Client, fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path: Path
+    client: Client, fake_provider: FakeProvider, small_provider: FakeProvider, tmp_path: Path
 ) -> Callable[[Play], tuple[Chat, Part]]:
     """Creates conversations with a title whose model searches much; the small model plays what it is given."""
 
     def create(play: Play) -> tuple[Chat, Part]:
         (tmp_path / "much").write_text("a needle here\n" * 400)
-        small = small_twin.part(play)
+        small = small_provider.part(play)
         search = {"query": f"Where is it? {small.key}", "search_terms": ["needle"]}
         return Chat(client, fake_provider.part(calls(("keyword_search", search))), tmp_path, title="Mine"), small
 
@@ -60,9 +60,9 @@ def sifting(
 
 
 def test_a_conversation_gets_its_title_and_pays_for_it(
-    client: Client, fake_provider: FakeProvider, small_twin: FakeProvider, tmp_path: Path
+    client: Client, fake_provider: FakeProvider, small_provider: FakeProvider, tmp_path: Path
 ) -> None:
-    small = small_twin.part(says('"Needles, mostly"', input_tokens=70))
+    small = small_provider.part(says('"Needles, mostly"', input_tokens=70))
     chat = Chat(client, fake_provider.part(), tmp_path)
     assert within(chat.conversation.send(f"Find {small.key} {chat.part.key}\nplease").answer) == "Done."
     eventually(lambda: chat.conversation.get().title == "Needles, mostly", "the title")

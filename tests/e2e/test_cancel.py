@@ -51,7 +51,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secure_twin(certificate: Path) -> Iterator[FakeProvider]:
+def secure_provider(certificate: Path) -> Iterator[FakeProvider]:
     """The same over TLS."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
@@ -62,13 +62,13 @@ def secure_twin(certificate: Path) -> Iterator[FakeProvider]:
 
 @pytest.fixture(scope="module")
 def server(
-    fake_provider: FakeProvider, secure_twin: FakeProvider, certificate: Path, tmp_path_factory: pytest.TempPathFactory
+    fake_provider: FakeProvider, secure_provider: FakeProvider, certificate: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """A server with two providers: one over TLS."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "config.toml"
     config.write_text(
-        f'[providers.secure]\nprotocol = "anthropic"\nbase_url = "{secure_twin.url}"\napi_key = "{API_KEY}"\n'
+        f'[providers.secure]\nprotocol = "anthropic"\nbase_url = "{secure_provider.url}"\napi_key = "{API_KEY}"\n'
         f'models = ["secure-model"]\ndiscover = "never"\nca_bundle = "{certificate}"\n'
     )
     servers = Servers()
@@ -81,14 +81,14 @@ def chat_with(
     request: pytest.FixtureRequest,
     client: Client,
     fake_provider: FakeProvider,
-    secure_twin: FakeProvider,
+    secure_provider: FakeProvider,
     tmp_path: Path,
 ) -> Callable[..., Chat]:
     """Creates conversations with a model behind plain HTTP, or behind TLS."""
     secure = request.param == "tls"
 
     def create(*plays: Play) -> Chat:
-        part = (secure_twin if secure else fake_provider).part(*plays)
+        part = (secure_provider if secure else fake_provider).part(*plays)
         return Chat(client, part, tmp_path, model="secure-model" if secure else None)
 
     return create
