@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import ssl
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from tests.e2e.fake_provider import (
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
 from tests.e2e.watcher import Watcher, checked_slots
+from tests.unit.llm.conftest import make_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,16 +38,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1, its key in front of it."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
-        " -addext subjectAltName=IP:127.0.0.1 -keyout both.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    both = folder / "both.pem"
-    both.write_text(both.read_text() + (folder / "cert.pem").read_text())
-    return both
+    """A self-signed certificate for 127.0.0.1 with its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +54,10 @@ def secure_provider(certificate: Path) -> Iterator[FakeProvider]:
 
 @pytest.fixture(scope="module")
 def server(
-    fake_provider: FakeProvider, secure_provider: FakeProvider, certificate: Path, tmp_path_factory: pytest.TempPathFactory
+    fake_provider: FakeProvider,
+    secure_provider: FakeProvider,
+    certificate: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     """A server with two providers: one over TLS."""
     folder = tmp_path_factory.mktemp("server")
