@@ -11,20 +11,23 @@ has seen all there is, so that a test decides at which step a connection breaks:
 from __future__ import annotations
 
 import threading
-import typing
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 from bedrock import Approval, v1
-from google.protobuf.any_pb2 import Any
+from google.protobuf import message_factory
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import MethodDescriptor
 
 Context = grpc.ServicerContext
 
@@ -46,14 +49,58 @@ Answer = Callable[[str], list[Step]]
 """What a message causes, given the name of the run."""
 
 
-@dataclass
-class Refusal:
+@dataclass(eq=False)
+class Refusal(Exception):
     """How to answer a call instead of doing what it asks."""
 
     code: grpc.StatusCode
     reason: str = ""
     message: str = "refused"
     details: list[Message] = field(default_factory=list)
+
+    def abort(self, context: Context) -> NoReturn:
+        """End a call with this status and its details."""
+        status = status_pb2.Status(code=self.code.value[0], message=self.message)
+        info = [error_details_pb2.ErrorInfo(reason=self.reason, domain="bedrock")] if self.reason else []
+        for detail in (*info, *self.details):
+            status.details.add().Pack(detail)
+        context.abort_with_status(rpc_status.to_status(status))
+        raise AssertionError("abort returned")
+
+
+SHUTTING_DOWN = Refusal(grpc.StatusCode.UNAVAILABLE, message="shutting down")
+
+
+def methods() -> list[MethodDescriptor]:
+    """Every method of the contract."""
+    files = (v1.conversation_service_pb2.DESCRIPTOR, v1.catalog_service_pb2.DESCRIPTOR)
+    return [method for file in files for service in file.services_by_name.values() for method in service.methods]
+
+
+def serve(server: grpc.Server, method: MethodDescriptor, behaviour: Callable[[Any, Context], Any]) -> None:
+    """Have a server answer a method of the contract with what `behaviour` returns, or refuse it as that raises."""
+
+    def one(request: Message, context: Context) -> Message:
+        try:
+            return behaviour(request, context)  # type: ignore[no-any-return]
+        except Refusal as refusal:
+            refusal.abort(context)
+
+    def many(request: Message, context: Context) -> Iterator[Message]:
+        try:
+            yield from behaviour(request, context)
+        except Refusal as refusal:
+            refusal.abort(context)
+
+    decode = message_factory.GetMessageClass(method.input_type).FromString
+    encode = message_factory.GetMessageClass(method.output_type).SerializeToString
+    handler = (
+        grpc.unary_stream_rpc_method_handler(many, decode, encode)
+        if method.server_streaming
+        else grpc.unary_unary_rpc_method_handler(one, decode, encode)
+    )
+    service = method.containing_service.full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method.name: handler}),))
 
 
 def text(said: str, *, chunks: int = 2, request: str = "r1", attempt: int = 1) -> list[Step]:
@@ -98,7 +145,7 @@ def result(
     return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=call_id, outcome=outcome, output=said))
 
 
-def question(tool: str, given: dict[str, typing.Any] | None = None) -> Approval:
+def question(tool: str, given: dict[str, Any] | None = None) -> Approval:
     """The question whether a tool may run with an input."""
     asked = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=v1.ToolCall(tool_use_id="t1", tool=tool))
     asked.tool_call.input.update(given or {})
@@ -175,8 +222,8 @@ def fails(kind: str, message: str) -> Answer:
     ]
 
 
-class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
-    """The servicer of both services, and the world behind it."""
+class FakeBedrock:
+    """Both services, a method for each of theirs, and the world behind them."""
 
     def __init__(self) -> None:
         self.conversation = v1.Conversation(
@@ -338,46 +385,30 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
 
     # The calls.
 
-    def _enter(self, request: Message, context: Context) -> None:
+    def answer(self, method: MethodDescriptor, request: Message, context: Context) -> Any:
+        """Answer a call, or raise a Refusal."""
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
-        method = type(request).__name__.removesuffix("Request")
-        if waiting := self.refusals.get(method):
-            self._abort(context, waiting.popleft())
+        if waiting := self.refusals.get(method.name):
+            raise waiting.popleft()
         name = getattr(request, "name", "") or getattr(request, "parent", "")
         if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG):
             resource = error_details_pb2.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
-            self._abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"{name} does not exist", [resource]))
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"{name} does not exist", [resource])
+        context.add_callback(self._wake)
+        streams = (context,) if method.name in ("Subscribe", "WatchConversations") else ()
+        return getattr(self, method.name)(request, *streams)
 
-    def _abort(self, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
-        status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)
-        info = [error_details_pb2.ErrorInfo(reason=refusal.reason, domain="bedrock")] if refusal.reason else []
-        for detail in (*info, *refusal.details):
-            packed = Any()
-            packed.Pack(detail)
-            status.details.append(packed)
-        context.abort_with_status(rpc_status.to_status(status))
-        raise AssertionError("abort returned")
-
-    def CreateConversation(
-        self, request: v1.CreateConversationRequest, context: grpc.ServicerContext
-    ) -> v1.CreateConversationResponse:
-        self._enter(request, context)
+    def CreateConversation(self, request: v1.CreateConversationRequest) -> v1.CreateConversationResponse:
         self.conversation.working_directory = request.working_directory
         return v1.CreateConversationResponse(conversation=self.conversation)
 
-    def GetConversation(
-        self, request: v1.GetConversationRequest, context: grpc.ServicerContext
-    ) -> v1.GetConversationResponse:
-        self._enter(request, context)
+    def GetConversation(self, request: v1.GetConversationRequest) -> v1.GetConversationResponse:
         shown = v1.Conversation(background_jobs=self.jobs)
         shown.MergeFrom(self.conversation)
         return v1.GetConversationResponse(conversation=shown)
 
-    def ListConversations(
-        self, request: v1.ListConversationsRequest, context: grpc.ServicerContext
-    ) -> v1.ListConversationsResponse:
-        self._enter(request, context)
+    def ListConversations(self, request: v1.ListConversationsRequest) -> v1.ListConversationsResponse:
         shown = (
             [] if request.archived or self.conversation.name in self.unreadable else [*self.others, self.conversation]
         )
@@ -385,36 +416,23 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             shown = [each for each in shown if each.working_directory == request.working_directory]
         return v1.ListConversationsResponse(conversations=shown, unreadable=self.unreadable)
 
-    def UpdateConversation(
-        self, request: v1.UpdateConversationRequest, context: grpc.ServicerContext
-    ) -> v1.UpdateConversationResponse:
-        self._enter(request, context)
+    def UpdateConversation(self, request: v1.UpdateConversationRequest) -> v1.UpdateConversationResponse:
         request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
         return v1.UpdateConversationResponse(conversation=self.conversation)
 
-    def ArchiveConversation(
-        self, request: v1.ArchiveConversationRequest, context: grpc.ServicerContext
-    ) -> v1.ArchiveConversationResponse:
-        self._enter(request, context)
+    def ArchiveConversation(self, request: v1.ArchiveConversationRequest) -> v1.ArchiveConversationResponse:
         return v1.ArchiveConversationResponse(conversation=self.conversation)
 
-    def UnarchiveConversation(
-        self, request: v1.UnarchiveConversationRequest, context: grpc.ServicerContext
-    ) -> v1.UnarchiveConversationResponse:
-        self._enter(request, context)
+    def UnarchiveConversation(self, request: v1.UnarchiveConversationRequest) -> v1.UnarchiveConversationResponse:
         return v1.UnarchiveConversationResponse(conversation=self.conversation)
 
-    def DeleteConversation(
-        self, request: v1.DeleteConversationRequest, context: grpc.ServicerContext
-    ) -> v1.DeleteConversationResponse:
-        self._enter(request, context)
+    def DeleteConversation(self, request: v1.DeleteConversationRequest) -> v1.DeleteConversationResponse:
         with self._changed:
             self.deleted = True
             self._changed.notify_all()
         return v1.DeleteConversationResponse()
 
-    def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
-        self._enter(request, context)
+    def SetMode(self, request: v1.SetModeRequest) -> v1.SetModeResponse:
         self.conversation.mode = request.mode
         if request.stop_running:
             ended, self.jobs = self.jobs, []
@@ -428,23 +446,16 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             surviving_tool_use_ids=["t1"] if self.jobs else [],
         )
 
-    def ContinueConversation(
-        self, request: v1.ContinueConversationRequest, context: grpc.ServicerContext
-    ) -> v1.ContinueConversationResponse:
-        self._enter(request, context)
+    def ContinueConversation(self, request: v1.ContinueConversationRequest) -> v1.ContinueConversationResponse:
         return v1.ContinueConversationResponse(conversation=self.conversation)
 
-    def TriggerContinuation(
-        self, request: v1.TriggerContinuationRequest, context: grpc.ServicerContext
-    ) -> v1.TriggerContinuationResponse:
-        self._enter(request, context)
+    def TriggerContinuation(self, request: v1.TriggerContinuationRequest) -> v1.TriggerContinuationResponse:
         with self._changed:
             self._append(state("awaiting_continuation"))
             self._pending.append(state("context_exhausted"))
         return v1.TriggerContinuationResponse(conversation=self.conversation)
 
-    def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
-        self._enter(request, context)
+    def SendMessage(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
         with self._changed:
             if request.request_id in self._accepted:
                 again = v1.SendMessageResponse()
@@ -453,7 +464,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 return again
             busy = self.conversation.state.busy
             if busy and request.delivery in (v1.DELIVERY_UNSPECIFIED, v1.DELIVERY_DIRECT):
-                self._abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy"))
+                raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "agent is busy")
             response = self._queue(request) if busy else self._start(request)
             self._accepted[request.request_id] = response
         self.accepted()
@@ -498,10 +509,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         added.message_added.request_cycle = run
         return [v1.Event(queue_changed=delivered), added, *self.answers.popleft()(run)]
 
-    def CancelConversation(
-        self, request: v1.CancelConversationRequest, context: grpc.ServicerContext
-    ) -> v1.CancelConversationResponse:
-        self._enter(request, context)
+    def CancelConversation(self, request: v1.CancelConversationRequest) -> v1.CancelConversationResponse:
         with self._changed:
             state_now = self.conversation.state
             ended, self.jobs = (self.jobs, []) if request.kill_jobs else ([], self.jobs)
@@ -521,16 +529,12 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             answer.state.CopyFrom(self.conversation.state)
             return answer
 
-    def ResolveApproval(
-        self, request: v1.ResolveApprovalRequest, context: grpc.ServicerContext
-    ) -> v1.ResolveApprovalResponse:
-        self._enter(request, context)
+    def ResolveApproval(self, request: v1.ResolveApprovalRequest) -> v1.ResolveApprovalResponse:
         if not self.resolve(request.name, request.decision, request.note):
-            self._abort(context, Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already"))
+            raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already")
         return v1.ResolveApprovalResponse(conversation=self.conversation)
 
-    def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:
-        self._enter(request, context)
+    def ListMessages(self, request: v1.ListMessagesRequest) -> v1.ListMessagesResponse:
         messages = [event.message_added for event in self._feed if event.HasField("message_added")]
         messages = [message for message in messages if message.sequence > request.after_sequence]
         if request.descending:
@@ -543,8 +547,7 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             revision=self.revision,
         )
 
-    def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
-        self._enter(request, context)
+    def ListQueue(self, request: v1.ListQueueRequest) -> v1.ListQueueResponse:
         waiting = v1.QueuedMessage.FATE_QUEUED
         found = [each for each in self.queued if request.include_settled or each.fate == waiting]
         start = int(request.page_token or 0)
@@ -553,17 +556,11 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
             next_page_token=str(start + self.page_size) if len(found) > start + self.page_size else "",
         )
 
-    def WithdrawMessage(
-        self, request: v1.WithdrawMessageRequest, context: grpc.ServicerContext
-    ) -> v1.WithdrawMessageResponse:
-        self._enter(request, context)
+    def WithdrawMessage(self, request: v1.WithdrawMessageRequest) -> v1.WithdrawMessageResponse:
         known = [each.message for each in self.queued if each.message.name == request.name]
         return v1.WithdrawMessageResponse(message=known[0] if known else v1.Message(name=request.name))
 
-    def ListRequestCycles(
-        self, request: v1.ListRequestCyclesRequest, context: grpc.ServicerContext
-    ) -> v1.ListRequestCyclesResponse:
-        self._enter(request, context)
+    def ListRequestCycles(self, request: v1.ListRequestCyclesRequest) -> v1.ListRequestCyclesResponse:
         if self.cycles:
             return v1.ListRequestCyclesResponse(request_cycles=self.cycles[:: -1 if request.descending else 1])
         cycles = []
@@ -573,36 +570,21 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
                 cycles.append(v1.RequestCycle(name=end.request_cycle, stop_reason=end.reason, stop_detail=end.detail))
         return v1.ListRequestCyclesResponse(request_cycles=cycles)
 
-    def VerifyConversation(
-        self, request: v1.VerifyConversationRequest, context: grpc.ServicerContext
-    ) -> v1.VerifyConversationResponse:
-        self._enter(request, context)
+    def VerifyConversation(self, request: v1.VerifyConversationRequest) -> v1.VerifyConversationResponse:
         broken = ["the conversation's row cannot be read"] if request.name in self.unreadable else []
         return v1.VerifyConversationResponse(revision=self.revision, violations=broken)
 
-    def ExportConversation(
-        self, request: v1.ExportConversationRequest, context: grpc.ServicerContext
-    ) -> Iterator[v1.ExportConversationResponse]:
-        self._enter(request, context)
+    def ExportConversation(self, request: v1.ExportConversationRequest) -> Iterator[v1.ExportConversationResponse]:
         yield v1.ExportConversationResponse(line='{"kind": "conversation"}')
 
-    def ReplayConversation(
-        self, request: v1.ReplayConversationRequest, context: grpc.ServicerContext
-    ) -> Iterator[v1.ReplayConversationResponse]:
-        self._enter(request, context)
+    def ReplayConversation(self, request: v1.ReplayConversationRequest) -> Iterator[v1.ReplayConversationResponse]:
         yield v1.ReplayConversationResponse(step=1, revision=1)
 
-    def DownloadAttachment(
-        self, request: v1.DownloadAttachmentRequest, context: grpc.ServicerContext
-    ) -> Iterator[v1.DownloadAttachmentResponse]:
-        self._enter(request, context)
+    def DownloadAttachment(self, request: v1.DownloadAttachmentRequest) -> Iterator[v1.DownloadAttachmentResponse]:
         yield v1.DownloadAttachmentResponse(media_type="image/png", size_bytes=4, data=b"\x89P")
         yield v1.DownloadAttachmentResponse(data=b"NG")
 
-    def SpawnSubAgents(
-        self, request: v1.SpawnSubAgentsRequest, context: grpc.ServicerContext
-    ) -> v1.SpawnSubAgentsResponse:
-        self._enter(request, context)
+    def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest) -> v1.SpawnSubAgentsResponse:
         with self._changed:
             started = self._start(v1.SendMessageRequest(text="\n".join(task.task for task in request.tasks)))
         return v1.SpawnSubAgentsResponse(
@@ -613,20 +595,18 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         )
 
     def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> Iterator[v1.SubscribeResponse]:
-        self._enter(request, context)
         if self._closing:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+            raise SHUTTING_DOWN
         resume = request.HasField("after_revision")
         if resume and request.after_revision < self.oldest_revision:
-            self._abort(context, Refusal(grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD", "too old"))
-        context.add_callback(self._wake)
+            raise Refusal(grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD", "too old")
         cut = self.cuts.popleft() if self.cuts else None
         for sent, event in enumerate(self._watch(request, context)):
             if cut is not None and sent >= cut:
                 for _ in range(self.skips.popleft() if self.skips else 0):
                     with self._changed:
                         self._advance()
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the wire was cut")
+                raise Refusal(grpc.StatusCode.UNAVAILABLE, message="the wire was cut")
             yield v1.SubscribeResponse(events=[event])
 
     def _wake(self) -> None:
@@ -669,36 +649,27 @@ class FakeBedrock(v1.ConversationServiceServicer, v1.CatalogServiceServicer):
         if self.deleted:
             yield v1.Event(deleted=v1.Event.Deleted())
         elif self._closing:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+            raise SHUTTING_DOWN
 
     def WatchConversations(
-        self, request: v1.WatchConversationsRequest, context: grpc.ServicerContext
+        self, request: v1.WatchConversationsRequest, context: Context
     ) -> Iterator[v1.WatchConversationsResponse]:
-        self._enter(request, context)
         yield v1.WatchConversationsResponse(conversation_changed=self.conversation)
         yield v1.WatchConversationsResponse(caught_up=v1.WatchConversationsResponse.CaughtUp())
         with self._changed:
             while self.keeps_list_open and not self._closing and context.is_active():
                 self._changed.wait(0.1)
 
-    def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
-        self._enter(request, context)
+    def ListModels(self, request: v1.ListModelsRequest) -> v1.ListModelsResponse:
         return v1.ListModelsResponse(models=self.models)
 
-    def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
-        self._enter(request, context)
+    def ListTools(self, request: v1.ListToolsRequest) -> v1.ListToolsResponse:
         return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
 
-    def BrowseDirectory(
-        self, request: v1.BrowseDirectoryRequest, context: grpc.ServicerContext
-    ) -> v1.BrowseDirectoryResponse:
-        self._enter(request, context)
+    def BrowseDirectory(self, request: v1.BrowseDirectoryRequest) -> v1.BrowseDirectoryResponse:
         return v1.BrowseDirectoryResponse(path=request.path or "/root")
 
-    def GetServerInfo(
-        self, request: v1.GetServerInfoRequest, context: grpc.ServicerContext
-    ) -> v1.GetServerInfoResponse:
-        self._enter(request, context)
+    def GetServerInfo(self, request: v1.GetServerInfoRequest) -> v1.GetServerInfoResponse:
         sandbox = v1.GetServerInfoResponse.Sandbox(
             tier=v1.GetServerInfoResponse.Sandbox.TIER_B,
             restricted_available=self.restricted_available,
@@ -720,8 +691,8 @@ class FakeServer:
         self.fake = fake
         fake.open()
         self._server = grpc.server(ThreadPoolExecutor(max_workers=16))
-        v1.add_ConversationServiceServicer_to_server(fake, self._server)
-        v1.add_CatalogServiceServicer_to_server(fake, self._server)
+        for method in methods():
+            serve(self._server, method, partial(fake.answer, method))
         server = self._server
         port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
         self.address = address if address.startswith("unix:") else f"127.0.0.1:{port}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy as copy
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 from bedrock import v1
 from google.protobuf import message_factory
-from google.protobuf.any_pb2 import Any as Packed
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
+from google.rpc import error_details_pb2
+
+from tests.unit.clients.fake_server import Refusal, methods, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,13 +28,22 @@ HOSTILE = (
     "\x00\x7f\b\b\x0b\x0c\x0e\x1a\rover\x1b[1A\n\x1bc\t" + "Z" + "\u0301" * 30 + "\U000e0041\ufeff"
 )
 _STRUCT = "google.protobuf.Struct"
+REFUSAL = Refusal(
+    grpc.StatusCode.PERMISSION_DENIED,
+    message=HOSTILE,
+    details=[
+        error_details_pb2.ErrorInfo(reason=HOSTILE, domain=HOSTILE, metadata={HOSTILE: HOSTILE}),
+        error_details_pb2.BadRequest(
+            field_violations=[
+                error_details_pb2.BadRequest.FieldViolation(field=HOSTILE, description=HOSTILE + "!"),
+            ]
+        ),
+        error_details_pb2.ResourceInfo(resource_type=HOSTILE, resource_name=f"conversations/{HOSTILE}"),
+        error_details_pb2.LocalizedMessage(locale="en", message=HOSTILE),
+        error_details_pb2.Help(links=[error_details_pb2.Help.Link(description=HOSTILE, url=HOSTILE)]),
+    ],
+)
 _SKIPPED = {"next_page_token"}  # it would be asked for the next page for ever
-
-
-def services() -> list[MethodDescriptor]:
-    """Every method of the contract."""
-    files = (v1.conversation_service_pb2.DESCRIPTOR, v1.catalog_service_pb2.DESCRIPTOR)
-    return [method for file in files for service in file.services_by_name.values() for method in service.methods]
 
 
 def string_fields() -> set[str]:
@@ -52,7 +61,7 @@ def string_fields() -> set[str]:
             if field.message_type is not None:
                 walk(field.message_type)
 
-    for method in services():
+    for method in methods():
         walk(method.output_type)
     return found
 
@@ -143,41 +152,30 @@ class HostileServer:
         self.sent: set[str] = set()
         """The full names of the strings that were sent."""
         self._server = grpc.server(ThreadPoolExecutor(32))
-        by_name: dict[str, dict[str, Handler]] = {}
-        for method in services():
-            by_name.setdefault(method.containing_service.full_name, {})[method.name] = self._handler(method)
-        for name, handlers in by_name.items():
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        for method in methods():
+            serve(self._server, method, self._behaviour(method))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
     def stop(self) -> None:
         self._server.stop(None).wait()
 
-    def _handler(self, method: MethodDescriptor) -> Handler:
+    def _behaviour(self, method: MethodDescriptor) -> Callable[[Message, grpc.ServicerContext], Any]:
         answers = hostile(method.output_type)
 
-        def one(_: Message, context: grpc.ServicerContext) -> Message:
-            self._perhaps_refuse(context)
+        def one(_: Message, __: grpc.ServicerContext) -> Message:
+            if self.refuses:
+                raise REFUSAL
             return self._note(_all_at_once(answers, self.turn))
 
-        def many(_: Message, context: grpc.ServicerContext) -> Iterator[Message]:
-            self._perhaps_refuse(context)
-            for answer in _stream(method, answers):
-                yield self._note(answer)
+        def many(_: Message, __: grpc.ServicerContext) -> Iterator[Message]:
+            if self.refuses:
+                raise REFUSAL
+            yield from map(self._note, _stream(method, answers))
             if method.name in ("Subscribe", "WatchConversations"):  # they would be opened again
-                _refuse(context)
+                raise REFUSAL
 
-        decode = message_factory.GetMessageClass(method.input_type).FromString
-        make: Callable[..., Handler] = (
-            grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        behaviour: Callable[..., Any] = many if method.server_streaming else one
-        return make(behaviour, request_deserializer=decode, response_serializer=lambda each: each.SerializeToString())
-
-    def _perhaps_refuse(self, context: grpc.ServicerContext) -> None:
-        if self.refuses:
-            _refuse(context)
+        return many if method.server_streaming else one
 
     def _note(self, answer: Message) -> Message:
         self.sent |= strings_in(answer)
@@ -203,20 +201,3 @@ def _stream(method: MethodDescriptor, answers: tuple[Message, ...]) -> Iterator[
     for number, event in enumerate(sorted(kinds, key=lambda each: order.get(each.WhichOneof("event"), 2)), start=2):
         event.revision = number
         yield v1.SubscribeResponse(events=[event])
-
-
-def _refuse(context: grpc.ServicerContext) -> NoReturn:
-    status = status_pb2.Status(code=grpc.StatusCode.PERMISSION_DENIED.value[0], message=HOSTILE)
-    violation = error_details_pb2.BadRequest.FieldViolation(field=HOSTILE, description=HOSTILE + "!")
-    for detail in (
-        error_details_pb2.ErrorInfo(reason=HOSTILE, domain=HOSTILE, metadata={HOSTILE: HOSTILE}),
-        error_details_pb2.BadRequest(field_violations=[violation]),
-        error_details_pb2.ResourceInfo(resource_type=HOSTILE, resource_name=f"conversations/{HOSTILE}"),
-        error_details_pb2.LocalizedMessage(locale="en", message=HOSTILE),
-        error_details_pb2.Help(links=[error_details_pb2.Help.Link(description=HOSTILE, url=HOSTILE)]),
-    ):
-        packed = Packed()
-        packed.Pack(detail)
-        status.details.append(packed)
-    context.abort_with_status(rpc_status.to_status(status))
-    raise AssertionError("abort returned")
