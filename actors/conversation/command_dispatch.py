@@ -44,8 +44,8 @@ from actors.messages.commands import (
     WithdrawMessageCommand,
     etag_of,
 )
-from actors.messages.errors import EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.messages.outcomes import CreateSubAgent
+from actors.messages.refusals import EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.ports import CommandExistsError, CommandRecord, ConversationRecord, SlugTakenError, StoreUnavailableError
 from actors.runners.effect_executor import live_run
 from actors.runners.titles import Titles, title_of, untitled

@@ -44,7 +44,6 @@ from actors.core.notifications import ToolTreeReaped
 from actors.core.states import TERMINAL, AwaitingToolApproval, Idle, Ledger
 from actors.core.tool_run import KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
-from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
 from actors.messages.log_entries import TreeReaped
 from actors.messages.outcomes import (
     CreateSubAgent,
@@ -53,6 +52,12 @@ from actors.messages.outcomes import (
     SubAgentStopped,
     TextDeltaReady,
     ToolRunnerStopped,
+)
+from actors.messages.refusals import (
+    DeadlineExceededError,
+    EtagMismatchError,
+    InvalidFieldError,
+    UnknownConversationError,
 )
 from actors.ports import (
     ConversationDirectory,

@@ -15,7 +15,7 @@ import msgspec
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.events import Restart, SetMode, UserCancel
 from actors.core.states import QUIET, TERMINAL
-from actors.messages.errors import UnknownConversationError
+from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval
-from actors.messages.errors import InvalidFieldError
 from actors.messages.log_entries import SettingsChanged
+from actors.messages.refusals import InvalidFieldError
 from actors.runtime import validation
 
 if TYPE_CHECKING:

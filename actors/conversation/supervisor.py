@@ -19,7 +19,7 @@ from actors.messages.commands import (
     SetModeCommand,
     SpawnSubAgentsCommand,
 )
-from actors.messages.errors import DeadlineExceededError, InvalidFieldError, UnknownConversationError
+from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
 from actors.runners import model_choice
 from actors.runners.side_queries import Asides

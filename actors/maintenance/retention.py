@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from actors.core.errors import Rejected
 from actors.messages.commands import ConversationCommand, DeleteConversationCommand
-from actors.messages.errors import EtagMismatchError, UnknownConversationError
+from actors.messages.refusals import EtagMismatchError, UnknownConversationError
 from actors.ports import Clock, StoreError, StoreMaintenance, StoreUnavailableError
 
 if TYPE_CHECKING:

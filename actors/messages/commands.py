@@ -1,7 +1,7 @@
 """The commands of a conversation, as the gRPC service and tests send them, and their results.
 
 A command is named after its RPC. It is sent in an AskEnvelope with a deadline, past which it is dropped unapplied. It
-is refused with core.errors.Rejected or with one of actors.messages.errors; no other exception crosses the edge.
+is refused with core.errors.Rejected or with one of actors.messages.refusals; no other exception crosses the edge.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import msgspec
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AgentTask
-from actors.messages.errors import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from actors.ports import (
     CancelToken,
     ConversationRecord,

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bedrock._async.client import AsyncClient
     from bedrock._async.conversation import AsyncConversation
     from bedrock._async.run import AsyncRun
-    from bedrock._sync.ask import ask
     from bedrock._sync.client import Client
     from bedrock._sync.conversation import Conversation
+    from bedrock._sync.one_shot import ask
     from bedrock._sync.run import Run
     from bedrock.answers import Answer
     from bedrock.catalog import Model, ServerInfo, Tool
@@ -104,7 +104,7 @@ _HOMES = {
     "bedrock.answers": ("Answer",),
     "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
     "bedrock.conversations": ("Budget", "ConversationInfo", "Task"),
-    "bedrock._sync.ask": ("ask",),
+    "bedrock._sync.one_shot": ("ask",),
     "bedrock._sync.client": ("Client",),
     "bedrock._sync.conversation": ("Conversation",),
     "bedrock.events": ("Event", "Stop"),

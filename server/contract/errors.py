@@ -15,7 +15,12 @@ from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
+from actors.messages.refusals import (
+    DeadlineExceededError,
+    EtagMismatchError,
+    InvalidFieldError,
+    UnknownConversationError,
+)
 from actors.ports import (
     ImagesUnavailableError,
     RevisionTooOldError,

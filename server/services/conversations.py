@@ -13,7 +13,7 @@ from bedrock import v1
 
 from actors.core.errors import Rejected
 from actors.messages import commands as requests
-from actors.messages.errors import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from server.contract import limits
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError

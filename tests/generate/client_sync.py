@@ -14,7 +14,7 @@ from pathlib import Path
 
 CLIENTS = Path(__file__).parents[2] / "clients" / "bedrock"
 SOURCE, TARGET = CLIENTS / "_async", CLIENTS / "_sync"
-BY_HAND = {"transport.py", "sending.py", "ask.py", "__init__.py"}
+BY_HAND = {"transport.py", "sending.py", "one_shot.py", "__init__.py"}
 
 HEAD = "# Generated from {source} by `make client-sync`; edit that file.\n"
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.adapters.workspace.directory_listing import home_directory, list_entries
 from actors.adapters.workspace.git import git_state, repository_root
-from actors.adapters.workspace.listing import home_directory, list_entries
 from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_start
 from actors.ports import Instructions, Workspace, WorkspaceContext
 

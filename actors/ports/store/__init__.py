@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from actors.ports.store.attachments import AttachmentStore
-from actors.ports.store.errors import (
+from actors.ports.store.log import LogReader
+from actors.ports.store.maintenance import StoreMaintenance
+from actors.ports.store.reader import ConversationReader
+from actors.ports.store.store_errors import (
     CommandExistsError,
     DataDirectoryBusyError,
     FencedError,
@@ -16,9 +19,6 @@ from actors.ports.store.errors import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.store.log import LogReader
-from actors.ports.store.maintenance import StoreMaintenance
-from actors.ports.store.reader import ConversationReader
 from actors.ports.store.writer import ConversationWriter
 
 

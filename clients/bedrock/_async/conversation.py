@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 from bedrock._async.run import AsyncRun, ask, question, send
 from bedrock._async.sending import opened
-from bedrock._async.watch import AsyncRunWatch, follow
+from bedrock._async.subscription import AsyncRunWatch, follow
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor

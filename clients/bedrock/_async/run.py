@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from bedrock._async.sending import AsyncSending, Sent
-from bedrock._async.watch import AsyncRunWatch
+from bedrock._async.subscription import AsyncRunWatch
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor

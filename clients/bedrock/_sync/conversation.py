@@ -14,7 +14,7 @@ from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.run_progress import RunProgress
 from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import opened
-from bedrock._sync.watch import RunWatch, follow
+from bedrock._sync.subscription import RunWatch, follow
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.conversations import (
     Budget,

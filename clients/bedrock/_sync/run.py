@@ -11,7 +11,7 @@ from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._sync.sending import Sending, Sent
-from bedrock._sync.watch import RunWatch
+from bedrock._sync.subscription import RunWatch
 from bedrock.errors import BedrockError, DeadlineExceeded
 
 if TYPE_CHECKING:

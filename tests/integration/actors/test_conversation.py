@@ -40,7 +40,12 @@ from actors.messages.commands import (
     UpdateConversationCommand,
     etag_of,
 )
-from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
+from actors.messages.refusals import (
+    DeadlineExceededError,
+    EtagMismatchError,
+    InvalidFieldError,
+    UnknownConversationError,
+)
 from actors.ports import ToolOutput, ToolTransientError
 
 World = Any

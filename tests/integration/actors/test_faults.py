@@ -28,7 +28,7 @@ from actors.messages.commands import (
     SendMessageCommand,
     TriggerContinuationCommand,
 )
-from actors.messages.errors import UnknownConversationError
+from actors.messages.refusals import UnknownConversationError
 from actors.ports import (
     CancelToken,
     ModelAbortedError,

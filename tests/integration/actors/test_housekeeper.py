@@ -16,7 +16,7 @@ from actors.core.states import Idle
 from actors.maintenance import retention as housekeeping
 from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages.commands import ArchiveConversationCommand, DeleteConversationCommand
-from actors.messages.errors import EtagMismatchError
+from actors.messages.refusals import EtagMismatchError
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
 from actors.runtime.system_clock import SystemClock
 

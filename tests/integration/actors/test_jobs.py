@@ -25,7 +25,7 @@ from actors.messages.commands import (
     SetModeCommand,
     UpdateConversationCommand,
 )
-from actors.messages.errors import UnknownConversationError
+from actors.messages.refusals import UnknownConversationError
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, NoSandbox, ShakyStore
 

@@ -24,8 +24,8 @@ from actors.messages.commands import (
     TriggerContinuationCommand,
     UpdateConversationCommand,
 )
-from actors.messages.errors import InvalidFieldError, UnknownConversationError
 from actors.messages.outcomes import EffectOutcome
+from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
 from actors.runtime.actor import tell
 

@@ -19,7 +19,12 @@ from actors.messages.commands import (
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
 )
-from actors.messages.errors import DeadlineExceededError, InvalidFieldError, TaskRefusedError, UnknownConversationError
+from actors.messages.refusals import (
+    DeadlineExceededError,
+    InvalidFieldError,
+    TaskRefusedError,
+    UnknownConversationError,
+)
 from actors.ports import ToolTransientError
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, all_left, child
 

@@ -23,7 +23,7 @@ from actors.messages.commands import (
     SendMessageCommand,
     TriggerContinuationCommand,
 )
-from actors.messages.errors import UnknownConversationError
+from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
 from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until

@@ -22,7 +22,7 @@ from actors.messages.commands import (
     TriggerContinuationCommand,
     UpdateConversationCommand,
 )
-from actors.messages.errors import UnknownConversationError
+from actors.messages.refusals import UnknownConversationError
 from actors.ports import CancelToken, ModelAnswer, ModelRequest, ModelSink, Purpose
 from actors.runners import titles
 from actors.runners.titles import title_of

@@ -21,7 +21,7 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests
-from actors.messages.errors import TaskRefusedError, UnknownConversationError
+from actors.messages.refusals import TaskRefusedError, UnknownConversationError
 from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused

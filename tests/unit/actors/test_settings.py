@@ -17,7 +17,7 @@ from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
 from actors.messages.commands import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
-from actors.messages.errors import InvalidFieldError
+from actors.messages.refusals import InvalidFieldError
 from actors.ports import ConversationRecord, SandboxReport
 from tests.machine.columns import Column, parent_columns
 

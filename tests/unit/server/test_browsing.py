@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.workspace import listing
+from actors.adapters.workspace import directory_listing
 from actors.adapters.workspace.local import LocalWorkspace
 from server.queries.browse import NotBrowsableError, browse_directory
 
@@ -93,7 +93,7 @@ def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
 
 
 def test_of_many_entries_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
     for name in "fabcde":
         (tmp_path / name).touch()
     (tmp_path / "z").mkdir()
@@ -103,8 +103,8 @@ def test_of_many_entries_the_first_are_listed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_huge_directory_is_not_gone_through_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_SCANNED", 5)
-    monkeypatch.setattr(listing, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(directory_listing, "MAX_SCANNED", 5)
+    monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
     for number in range(20):
         (tmp_path / str(number)).touch()
     answer = browse(str(tmp_path))

@@ -13,7 +13,12 @@ import pytest
 from google.rpc import error_details_pb2 as details
 
 from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
-from actors.messages.errors import DeadlineExceededError, EtagMismatchError, InvalidFieldError, UnknownConversationError
+from actors.messages.refusals import (
+    DeadlineExceededError,
+    EtagMismatchError,
+    InvalidFieldError,
+    UnknownConversationError,
+)
 from actors.ports import (
     FencedError,
     RevisionTooOldError,

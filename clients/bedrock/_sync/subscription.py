@@ -1,4 +1,4 @@
-# Generated from clients/bedrock/_async/watch.py by `make client-sync`; edit that file.
+# Generated from clients/bedrock/_async/subscription.py by `make client-sync`; edit that file.
 """Following a conversation, and one run in it to its end, over broken connections."""
 
 from __future__ import annotations
