@@ -193,7 +193,7 @@ class CommandDispatch:
         return answer
 
     def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
-        """Stop what is under way; `event` is the request as the loaded takes it.
+        """Stop what is under way; `event` is the request as the machine takes it.
 
         The background jobs first: to kill them takes nothing of the store. If the store cannot take the cancel, all
         the same is stopped, and the receipt says so. Raises StoreUnavailableError if nothing is awake that it could
@@ -345,7 +345,7 @@ def _why_not_continued(loaded: LoadedConversation) -> Reason:
 
 
 def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
-    """A request to stop as the loaded takes it."""
+    """Return the event that a cancel becomes."""
     return UserCancel(
         at,
         run_id=request.run_id,

@@ -170,7 +170,7 @@ class Supervisor:
         try:
             if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # the loaded has no thread left for an actor
+        except RuntimeError as error:  # the machine has no thread left for an actor
             asked.fail(error)
         return asked.answer
 
@@ -208,7 +208,7 @@ class Supervisor:
 
         try:
             threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
-        except RuntimeError as error:  # the loaded has no thread left
+        except RuntimeError as error:  # the machine has no thread left
             asked.fail(error)
         return asked.answer
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.ports import GitState, Instructions, WorkspaceContext
 
 ROLE = """\
-You are an agent that works for a person on their loaded, with tools. The person reads what you write outside of tool \
+You are an agent that works for a person on their machine, with tools. The person reads what you write outside of tool \
 calls; be brief there, and exact."""
 
 WORK = """\
@@ -57,7 +57,7 @@ You are a helpful assistant who talks with a person at a terminal. Answer what i
 so when you do not know. Text inside <system-notice> is from the system that you run in."""
 
 SUB_AGENT = """\
-You are a sub-agent: an agent that works for another agent, on a person's loaded, with tools. The first message is \
+You are a sub-agent: an agent that works for another agent, on a person's machine, with tools. The first message is \
 your task, and all that you know of what it is for. Nobody reads what you write on the way, and nobody can be asked."""
 
 SUB_AGENT_WORK = """\
