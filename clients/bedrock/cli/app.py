@@ -150,7 +150,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.pass_context
 def bedrock(ctx: click.Context, address: str | None) -> None:
-    """Chat with LLM agents, and look after their conversations, on a Bedrock server.
+    """Chat with LLM agents on a Bedrock server, and manage their conversations.
 
     New here? `bedrock` alone opens a chat. If no server runs on this machine it starts one for the chat; no key is
     needed.

@@ -47,9 +47,9 @@ _OPTIONS = (
         "--continue",
         "latest",
         is_flag=True,
-        help="Go on with the latest conversation of this directory, or of -C; if it is full, with the one after it.",
+        help="Continue the latest conversation of this directory, or of -C; if it is full, its successor.",
     ),
-    click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Go on with this conversation."),
+    click.option("-r", "--resume", metavar="SLUG", type=CONVERSATION, help="Continue this conversation."),
 )
 
 

@@ -795,7 +795,7 @@ def test_a_conversation_is_summed_up_and_gone_on_with(program: Program, fake: Fa
 
 def test_a_conversation_is_only_summed_up(program: Program, fake: FakeBedrock) -> None:
     result = program("compact", "--summary-only", "brave-otter")
-    assert (result.exit_code, result.stdout) == (0, "brave-otter is summed up: `bedrock show brave-otter`\n")
+    assert (result.exit_code, result.stdout) == (0, "brave-otter is summarized: `bedrock show brave-otter`\n")
     assert not fake.asked(v1.ContinueConversationRequest)
 
 

@@ -188,8 +188,8 @@ def test_cycles_of_a_file_need_no_server(tmp_path: Path) -> None:
     file.write_text(LINES)
     for arguments, stdin in ((("cycles", str(file)), None), (("cycles", "-"), LINES)):
         done = CliRunner(env={"BEDROCK_ADDRESS": "127.0.0.1:1"}).invoke(bedrock, arguments, input=stdin)
-        ended = "stopped: as many requests to the model as one run may make"
-        assert done.stdout == f"c:1\tLook.\t2\t{ended}\n2\tThen this.\t0\tunder way\n"
+        ended = "stopped: the run has reached its limit of model requests"
+        assert done.stdout == f"c:1\tLook.\t2\t{ended}\n2\tThen this.\t0\trunning\n"
         assert (done.exit_code, done.stderr) == (0, "")
 
 
@@ -274,15 +274,15 @@ def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
         "   >           Gently. (steer)",
         "   2     +12 s no text",
         "               - bash: bash x2  31 s, error, open",
-        "   =           stopped: as many requests to the model as one run may make, 60 s,",
+        "   =           stopped: the run has reached its limit of model requests, 60 s, 2",
     ]
     assert lines[10:] == [
-        "               2 requests",
+        "               requests",
         "",
         "2 follow-up",
         "   >           Then this.",
         "   >           Never read. (steer)",
-        "   =           under way, 0 requests",
+        "   =           running, 0 requests",
     ]
     assert lines[1].startswith("c:1 2025-06-15 ")
 
@@ -290,7 +290,8 @@ def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
 def test_a_timeline_says_what_was_used() -> None:
     (cycle, _) = folded()
     cycle.rounds[0].usage.CopyFrom(v1.Usage(input_tokens=1_000, cache_read_tokens=200, output_tokens=34))
-    assert shown_timeline([cycle], Paint(enabled=False))[-1].strip() == "2 requests, 1,200 tokens in, 34 out"
+    ended = " ".join(line.strip() for line in shown_timeline([cycle], Paint(enabled=False))[-2:])
+    assert ended.endswith(", 2 requests, 1,200 tokens in, 34 out")
 
 
 def test_a_timeline_is_as_wide_as_the_terminal_and_cut_at_words() -> None:

@@ -186,7 +186,7 @@ def test_typing_on_after_ctrl_c_stays(address: str, fake: FakeBedrock) -> None:
 
     async def story(chat: Chat) -> None:
         assert not chat.session.interrupt()
-        assert "Ctrl-C again to leave" in chat.screen
+        assert "Ctrl-C again to exit" in chat.screen
         chat.session.enter("Hi")
         await chat.shows("Hello.")
         assert not chat.session.interrupt()
@@ -607,7 +607,7 @@ def test_the_transcript_survives_every_kind_of_event(address: str, fake: FakeBed
     )
 
     async def story(chat: Chat) -> None:
-        await chat.shows("as many requests")
+        await chat.shows("its limit of model requests")
         for words in ("Hm.", "Well.", "· Mode: restricted", "attempt 2/3", "83 %", "✓ x", "2 processes ended"):
             assert words in chat.screen
         assert (chat.screen.count("Hm."), chat.screen.count("Well.")) == (1, 1)
@@ -627,7 +627,7 @@ def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, t
 
         assert "neither PNG, JPEG, GIF nor WebP" in chat.screen
         assert "No such file" in chat.screen
-        assert "an image to go with what you say next" in chat.screen
+        assert "an image will be sent with your next message" in chat.screen
 
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]

@@ -201,13 +201,13 @@ def test_a_server_that_refuses_the_token_is_there(monkeypatch: pytest.MonkeyPatc
         (True, True, 2, ["Left s and stopped its run and 2 background jobs, since …", "To go on: again s"]),
         (True, False, 0, ["Left s. To come back: again s"]),
         (False, False, 0, ["Left s. To come back: again s"]),
-        (False, True, 0, ["Left s. Still under way: its run. To stop: bedrock cancel s", "To come back: again s"]),
+        (False, True, 0, ["Left s. Still running: its run. To stop: bedrock cancel s", "To come back: again s"]),
         (
             False,
             True,
             1,
             [
-                "Left s. Still under way: its run, 1 background job. To stop: bedrock cancel --kill-jobs s",
+                "Left s. Still running: its run, 1 background job. To stop: bedrock cancel --kill-jobs s",
                 "To come back: again s",
             ],
         ),

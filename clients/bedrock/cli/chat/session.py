@@ -247,7 +247,7 @@ class ChatSession:
             return True
         self._armed = True
         if not self.view.busy:
-            self.say(self.paint.dim("(Ctrl-C again to leave)"))
+            self.say(self.paint.dim("(Ctrl-C again to exit)"))
         return False
 
     async def cancel(self, *, kill_jobs: bool = False) -> None:

@@ -27,7 +27,7 @@ _KEYS = (
     ("Ctrl-J, Alt-Enter", "a new line; also a backslash at the end, then Enter"),
     ("Tab", "complete a command or a path; while the agent works, queue the message for a run of its own (follow-up)"),
     ("Esc, Ctrl-C", "cancel the run, and drop what is queued"),
-    ("Ctrl-C again, Ctrl-D", "leave"),
+    ("Ctrl-C again, Ctrl-D", "exit"),
     ("Ctrl-O", "show all that the latest tool printed"),
     ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
     ("y, n, a", "answer a question: yes, no, always; “no, because …” and Enter tells the agent why"),
@@ -166,7 +166,7 @@ async def _image(session: ChatSession, path: str) -> None:
     else:
         count = len(session.pictures)
         what = "an image" if count == 1 else f"{count} images"
-        session.say(session.paint.dim(f"· {what} to go with what you say next"))
+        session.say(session.paint.dim(f"· {what} will be sent with your next message"))
 
 
 async def _compact(session: ChatSession, _: str) -> None:
@@ -203,20 +203,20 @@ async def _continue(session: ChatSession, _: str) -> None:
 
 
 COMMANDS = (
-    Command("help", "", "show this", _help),
-    Command("queue", "[TEXT]", "the same as Tab; without a text, show what waits", _queue),
+    Command("help", "", "list keys and commands", _help),
+    Command("queue", "[TEXT]", "queue a message, as Tab does; without a text, list the queue", _queue),
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
-    Command("image", "PATH", "show an image file with what you say next", _image),
+    Command("image", "PATH", "attach an image file to your next message", _image),
     Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
-    Command("model", "MODEL", "go on with another model", _model),
+    Command("model", "MODEL", "use another model from the next request on", _model),
     Command("cancel", "", "the same as Esc", _cancel),
-    Command("kill", "", "the same, and end the background jobs too", _kill),
-    Command("compact", "", "sum up the conversation, and go on in a new one that begins with the summary", _compact),
+    Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
+    Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
     Command("new", "", "begin a new conversation with the same directory, model and approval policy", _new),
-    Command("clear", "", "the same, on an empty screen", _clear),
-    Command("continue", "", "go on in a new conversation when the context is used up", _continue),
-    Command("quit", "", "leave; a run goes on, unless the server was started for this chat", _quit),
+    Command("clear", "", "begin a new conversation, as /new does, and clear the screen", _clear),
+    Command("continue", "", "continue in a new conversation when the context is used up", _continue),
+    Command("quit", "", "exit; a run continues, unless the server was started for this chat", _quit),
 )
 
 ALIASES = {"?": "help", "exit": "quit", "q": "quit"}

@@ -76,8 +76,8 @@ def ask(
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
-    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 nobody reads standard output
-    any more (that cancels the run too).
+    3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 standard output was
+    closed by its reader (that cancels the run too).
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)

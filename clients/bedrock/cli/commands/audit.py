@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
     """Check stored conversations and change nothing.
 
-    Looked at are the rows as they were written, gaps, the hash chain, the results of calls and the ends of runs.
+    The check covers the stored rows, gaps, the hash chain, the results of tool calls and the ends of runs.
     """
     client = connect(ctx)
     if not (names or everything):
@@ -68,7 +68,7 @@ def _listed(client: Client, *, archived: bool = False, parent: str = "") -> Iter
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
 @click.pass_context
 def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
-    """Run a log through the state machine again. Each step is compared with what was stored."""
+    """Replay a log through the state machine, and compare each step with what was stored."""
     steps = differences = 0
     for step in connect(ctx).conversation(name).replay(until):
         steps += 1
@@ -89,8 +89,8 @@ def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
 def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> None:
     """Print everything about a conversation as lines of JSON.
 
-    First the conversation, then its messages, then its events. Images are named; `bedrock download` gets them. A file
-    is there only once it is complete; one that exists is refused.
+    First the conversation, then its messages, then its events. Images are named; `bedrock download` saves them. The
+    file appears only once it is complete; an existing file is not overwritten without --force.
     """
     lines = connect(ctx).conversation(name).export()
     if path is None:

@@ -47,18 +47,18 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
-    Ctrl-C cancels, Ctrl-C again leaves. A run goes on when you leave, but not if --spawn started the server. Ctrl-J
-    begins a new line. /help lists all keys and commands. Without a terminal one conversation is played through,
-    printed, and answered by itself.
+    Ctrl-C cancels the run, Ctrl-C again exits. A run continues on the server after you exit, unless --spawn started the
+    server: then both end. Ctrl-J begins a new line. /help lists all keys and commands. Without a terminal, one sample
+    conversation is run and printed, and its questions are answered automatically.
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout, plain=plain)
     if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
-        raise click.UsageError("without a terminal only -C and -m count; `bedrock ask` takes the others too")
+        raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
     if prompt and not at_terminal:
-        raise click.UsageError("without a terminal nobody could go on; `bedrock ask` answers a single prompt")
+        raise click.UsageError("there is no terminal to chat at; `bedrock ask` answers a single prompt")
     with ExitStack() as stack:
         if at_terminal:
             stack.enter_context(typing_ahead(sys.stdin))
@@ -118,7 +118,7 @@ def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[
         stopped = " and ".join(work)
         return [f"Left {left.slug} and stopped {stopped}, since the server ends with this chat.", f"To go on: {back}"]
     stop = f"bedrock cancel {'--kill-jobs ' if count else ''}{left.slug}"
-    return [f"Left {left.slug}. Still under way: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
+    return [f"Left {left.slug}. Still running: {', '.join(work)}. To stop: {stop}", f"To come back: {back}"]
 
 
 async def _chat(

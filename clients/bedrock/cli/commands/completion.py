@@ -19,7 +19,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh    eval "$(bedrock completion zsh)"    in ~/.zshrc
     fish   bedrock completion fish | source    in ~/.config/fish/config.fish
 
-    It completes commands, options, and the names of conversations and models if the server tells them at once.
+    It completes commands, options, and the names of conversations and models if the server answers within a second.
     """
     found = get_completion_class(shell)
     if found is not None:

@@ -35,18 +35,18 @@ LIMIT = 20
 @click.command()
 @click.argument("source", metavar="NAME|FILE.jsonl", type=CONVERSATION)
 @click.option("-n", "--limit", type=click.IntRange(1), help=f"How many of the latest. [{LIMIT}; of events: all]")
-@click.option("--timeline", is_flag=True, help="With requests and tools, as they followed each other.")
-@click.option("--events", is_flag=True, help="Print the events that they are made of, as lines of JSON.")
-@click.option("--strict/--lenient", help="Of a file: refuse events that cannot come where they are. [skip them]")
+@click.option("--timeline", is_flag=True, help="Show requests and tool calls in their order.")
+@click.option("--events", is_flag=True, help="Print the events of the runs as lines of JSON.")
+@click.option("--strict/--lenient", help="In a file: refuse events that are out of order. [skip them]")
 @JSON_OPTION
 @click.pass_context
 def cycles(
     ctx: click.Context, source: str, *, limit: int | None, timeline: bool, events: bool, strict: bool, output: str
 ) -> None:
-    """List what was asked in a conversation, and how each run ended.
+    """List the runs of a conversation: what was asked, and how each run ended.
 
-    A path that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints them, and no
-    server is asked.
+    A path that ends in .jsonl, or - for standard input, is read as a file of events, as --events prints them, without
+    a server.
     """
     view: CycleView = "events" if events else "full"
     if source == "-" or source.endswith(".jsonl"):
@@ -96,7 +96,7 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
         raise exits.Failure(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if skipped:
         what = "event was" if skipped == 1 else "events were"
-        print_text(f"{skipped} {what} skipped: they cannot come where they are (--strict says which)", err=True)
+        print_text(f"{skipped} {what} skipped: out of order (--strict says which)", err=True)
     return [RequestCycle.from_proto(cycle) for cycle in found]
 
 

@@ -51,7 +51,7 @@ class Finding:
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
 @click.pass_context
 def doctor(ctx: click.Context, output: str) -> None:
-    """Check the server, the way to it, and this machine. Exit code 0 if nothing fails."""
+    """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails."""
     findings = list(_examine(ctx.find_root().obj))
     if output == "json":
         print_json([asdict(finding) for finding in findings], indent=2)

@@ -31,9 +31,9 @@ _LABEL = 10
 
 
 @click.command("list")
-@click.option("--archived", is_flag=True, help="Those that are archived.")
-@click.option("--here", is_flag=True, help="Only those of the current directory.")
-@click.option("--parent", metavar="SLUG", type=CONVERSATION, help="The sub-agents of this conversation.")
+@click.option("--archived", is_flag=True, help="List archived conversations instead.")
+@click.option("--here", is_flag=True, help="Only conversations of the current directory.")
+@click.option("--parent", metavar="SLUG", type=CONVERSATION, help="List the sub-agents of this conversation instead.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
 @JSON_OPTION
 @click.pass_context
@@ -83,12 +83,12 @@ def _nothing_found(*, here: bool, archived: bool, parent: str | None) -> str:
 @click.option(
     "-n", "--limit", type=click.IntRange(0), default=50, show_default=True, help="How many messages, or runs."
 )
-@click.option("--timeline", is_flag=True, help="Its runs with their requests and tools, instead of the messages.")
+@click.option("--timeline", is_flag=True, help="Show its runs with requests and tool calls instead of the messages.")
 @PLAIN_OPTION
 @JSON_OPTION
 @click.pass_context
 def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bool, output: str) -> None:
-    """Show a conversation: how it stands, and its latest messages."""
+    """Show a conversation: its state and settings, and its latest messages."""
     conversation = connect(ctx).conversation(name)
     now = conversation.get()
     if timeline:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @NAME
 @click.argument("call", required=False)
 @click.option("--always", is_flag=True, help="Ask no more for this tool in this conversation.")
-@click.option("--all", "everything", is_flag=True, help="Approve all that is open.")
+@click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
 @click.pass_context
 def approve(ctx: click.Context, name: str, call: str | None, always: bool, everything: bool) -> None:
-    """Let a tool call run that waits for it. CALL is needed if several wait."""
+    """Approve a tool call that waits for approval. CALL is needed if several wait."""
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
         conversation.approve(approval, always=always)
@@ -44,7 +44,7 @@ def approve(ctx: click.Context, name: str, call: str | None, always: bool, every
 @click.option("--note", default="", help="Why; the agent reads it.")
 @click.pass_context
 def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
-    """Refuse a tool call that waits. None of the calls asked for with it will run; the agent is told."""
+    """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     conversation = connect(ctx).conversation(name)
     (approval,) = _waiting(conversation, call, everything=False)
     conversation.deny(approval, note)
@@ -53,14 +53,14 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
 
 @click.command()
 @NAME
-@click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups as well.")
-@click.option("--kill-jobs", is_flag=True, help="End the background jobs of earlier calls as well.")
+@click.option("--discard-queued", is_flag=True, help="Drop queued follow-ups too.")
+@click.option("--kill-jobs", is_flag=True, help="Stop the background jobs of earlier calls too.")
 @click.pass_context
 def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool) -> None:
-    """Stop what is under way in a conversation.
+    """Cancel the run of a conversation.
 
-    A request to the model is hung up, and the call of a tool ends with all that it started. Commands that earlier calls
-    of bash left running as background jobs go on, and are listed; --kill-jobs ends them, also if nothing is under way.
+    A request to the model is aborted, and a running tool call is stopped with all its processes. Background jobs that
+    earlier bash calls started continue, and are listed; --kill-jobs stops them, even if there is no run.
     """
     conversation = connect(ctx).conversation(name)
     receipt = conversation.cancel(discard_queued=discard_queued, kill_jobs=kill_jobs, reason="bedrock cancel")
@@ -94,9 +94,10 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
     restricted     they can read, but change nothing, and have no network
     unrestricted   they can do whatever the user of the server can
 
-    It counts from the next call of a tool on, also within a run. A call under way and background jobs keep what they
-    were started with and are named; --stop-running ends them, then or later, and the run goes on without the call.
-    The agent is told. If the server cannot keep the restricted mode it refuses it; `bedrock doctor` says why.
+    The new mode applies from the next tool call on, also within a run. A running call and background jobs keep the
+    rights that they were started with, and are listed; --stop-running stops them, now or when you repeat the command,
+    and the run continues without the call. The agent is informed. A server that cannot enforce the restricted mode
+    refuses it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
     answer = conversation.set_mode(mode, stop_running=stop_running)
@@ -118,9 +119,9 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
 @click.option("--summary-only", is_flag=True, help="Begin no new conversation; `bedrock continue` does that later.")
 @click.pass_context
 def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
-    """Sum up a conversation now, and go on in a new one that begins with the summary.
+    """Summarize a conversation now, and continue in a new one that begins with the summary.
 
-    The conversation that was summed up can still be read, but takes no more messages. Ctrl-C stops waiting only;
+    The summarized conversation can still be read, but takes no more messages. Ctrl-C stops waiting only;
     `bedrock cancel` stops the summary.
     """
     conversation = connect(ctx).conversation(name)
@@ -129,9 +130,9 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
         pass
     now = conversation.get()
     if now.state.kind != "context_exhausted":
-        raise exits.Failure(f"{now.slug} was not summed up: somebody cancelled that", "It goes on as it was.")
+        raise exits.Failure(f"{now.slug} was not summarized: that was cancelled", "The conversation is unchanged.")
     if summary_only:
-        print_text(f"{now.slug} is summed up: `bedrock show {now.slug}`")
+        print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
     else:
         _tell_successor(conversation.continue_().get())
 
@@ -141,7 +142,7 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
 @click.option("--without-summary", is_flag=True, help="Begin empty.")
 @click.pass_context
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
-    """Go on in a new conversation when one is full. By default it begins with the summary of the full one."""
+    """Continue a full conversation in a new one. By default the new one begins with the summary of the full one."""
     successor = connect(ctx).conversation(name).continue_(include_summary=not without_summary).get()
     _tell_successor(successor)
 
@@ -176,16 +177,16 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 @click.command()
 @NAME
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
-@click.option("-f", "--force", is_flag=True, help="Cancel first what is under way, and do not ask.")
+@click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
 @click.pass_context
 def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     """Delete a conversation and all that belongs to it.
 
-    Its background jobs end; files in its directory stay. While a run is under way, or a question is open, it is
+    Its background jobs end; files in its directory stay. During a run, or while a question is open, it is
     refused, unless --force is given. At a terminal it asks first; without one, --yes or --force has to be given.
     """
     if not (yes or force or sys.stdin.isatty()):
-        hint = "--yes deletes without asking; --force also cancels what is under way."
+        hint = "--yes deletes without asking; --force also cancels the run."
         raise exits.Failure("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
     conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug

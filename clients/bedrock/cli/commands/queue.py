@@ -18,12 +18,12 @@ from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
 
 @click.command()
 @NAME
-@click.option("--all", "everything", is_flag=True, help="Also those that wait no more, with what became of them.")
+@click.option("--all", "everything", is_flag=True, help="Include messages that are no longer queued, with their fates.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many of the latest.")
 @JSON_OPTION
 @click.pass_context
 def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: str) -> None:
-    """List the messages that wait for their turn."""
+    """List the queued messages of a conversation."""
     entries = connect(ctx).conversation(name).queue(include_settled=everything, newest_first=True)
     found = list(islice(entries, limit))[::-1]
     if output == "json":
@@ -39,12 +39,12 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
 @click.command()
 @NAME
 @click.argument("messages", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All that wait.")
+@click.option("--all", "everything", is_flag=True, help="Withdraw all queued messages.")
 @click.pass_context
 def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everything: bool) -> None:
-    """Take back messages that still wait.
+    """Withdraw messages from the queue, and print their texts.
 
-    Those named, or the one that was sent last. `bedrock queue` shows what they are called. Their texts are printed.
+    Without MESSAGES, the one that was sent last is withdrawn. `bedrock queue` shows the ids of messages.
     """
     if messages and everything:
         raise click.UsageError("name messages, or use --all")

@@ -39,12 +39,15 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 @click.command()
 @click.argument("name", required=False, type=CONVERSATION)
 @click.option(
-    "--output", type=click.Choice(["text", "stream-json"]), default="text", help="For people, or a line per event."
+    "--output",
+    type=click.Choice(["text", "stream-json"]),
+    default="text",
+    help="Text for people, or JSON lines.",
 )
 @PLAIN_OPTION
 @click.pass_context
 def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> None:
-    """Follow a conversation, or the list of them, until Ctrl-C. Watching never disturbs.
+    """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
 
     While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
     own name: `bedrock list --parent NAME` lists them.

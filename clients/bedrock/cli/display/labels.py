@@ -37,7 +37,7 @@ def interruption(detail: str) -> str:
         "": "cancelled",
         "restart": "interrupted by a restart of the server",
         "not_run": NOT_RUN,
-        "round_cap": "stopped: as many requests to the model as one run may make",
+        "round_cap": "stopped: the run has reached its limit of model requests",
         "budget": "stopped: the budget is spent",
         "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
         "cancel_timeout": "cancelled; some sub-agents did not end in time",
@@ -50,11 +50,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def ending(cycle: RequestCycle) -> str:
-    """How a run ended, or that it is under way."""
+    """Return how a run ended, or that it is still running."""
     if cycle.stop_reason == "interrupted":
         return interruption(cycle.stop_detail)
     reason = cycle.stop_reason
-    return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "under way"
+    return f"{reason} ({cycle.stop_detail})" if cycle.stop_detail else reason or "running"
 
 
 def fate(name: str) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bedrock._shared.wrapper import Wrapper
 
 JSON_OPTION = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs."
+    "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
 
 #: What is left of a column when a terminal is too narrow for all; never of the first one, which holds names.
