@@ -46,8 +46,14 @@ from actors.messages.commands import (
 )
 from actors.messages.outcomes import CreateSubAgent
 from actors.messages.refusals import EtagMismatchError, InvalidFieldError, UnknownConversationError
-from actors.ports import CommandExistsError, CommandRecord, ConversationRecord, SlugTakenError, StoreUnavailableError
-from actors.runners.effect_executor import live_run
+from actors.ports import (
+    CommandExistsError,
+    CommandRecord,
+    ConversationRecord,
+    SlugTakenError,
+    StoreUnavailableError,
+    live_run,
+)
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
 
@@ -232,7 +238,7 @@ class CommandDispatch:
             raise
         finally:
             rights.set(loaded.context.mode)
-        rights.pull(stopped)
+        rights.cancel(stopped)
         # The calls before the jobs: one that becomes a job meanwhile is missed in neither place.
         calls = rights.wider_than(mode)
         ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()

@@ -169,7 +169,7 @@ class ConversationActor(Actor):
 
     def in_flight(self, run: str) -> InFlightWork | None:
         """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
-        work = self._executor.work
+        work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
@@ -202,9 +202,9 @@ class ConversationActor(Actor):
             case Retry():
                 self._retry_queue.retry()
             case ToolRunnerStopped(runner=runner):
-                self._executor.runner_left(runner)
+                self._executor.tool_runner_stopped(runner)
             case SubAgentStopped(agent_id=agent_id):
-                self._executor.agent_left(agent_id)
+                self._executor.sub_agent_stopped(agent_id)
             case IdleCheck():
                 self._idle_check_due = False
             case DeletionOverdue():
@@ -282,8 +282,8 @@ class ConversationActor(Actor):
         deletion = self._deletion
         if deletion is None:
             return
-        self._executor.rest()
-        if not (self._executor.all_gone or deletion.overdue):
+        self._executor.on_idle()
+        if not (self._executor.all_stopped or deletion.overdue):
             return
         self._deletion = None
         try:
@@ -295,7 +295,7 @@ class ConversationActor(Actor):
             deletion.fail(error)
             raise
         else:
-            self._executor.give_up_jobs()
+            self._executor.stop_waiting_for_jobs()
             deletion.succeed()
 
     # --- outcomes ---------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class ConversationActor(Actor):
             self._pipeline.advance(UsageReported(event.at, event.usage, aside=False))
 
     def _job_gone(self, receipt: KillReceipt) -> None:
-        if self._executor.job_gone(receipt):
+        if self._executor.job_exited(receipt):
             self._reaped(receipt)
 
     def _reaped(self, receipt: KillReceipt) -> None:
@@ -394,12 +394,12 @@ class ConversationActor(Actor):
         """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
         if self.stopped or not (self._ending or (self._pipeline.idle and not self._retry_queue)):
             return
-        self._executor.rest()
+        self._executor.on_idle()
         if self._over and not self._jobs_told:
             self._jobs_told = True
             self._executor.end_jobs(self.conversation_id)
         self._directory.on_idle()
-        if self._executor.all_gone:
+        if self._executor.all_stopped:
             self._leave_in_time()
 
     @property
@@ -449,12 +449,12 @@ class ConversationActor(Actor):
         """A sub-agent's parent hears of its end, whatever went wrong when it was to be told."""
         if self._over:
             self._services.toolbox.forget(self.conversation_id)
-        if self._birth is None or self._executor.parent_told:
+        if self._birth is None or self._executor.parent_notified:
             return
         machine = self._pipeline.loaded
         state = machine.state if machine is not None else Idle()
         usage = state.ledger.total_usage
-        self._sub_agents.ended(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
+        self._sub_agents.report_end(self._birth.parent.id, self.conversation_id, outcome_of(state), usage)
 
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep it alive."""

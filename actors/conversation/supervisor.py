@@ -22,7 +22,7 @@ from actors.messages.commands import (
 from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
 from actors.runners import model_choice
-from actors.runners.side_queries import Asides
+from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
 from actors.runners.sub_agents import SubAgents
 from actors.runners.titles import Titles
@@ -50,7 +50,7 @@ class Supervisor:
         self._shared = SharedRunners(
             admission,
             SubAgents(services.clock, services.agents.at_once, self),
-            Titles(services, Asides(services, admission), self.ask),
+            Titles(services, SideQueries(services, admission), self.ask),
         )
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -155,7 +155,7 @@ class Supervisor:
             self._changed.notify_all()
         if was_the_last:
             self._services.models.forget(conversation_id)
-            self._shared.sub_agents.left(conversation_id)
+            self._shared.sub_agents.on_stopped(conversation_id)
 
     def on_idle(self) -> None:
         """Check again whether a drain is complete: a conversation has become idle."""

@@ -46,6 +46,7 @@ from actors.ports.records import (
     StoppedRun,
     StoredEvent,
     StoredTransition,
+    live_run,
 )
 from actors.ports.store import (
     AttachmentStore,
@@ -159,5 +160,6 @@ __all__ = [
     "Toolbox",
     "Workspace",
     "WorkspaceContext",
+    "live_run",
     "no_sub_agents",
 ]

@@ -10,6 +10,7 @@ from actors.core.content import Message
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Durable, QueueChanged, RunStop
 from actors.core.states import State
+from actors.core.summary import run_id
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,12 @@ class ConversationRecord(Struct, frozen=True):
     log_hash: str = ""
     """Hash of the last log row."""
     workspace_label: str = ""
+
+
+def live_run(record: ConversationRecord) -> str:
+    """Return the id of the current run, "" if there is none."""
+    ledger = record.state.ledger
+    return run_id(record.id, ledger.run) if ledger.live else ""
 
 
 class LogEntry(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Which images of a long history a request still shows: the latest, within what every provider takes."""
+"""Limits the images of a request: the latest ones of the history, as many as every provider takes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 MAX_IMAGES = 100
-"""In a request."""
+"""Images in a request."""
 MAX_BYTES = 15_000_000
-"""Of their views. In base64 that is 20 MB, of the 32 MB that a request may have."""
+"""Bytes of their views. In base64 that is 20 MB, of the 32 MB that a request may have."""
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
-    """The turns with a remark in place of the oldest images, where there are too many or too large ones.
+    """Return the turns with a remark in place of the oldest images, if they are too many or too large.
 
-    `size_of` gives the bytes of a view. They go in bulk, half of what is allowed at a time, so that the beginning of
-    the requests, which providers cache, changes seldom; which ones go depends on the history alone.
+    `size_of` gives the bytes of a view. They are removed half of the limit at a time, so that the beginning of the
+    requests, which providers cache, changes seldom. Which ones are removed depends on the history alone.
     """
     images = [image for turn in turns for image in _images(turn)]
     if not images:
         return tuple(turns)
-    gone = max(_surplus([1] * len(images), MAX_IMAGES), _surplus([size_of(image) for image in images], MAX_BYTES))
-    return tuple(_without(turns, gone)) if gone else tuple(turns)
+    removed = max(_surplus([1] * len(images), MAX_IMAGES), _surplus([size_of(image) for image in images], MAX_BYTES))
+    return tuple(_without(turns, removed)) if removed else tuple(turns)
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
-    """How many of the first must go, so that the rest costs at most `limit`."""
+    """Return how many of the first must be removed, so that the rest costs at most `limit`."""
     excess = sum(costs) - limit
     if excess <= 0:
         return 0
@@ -54,22 +54,22 @@ def _images(turn: Turn) -> Iterator[Image]:
             yield from block.images
 
 
-def _without(turns: Sequence[Turn], gone: int) -> Iterator[Turn]:
-    """The turns without their first `gone` images."""
+def _without(turns: Sequence[Turn], count: int) -> Iterator[Turn]:
+    """Yield the turns without their first `count` images."""
     for turn in turns:
-        if not gone:
+        if not count:
             yield turn
             continue
         content: list[Content] = []
         for block in turn.content:
-            if isinstance(block, Image) and gone:
+            if isinstance(block, Image) and count:
                 content.append(Text(_remark(block)))
-                gone -= 1
-            elif isinstance(block, ToolSuccess) and block.images and gone:
-                lost = block.images[:gone]
+                count -= 1
+            elif isinstance(block, ToolSuccess) and block.images and count:
+                lost = block.images[:count]
                 output = "\n".join((block.output, *map(_remark, lost)))
-                content.append(replace(block, output=output, images=block.images[gone:]))
-                gone -= len(lost)
+                content.append(replace(block, output=output, images=block.images[count:]))
+                count -= len(lost)
             else:
                 content.append(block)
         yield Turn(turn.role, tuple(content))

@@ -1,7 +1,8 @@
-"""One abortable model request: an actor that asks once, reports every outcome, and ends."""
+"""Model requests: an actor makes one attempt on its own thread, reports its outcome, and stops."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -24,29 +25,39 @@ from actors.ports import (
     StoreError,
 )
 from actors.ports.resources import exhausted_resource, resource_failure
+from actors.runners import model_choice
+from actors.runners.request_builder import RequestBuilder
 from actors.runtime.actor import Actor, tell
 
 if TYPE_CHECKING:
     from pykka import ActorRef
+
+    from actors.core.effects import RequestContinuation, RequestLlm
+    from actors.ports import ConversationRecord
+    from actors.runtime.admission import Admission
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LlmRequest:
-    """One attempt, ready to be made."""
+    """One attempt of a model request."""
 
     request_id: str
     attempt: int
     find: Callable[[], Model]
-    """Looks up the model, which may have to be asked for; called on the runner's thread. Raises ModelFailedError."""
+    """Looks up the model, and may ask providers for it (runner's thread). Raises ModelFailedError."""
     build: Callable[[Model], ModelRequest]
-    """Reads the history, likewise. Raises StoreError or ImagesUnavailableError."""
+    """Builds the request from the history (runner's thread). Raises StoreError or ImagesUnavailableError."""
     cancel: CancelToken
 
 
 class StreamedText:
-    """Text between the model's thread and the conversation's: at most one message waits, the rest is appended."""
+    """Text on its way from the runner's thread to the conversation's.
+
+    However fast the text comes, at most one message waits in the mailbox; text that comes meanwhile joins it.
+    """
 
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
         self._request_id, self._attempt, self._clock = request_id, attempt, clock
@@ -54,13 +65,13 @@ class StreamedText:
         self._waiting: list[tuple[bool, str]] = []
 
     def put(self, text: str, *, reasoning: bool) -> bool:
-        """Add text; True if the conversation has to be told."""
+        """Add text; return whether a message has to be sent, since none waits."""
         with self._lock:
             self._waiting.append((reasoning, text))
             return len(self._waiting) == 1
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Everything that waits, adjacent text of a kind joined (conversation's thread)."""
+        """Remove and return all that waits, adjacent text of a kind joined (conversation's thread)."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         joined: list[tuple[bool, list[str]]] = []
@@ -77,7 +88,10 @@ class StreamedText:
 
 
 class LlmRunner(Actor):
-    """Makes one request on its own thread. Nobody waits for it: late outcomes are ignored by identity."""
+    """Makes one attempt on its own thread.
+
+    Nothing waits for it: the conversation ignores an outcome whose request id and attempt are not its current ones.
+    """
 
     def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, ended: Callable[[], None]) -> None:
         super().__init__()
@@ -89,7 +103,7 @@ class LlmRunner(Actor):
         self._streaming = False
 
     def on_start(self) -> None:
-        """Make the request as soon as the thread runs, then end."""
+        """Make the request as soon as the thread runs, then stop."""
         try:
             self._report(self._outcome())
         finally:
@@ -97,13 +111,13 @@ class LlmRunner(Actor):
             self.terminate()
 
     def started(self) -> None:
-        """Port ModelSink: the answer's stream has begun."""
+        """Report that the answer's stream has begun (port ModelSink)."""
         if not self._streaming:
             self._streaming = True
             self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Port ModelSink: the next piece of text. The start always comes first: it is journalled, text is not."""
+        """Pass the next text on (port ModelSink). The start is reported first: it is in the log, text is not."""
         if not text:
             return
         self.started()
@@ -134,10 +148,10 @@ class LlmRunner(Actor):
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ImagesUnavailableError as unavailable:
-            if request.cancel.cancelled:
+            if request.cancel.cancelled:  # a cancel ends the decoding of an image, too
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
-        except BaseException as fault:
+        except BaseException as fault:  # without an outcome the conversation would wait for ever
             if text := exhausted_resource(fault):
                 return self._error(resource_failure(text))
             log.exception("fault in a model request of %s", request.request_id)
@@ -164,7 +178,7 @@ class LlmRunner(Actor):
         self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailedError | None = None
     ) -> LlmError:
         request = self._request
-        # The provider's words are for the conversation: they may repeat what was said in it.
+        # Without the provider's text: it may repeat what was said in the conversation, which must not get into the log.
         log.warning("model request %s, attempt %d: %s", request.request_id, request.attempt, failure.kind.value)
         return LlmError(
             at=self._clock.now_ms(),
@@ -174,3 +188,59 @@ class LlmRunner(Actor):
             retry_after_ms=retry_after_ms,
             usage=failed.usage if failed else None,
         )
+
+
+class ModelRequests:
+    """Starts and aborts the model requests of one conversation. Conversation's thread only."""
+
+    def __init__(self, services: Services, admission: Admission, owner: ActorRef[Any]) -> None:
+        self.builder = RequestBuilder(services)
+        self._services = services
+        self._admission = admission
+        self._owner = owner
+        self._current: LlmRequest | None = None
+
+    def start(
+        self,
+        effect: RequestLlm | RequestContinuation,
+        record: ConversationRecord,
+        begin: Callable[[], CancelToken],
+    ) -> None:
+        """Make one attempt on a thread of its own. `begin` returns its token; called only if there is room for it."""
+        if full := self._admission.enter():
+            self._refuse(effect, resource_failure(full))
+            return
+        token = begin()
+        find = functools.partial(model_choice.find, self._services, effect.model, token)
+        build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
+        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, token)
+        ended = functools.partial(self._on_end, record.id)
+        try:
+            LlmRunner(self._current, self._owner, self._services.clock, ended).launch()
+        except RuntimeError as error:  # the machine has no thread left
+            self._admission.leave()
+            self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))
+
+    def abort(self) -> None:
+        """Abandon the current request; idempotent."""
+        if self._current is not None:
+            self._current.cancel.cancel()
+            self._current = None
+
+    def forget(self) -> None:
+        """Keep no request: none is in flight."""
+        self._current = None
+
+    def _on_end(self, conversation_id: str) -> None:
+        """Give the place back (runner's thread).
+
+        An abandoned request may outlive the conversation's actor, which has told the models to forget it by then. So
+        what the request has left there since is forgotten now.
+        """
+        self._admission.leave()
+        if not self._owner.is_alive():
+            self._services.models.forget(conversation_id)
+
+    def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
+        event = LlmError(self._services.clock.now_ms(), effect.request_id, effect.attempt, failure)
+        tell(self._owner, EffectOutcome(event))

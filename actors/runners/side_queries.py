@@ -1,4 +1,4 @@
-"""Small requests beside a conversation: to a quick and cheap model, without tools or history, never a turn of it."""
+"""Side queries: small requests to a fast and cheap model, without tools or history, and no part of the conversation."""
 
 from __future__ import annotations
 
@@ -38,138 +38,138 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ASIDE_MS = 30_000
-"""What an aside may take."""
+TIMEOUT_MS = 30_000
+"""Milliseconds that a side query may take."""
 MAX_BYTES = 192 * 1024
-"""Of an aside's words."""
+"""Bytes of a side query's text and system prompt."""
 BYTES_PER_TOKEN = 3
-"""Assumed, to judge whether it fits: code has more."""
+"""Assumed, to judge whether a query fits into the model's window: code has more bytes per token."""
 
 
-class Answered(Struct, frozen=True):
-    """The answer to an aside."""
+class SideQueryAnswer(Struct, frozen=True):
+    """The answer to a side query."""
 
     text: str
     """Not empty."""
     usage: Usage | None
 
 
-class Unanswered(SideQueryError):
-    """There is no answer, and what that has cost."""
+class SideQueryFailedError(SideQueryError):
+    """A side query has no answer; the text says why, `usage` what it has cost."""
 
     def __init__(self, text: str, usage: Usage | None = None, *, busy: bool = False) -> None:
         super().__init__(text)
         self.usage = usage
         self.busy = busy
-        """There may be one later."""
+        """Whether another attempt may succeed later."""
 
 
-class Asides:
-    """Asks them, one attempt each. Any thread; keeps nothing."""
+class SideQueries:
+    """Makes side queries, one attempt each. Any thread; keeps no state."""
 
     def __init__(self, services: Services, admission: Admission) -> None:
         self._services = services
         self._admission = admission
 
     def now(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the time in milliseconds since the epoch."""
         return self._services.clock.now_ms()
 
     def available(self, model: str) -> bool:
-        """Whether there is somebody to ask beside a conversation with this model."""
+        """Return whether there is a small model for conversations with this model."""
         return self._services.models.small(model) is not None
 
-    def ask(self, conversation_id: str, model: str, aside: SideQuery, cancel: CancelToken) -> Answered:
-        """Ask beside a conversation with this model, and wait for the answer, ASIDE_MS at most.
+    def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
+        """Ask beside a conversation with this model, and wait for the answer, TIMEOUT_MS at most.
 
-        Raises Unanswered: nobody to ask, too long, cancelled, out of time, or failed.
+        Raises SideQueryFailedError: no small model, too long, at capacity, cancelled, out of time, or failed.
         """
         small = self._services.models.small(model)
         if small is None:
-            raise Unanswered("there is no small model")
-        size = len(aside.system.encode()) + len(aside.text.encode())
+            raise SideQueryFailedError("there is no small model")
+        size = len(query.system.encode()) + len(query.text.encode())
         if size > min(MAX_BYTES, small.info.usable_window * BYTES_PER_TOKEN):
-            raise Unanswered("it is too long for the small model")
+            raise SideQueryFailedError("it is too long for the small model")
         if full := self._admission.enter():
-            raise Unanswered(full, busy=True)
+            raise SideQueryFailedError(full, busy=True)
         try:
-            return _answered(self._in_time(small, _request(conversation_id, aside), cancel))
+            return _answered(self._in_time(small, _request(conversation_id, query), cancel))
         finally:
             self._admission.leave()
 
     def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
-        stop = CancelToken()
+        stop = CancelToken()  # of its own: the time-out must stop the query, not the tool that makes it
         cancel.on_cancel(stop.cancel)
-        self._services.timers.after(ASIDE_MS, stop.cancel)
+        self._services.timers.after(TIMEOUT_MS, stop.cancel)
         try:
-            return small.respond(request, _Unheard(), stop)
+            return small.respond(request, _NoSink(), stop)
         except ModelAbortedError as aborted:
             why = "cancelled" if cancel.cancelled else "it took too long"
-            raise Unanswered(why, aborted.usage) from None
+            raise SideQueryFailedError(why, aborted.usage) from None
         except ModelFailedError as failed:
             kind = failed.failure.kind
-            # The provider's words may repeat what was said.
+            # Without the provider's text: it may repeat what was said, which must not get into the log.
             log.info("small request of %s: %s", request.conversation_id, kind.value)
             busy = kind is ErrorKind.RATE_LIMIT
-            raise Unanswered(failed.failure.message, failed.usage, busy=busy) from None
+            raise SideQueryFailedError(failed.failure.message, failed.usage, busy=busy) from None
         except Exception:
             log.exception("fault in a small request of %s", request.conversation_id)
-            raise Unanswered("Bedrock itself failed") from None
+            raise SideQueryFailedError("Bedrock itself failed") from None
         finally:
             cancel.forget(stop.cancel)
 
 
-def for_tool(
-    asides: Asides, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
+def ask_for_tool(
+    side_queries: SideQueries, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
 ) -> Callable[[SideQuery], str]:
-    """What a running tool asks asides with; `owner`, its conversation, is told what each has cost."""
+    """Return the function by which a running tool makes side queries; `owner`, its conversation, gets their usage."""
 
-    def spent(usage: Usage | None) -> None:
+    def report(usage: Usage | None) -> None:
         if usage is not None:
-            tell(owner, EffectOutcome(UsageReported(asides.now(), usage, aside=True)))
+            tell(owner, EffectOutcome(UsageReported(side_queries.now(), usage, aside=True)))
 
-    def ask(aside: SideQuery) -> str:
+    def ask(query: SideQuery) -> str:
         try:
-            answered = asides.ask(context.conversation_id, context.model_id, aside, cancel)
-        except Unanswered as failed:
-            spent(failed.usage)
+            answered = side_queries.ask(context.conversation_id, context.model_id, query, cancel)
+        except SideQueryFailedError as failed:
+            report(failed.usage)
             if failed.busy and effect.attempt < context.limits.max_attempts:
                 raise ToolTransientError(f"The small model is busy: {failed}.", begun=True) from None
             raise
-        spent(answered.usage)
+        report(answered.usage)
         return answered.text
 
     return ask
 
 
-class _Unheard:
-    """Port ModelSink: nobody listens while the answer arrives."""
+class _NoSink:
+    """Port ModelSink, for an answer that is of interest only as a whole."""
 
     def started(self) -> None:
-        """Nobody waits for it."""
+        """Ignore it."""
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Nobody reads it."""
+        """Ignore it."""
 
 
-def _request(conversation_id: str, aside: SideQuery) -> ModelRequest:
-    """Under an id of its own, lest it take the place of the conversation's turns in caches."""
-    identity = f"{conversation_id}:{aside.purpose.value}"
+def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
+    """Return the request. Its id is its own: it must not replace the conversation's turns in a provider's cache."""
+    identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,
         request_id=identity,
         attempt=1,
-        system=aside.system,
+        system=query.system,
         tools=(),
-        turns=(Turn("user", (Text(tags.escape(aside.text)),)),),
-        max_output=aside.max_output,
-        purpose=aside.purpose,
+        turns=(Turn("user", (Text(tags.escape(query.text)),)),),
+        max_output=query.max_output,
+        purpose=query.purpose,
     )
 
 
-def _answered(answer: ModelAnswer) -> Answered:
-    """Raises Unanswered if it says nothing, or refuses."""
+def _answered(answer: ModelAnswer) -> SideQueryAnswer:
+    """Return the answer's text. Raises SideQueryFailedError if it is empty or a refusal."""
     text = text_of(answer.content).strip()
     if answer.refusal or not text:
-        raise Unanswered("the small model had no answer", answer.usage)
-    return Answered(text, answer.usage)
+        raise SideQueryFailedError("the small model had no answer", answer.usage)
+    return SideQueryAnswer(text, answer.usage)

@@ -1,40 +1,45 @@
-"""The sub-agents that run now, and what passes between them and their parents (REQ-BED-008; C27 to C32).
+"""The sub-agents that run now, and the messages between them and their parents.
 
-A sub-agent is a conversation with an actor like any other. Nobody waits for it: its end, its time-out and its failure
-to start all reach the parent as events, of which the first one counts. What is said here may be said twice, or too
-late; the machine ignores what it does not wait for.
+A sub-agent is a conversation with an actor like any other. No thread waits for it: its end, its time-out and its
+failure to start all reach the parent as events, of which the first one counts. An event may come twice, or too late;
+the parent ignores what it does not wait for.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
-from actors.core.events import SubAgentResult, UsageReported
+from actors.core.events import SubAgentResult, SubAgentTimeout, UsageReported
 from actors.core.states import AgentFailed, AgentOutcome, AgentSucceeded, AgentTask, Completed, Failed, State
 from actors.core.summary import run_id
 from actors.messages.commands import CancelConversationCommand
 from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
-from actors.runtime.actor import AskEnvelope
+from actors.runtime.actor import AskEnvelope, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from pykka import ActorRef
+
+    from actors.core.effects import SpawnSubAgent
     from actors.ports import Clock, ConversationDirectory, ConversationRecord
+    from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
 
 
 class SubAgents:
-    """Any thread; nothing here blocks.
+    """All sub-agents of the process. Any thread; nothing here blocks for long.
 
     Args:
-        clock: When what is told has happened.
-        limit: How many there may be in the process at a time.
+        clock: Gives the events to parents their time.
+        limit: How many sub-agents there may be at a time.
         directory: The conversations of this process.
     """
 
@@ -44,18 +49,23 @@ class SubAgents:
         self._directory = directory
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}
-        """Of those that have an actor, or are just getting one."""
+        """The parent of each sub-agent that has an actor, or is about to get one."""
         self._runs: dict[str, str] = {}
-        """The parents' runs that started them."""
+        """The run of the parent that started each sub-agent."""
 
     def start(self, parent: ConversationRecord, task: AgentTask) -> None:
-        """Create a sub-agent and give it its task. If that fails, now or later, its parent hears of it as its end."""
-        asked = AskEnvelope(CreateSubAgent(parent, task), urgent=True)  # as its cancel is, so that it comes first
-        asked.answer.add_done_callback(lambda answer: self._born(parent.id, task.agent_id, answer))
-        if not self._enter(parent, task.agent_id):
+        """Create a sub-agent and start its task.
+
+        If that fails, now or later, the failure is reported to the parent as the sub-agent's end.
+        """
+        asked = AskEnvelope(
+            CreateSubAgent(parent, task), urgent=True
+        )  # in the lane of its cancel, lest that overtake it
+        asked.answer.add_done_callback(lambda answer: self._on_created(parent.id, task.agent_id, answer))
+        if not self._register(parent, task.agent_id):
             text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
             asked.fail(Rejected(Reason.AGENT_BUSY, text))
-            self._tell_left(parent.id, task.agent_id)
+            self._notify_stopped(parent.id, task.agent_id)
             return
         try:
             if self._directory.deliver(task.agent_id, asked):
@@ -63,26 +73,26 @@ class SubAgents:
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
         except RuntimeError as error:  # the machine has no thread left
             asked.fail(error)
-        self.left(task.agent_id)
+        self.on_stopped(task.agent_id)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
-        """Stop these: what they have under way ends at once, and nothing begins any more; they fail."""
+        """Cancel these: what they have in flight is stopped at once, and nothing more is started."""
         for agent_id in agent_ids:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
                 log.warning("sub-agent %s has no actor, and there is no thread left for one", agent_id)
-            self._pull(agent_id)
+            self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
-        """Stop those of these that still have an actor: nobody waits for them any more."""
+        """Cancel those of these that still have an actor; their parent waits for none of them any more."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
             if actor is not None and actor.deliver(_cancel("its parent is at rest")):
-                self._pull(agent_id)
+                self._cancel_run_now(agent_id)
 
-    def ended(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
-        """Tell a sub-agent's parent how it ended, and what it has used, which counts for the parent's budget too."""
+    def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
+        """Report to the parent how a sub-agent ended, and its usage, which counts for the parent's budget too."""
         at = self._clock.now_ms()
         with self._lock:
             run = self._runs.get(agent_id, "")
@@ -94,20 +104,20 @@ class SubAgents:
             log.warning("the parent of sub-agent %s has no actor, and there is no thread left for one", agent_id)
 
     def last_text(self, agent_id: str) -> str:
-        """What a sub-agent has said last until now."""
+        """Return the last text that a sub-agent has written so far, "" if none is known."""
         actor = self._directory.live(agent_id)
         ledger = actor.ledger if actor is not None else None
         return ledger.last_text if ledger is not None else ""
 
-    def left(self, conversation_id: str) -> None:
-        """This conversation's actor has ended. Nothing happens if it was none of a sub-agent."""
+    def on_stopped(self, conversation_id: str) -> None:
+        """Free the place of a sub-agent whose actor has stopped, and notify its parent; ignore other conversations."""
         with self._lock:
             parent_id = self._parents.pop(conversation_id, None)
             self._runs.pop(conversation_id, None)
         if parent_id is not None:
-            self._tell_left(parent_id, conversation_id)
+            self._notify_stopped(parent_id, conversation_id)
 
-    def _enter(self, parent: ConversationRecord, agent_id: str) -> bool:
+    def _register(self, parent: ConversationRecord, agent_id: str) -> bool:
         with self._lock:
             if len(self._parents) >= self._limit:
                 return False
@@ -115,30 +125,85 @@ class SubAgents:
             self._runs[agent_id] = run_id(parent.id, parent.state.ledger.run)
             return True
 
-    def _born(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
-        """It runs, or why it does not (whatever thread has answered)."""
+    def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
+        """Report to the parent why a sub-agent could not be created, if so (any thread)."""
         error = answer.exception()
         if error is None:
             return
         reason = error.reason if isinstance(error, Rejected) else None
         kind = ErrorKind.BUDGET if reason is Reason.BUDGET_REACHED else ErrorKind.SUB_AGENT_ERROR
         text = str(error) if reason is not None else "the server itself failed; its log tells more"
-        self.ended(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
+        self.report_end(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
 
-    def _pull(self, agent_id: str) -> None:
-        """Only once the cancel is in the mailbox: what this ends must not be taken for a failure before."""
+    def _cancel_run_now(self, agent_id: str) -> None:
+        """Stop its run now. Only once the cancel is in its mailbox: what is stopped must not be taken for a failure."""
         actor = self._directory.live(agent_id)
         if actor is not None:
-            actor.cancel_run_now(run_id(agent_id, 1))  # its only one
+            actor.cancel_run_now(run_id(agent_id, 1))  # a sub-agent has one run only
 
-    def _tell_left(self, parent_id: str, agent_id: str) -> None:
+    def _notify_stopped(self, parent_id: str, agent_id: str) -> None:
         parent = self._directory.live(parent_id)
         if parent is not None:
             parent.deliver(SubAgentStopped(agent_id))
 
 
+class ChildSubAgents:
+    """The sub-agents that one conversation has started, until their actors have stopped. Conversation's thread only."""
+
+    def __init__(self, services: Services, sub_agents: SubAgents, owner: ActorRef[Any]) -> None:
+        self._services = services
+        self._sub_agents = sub_agents
+        self._owner = owner
+        self._running: set[str] = set()
+        """Ids of those whose actors have not stopped."""
+        self._cancelled: set[str] = set()
+        """Those of them that were cancelled."""
+
+    @property
+    def all_stopped(self) -> bool:
+        """Whether none of them has an actor."""
+        return not self._running
+
+    def start(self, effect: SpawnSubAgent, record: ConversationRecord) -> None:
+        """Start a sub-agent. Its time runs from now on, also while it waits for its start."""
+        agent_id = effect.task.agent_id
+        self._running.add(agent_id)
+        owner = weakref.ref(self._owner)  # the timer must not keep the actor in memory: it may be hours away
+        clock, sub_agents = self._services.clock, self._sub_agents
+
+        def report_timeout() -> None:
+            if (ref := owner()) is not None:
+                event = SubAgentTimeout(clock.now_ms(), agent_id, sub_agents.last_text(agent_id))
+                tell(ref, EffectOutcome(event))
+
+        self._services.timers.after(max(0, effect.deadline - clock.now_ms()), report_timeout)
+        sub_agents.start(record, effect.task)
+
+    def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
+        """Cancel these."""
+        self._cancelled.update(agent_ids)
+        self._sub_agents.cancel(agent_ids, reason)
+
+    def stop_abandoned(self) -> None:
+        """Cancel those that have not been cancelled: their parent is idle. Idempotent."""
+        if abandoned := self._running - self._cancelled:
+            self._cancelled |= abandoned
+            self._sub_agents.abandon(abandoned)
+
+    def stopped(self, agent_id: str) -> None:
+        """Forget a sub-agent whose actor has stopped."""
+        self._running.discard(agent_id)
+        self._cancelled.discard(agent_id)
+
+    def notify_parent(self, record: ConversationRecord, outcome: AgentOutcome) -> None:
+        """Report the end of this conversation to its parent, if it is a sub-agent."""
+        if record.parent_conversation_id is not None:
+            usage = record.state.ledger.total_usage
+            self._sub_agents.report_end(record.parent_conversation_id, record.id, outcome, usage)
+
+
 def outcome_of(state: State) -> AgentOutcome:
-    """How a sub-agent has ended whose actor is gone."""
+    """Return how a sub-agent has ended whose actor has stopped in this state."""
     match state:
         case Completed(result=result):
             return AgentSucceeded(result)

@@ -1,7 +1,7 @@
-"""Titles for conversations that people gave none: at once the first line of the first message, then a better one.
+"""Generated titles: at once the first line of the first message, later one that a small model writes.
 
-The better one is asked for once, beside the first run, and takes the place of the first only: whoever gives a title
-meanwhile has the last word. Nothing waits for it; a failure, a deletion or the end of the server leaves what is there.
+The model is asked once, beside the first run. Its title replaces the first line only, never a title that a client has
+set meanwhile. Nothing waits for it; a failure, a deletion or a shutdown leaves the title as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.messages.commands import SetGeneratedTitleCommand
 from actors.ports import CancelToken, ConversationRecord, Purpose, SideQuery
-from actors.runners.side_queries import Asides, Unanswered
+from actors.runners.side_queries import SideQueries, SideQueryFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 60
 MAX_READ = 4_000
-"""Characters of the first message that a title is made from."""
+"""Characters of the first message that the model is shown."""
 MAX_OUTPUT = 2_000
 """Tokens; models that reason do so within them."""
 AT_ONCE = 16
-"""Titles that are asked for at the same time in the whole process; one more is not asked for."""
+"""Titles that are asked for at the same time in the whole process; another one is not asked for."""
 CLOSE_SECONDS = 1.0
-"""How long the end waits for the last of them."""
+"""How long `close` waits for their threads."""
 
 PROMPT = """\
 You give conversations with a programmer's assistant their titles. You get the first message of one. Answer with the \
@@ -42,8 +42,9 @@ _QUOTES = dict.fromkeys(map(ord, '"`“”„«»'))
 
 
 def title_of(text: str) -> str:
-    """The first line of a text that says something, as a title: one line, at most MAX_CHARACTERS, without quotes and
-    control characters; "" if there is none.
+    """Return the first line of a text that is not empty, as a title; "" if there is none.
+
+    It has at most MAX_CHARACTERS characters, no quotes and no control characters.
     """
     lines = (_cleaned(line) for line in text[:MAX_READ].splitlines())
     line = next(filter(None, lines), "")
@@ -59,22 +60,22 @@ def _cleaned(line: str) -> str:
 
 
 def untitled(record: ConversationRecord) -> bool:
-    """Whether the next message gives the conversation its title: it is a person's, and the first."""
+    """Return whether the next message gives the conversation its title: the first one, not of a sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
 
 class Titles:
-    """Asks for better titles, each on a thread of its own. Any thread.
+    """Asks a model for titles, each on a thread of its own. Any thread.
 
     Args:
-        deliver: Hands the title to its conversation, which need not be awake; never blocks.
+        deliver: Sends the title to its conversation, whose actor is started if need be; never blocks.
     """
 
     def __init__(
-        self, services: Services, asides: Asides, deliver: Callable[[str, SetGeneratedTitleCommand], object]
+        self, services: Services, side_queries: SideQueries, deliver: Callable[[str, SetGeneratedTitleCommand], object]
     ) -> None:
         self._services = services
-        self._asides = asides
+        self._side_queries = side_queries
         self._deliver = deliver
         self._lock = threading.Lock()
         self._asking: dict[str, tuple[CancelToken, threading.Thread]] = {}
@@ -82,12 +83,12 @@ class Titles:
 
     @property
     def wanted(self) -> bool:
-        """Whether this server gives titles."""
+        """Whether titles are generated on this server."""
         return self._services.titles
 
     def improve(self, record: ConversationRecord, text: str) -> None:
-        """Ask for a better title than the one in `record`, which its first message `text` has got. Never blocks."""
-        if not (text.strip() and self._asides.available(record.model)):
+        """Ask for a title for the first message `text`, to replace the one in `record`. Never blocks."""
+        if not (text.strip() and self._side_queries.available(record.model)):
             return
         cancel = CancelToken()
         name = "bedrock-title"
@@ -102,14 +103,14 @@ class Titles:
                 del self._asking[record.id]
 
     def stop(self, conversation_id: str) -> None:
-        """Nobody wants this one any more."""
+        """Stop asking for the title of this conversation."""
         with self._lock:
             asking = self._asking.get(conversation_id)
         if asking is not None:
             asking[0].cancel()
 
     def close(self) -> None:
-        """Stop all, and wait for their threads for a moment; idempotent."""
+        """Stop asking, and wait CLOSE_SECONDS at most for the threads; idempotent."""
         with self._lock:
             self._closed = True
             asking = tuple(self._asking.values())
@@ -126,17 +127,17 @@ class Titles:
             title, usage = self._asked(record, text, cancel)
             if title or usage is not None:
                 self._deliver(record.id, SetGeneratedTitleCommand(title, instead_of=record.title, usage=usage))
-        except Exception:
+        except Exception:  # a title is not worth a fault of its conversation
             log.exception("the title of conversation %s", record.id)
         finally:
             with self._lock:
                 self._asking.pop(record.id, None)
 
     def _asked(self, record: ConversationRecord, text: str, cancel: CancelToken) -> tuple[str, Usage | None]:
-        """A title, "" if none can be had, and what it has cost."""
-        aside = SideQuery(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
+        """Return the title, "" if there is none, and its usage."""
+        query = SideQuery(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
         try:
-            answered = self._asides.ask(record.id, record.model, aside, cancel)
-        except Unanswered as failed:
+            answered = self._side_queries.ask(record.id, record.model, query, cancel)
+        except SideQueryFailedError as failed:
             return "", failed.usage
         return title_of(answered.text), answered.usage

@@ -1,4 +1,4 @@
-"""What tools may do now, and what the call that runs was started with (REQ-BED-014, 016)."""
+"""Which mode tools start in now, and which mode each running call was started in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from actors.ports import CancelToken
 
 
-class Rights:
-    """The mode in force, and the modes of the calls that run under an earlier one. Any thread; never blocks."""
+class ToolRights:
+    """The current mode, and the modes of the calls that run. Any thread; never blocks for long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,33 +23,33 @@ class Rights:
 
     @property
     def mode(self) -> Mode:
-        """What calls that start now may do."""
+        """The mode that calls start in now."""
         return self._mode
 
     def set(self, mode: Mode) -> None:
-        """From now on calls start in this mode; those that run keep theirs."""
+        """Start calls in this mode from now on; those that run keep theirs."""
         with self._lock:
             self._mode = mode
 
     def narrow(self, mode: Mode) -> None:
-        """Like `set`, but never widens."""
+        """Start calls in this mode from now on, unless the current mode gives fewer rights."""
         with self._lock:
             if wider(self._mode, mode):
                 self._mode = mode
 
     def begin(self, tool_use_id: str, cancel: CancelToken) -> Mode:
-        """A call starts: return the mode that it has until its `end`."""
+        """Register a call that starts; return the mode that it has until its `end`."""
         with self._lock:
             self._calls[tool_use_id] = self._mode, cancel
             return self._mode
 
     def end(self, tool_use_id: str) -> None:
-        """The call has ended, or never began."""
+        """Forget a call that has ended, or never began; idempotent."""
         with self._lock:
             self._calls.pop(tool_use_id, None)
 
     def wider_than(self, mode: Mode) -> tuple[str, ...]:
-        """The calls that run with more rights than this mode gives; not those that are being killed."""
+        """Return the calls that run with more rights than this mode gives, without those that are being killed."""
         with self._lock:
             return tuple(
                 tool_use_id
@@ -57,8 +57,8 @@ class Rights:
                 if wider(held, mode) and not cancel.cancelled
             )
 
-    def pull(self, tool_use_ids: Iterable[str]) -> None:
-        """Kill these calls; they get no outcome but that they were aborted."""
+    def cancel(self, tool_use_ids: Iterable[str]) -> None:
+        """Kill these calls; their only outcome is that they were aborted."""
         with self._lock:
             tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
         for token in tokens:

@@ -1,7 +1,7 @@
-"""The tool runner of a conversation: starts one tool at a time, kills it when told to, gives the receipt.
+"""The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: the tool runs on a thread of its own, which ends with the tool. Whatever happens to a tool
-ends in an outcome; silence would hold the conversation for ever.
+The runner never blocks: the tool runs on a thread of its own, which ends with the tool. Every call ends in an outcome,
+whatever happens to it: without one the conversation would wait for ever.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from actors.ports import (
     no_sub_agents,
 )
 from actors.ports.resources import exhausted_resource
-from actors.runners.side_queries import Asides, for_tool
+from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agent_tasks import planned
-from actors.runners.tool_rights import Rights
+from actors.runners.tool_rights import ToolRights
 from actors.runtime.actor import Actor, tell
 from actors.runtime.admission import FILES_PER_TOOL
 
@@ -61,20 +61,20 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Run:
-    """To a runner: start this tool."""
+class RunTool:
+    """To a tool runner: run this call."""
 
     effect: ExecuteTool
     context: ConvContext
     cancel: CancelToken
-    rights: Rights
-    """Gives the tool its mode when it starts, which may be long after this message: it can be held back, and the mode
-    be changed meanwhile."""
+    rights: ToolRights
+    """Gives the call its mode when it starts. That may be long after this message: the call waits until the processes
+    of a killed one are dead, and the mode may change meanwhile."""
 
 
 @dataclass(frozen=True)
-class Retire:
-    """To a runner: stop what runs, and end once nothing dies any more, unless another tool comes first."""
+class StopWhenIdle:
+    """To a tool runner: kill what runs, and stop once its processes are dead, unless another call comes first."""
 
 
 Identity = tuple[str, int]
@@ -82,9 +82,9 @@ Identity = tuple[str, int]
 
 @dataclass
 class Execution:
-    """A tool that runs, dies, or waits to run."""
+    """A tool call that runs, is being killed, or waits to run."""
 
-    run: Run
+    run: RunTool
     killed_at: float | None = None
     """Monotonic seconds."""
     pids: set[int] = field(default_factory=set)
@@ -99,37 +99,42 @@ class Execution:
 
 
 class ToolRunner(Actor):
-    """Serial tools of one conversation (REQ-BED-004), and the barrier between a killed one and the next."""
+    """Runs the tool calls of one conversation, one after the other.
 
-    def __init__(self, services: Services, owner: ActorRef[Any], asides: Asides) -> None:
+    After a kill the next call waits until all processes of the killed one are dead, or could not be confirmed dead
+    within a bound.
+    """
+
+    def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
         super().__init__()
         self._services = services
         self._owner = owner
-        self._asides = asides
+        self._side_queries = side_queries
         self._run: ToolRun = Ready()
         self._executions: dict[Identity, Execution] = {}
-        self._retiring = False
+        self._stopping = False
 
     def receive(self, message: Any) -> None:
+        """Handle one message; stop if that was asked for and nothing runs or waits."""
         match message:
-            case Run(effect=effect):
-                self._retiring = False
+            case RunTool(effect=effect):
+                self._stopping = False
                 execution = Execution(message)
                 self._executions[execution.identity] = execution
                 self._advance(effect)
             case AbortTool() | ToolEnded() | QuiesceTimeout():
                 self._advance(message)
-            case Retire():
-                self._retiring = True
-                if isinstance(self._run, Running):  # given up without a word
+            case StopWhenIdle():
+                self._stopping = True
+                if isinstance(self._run, Running):  # its conversation waits for no outcome of it any more
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
-        if self._retiring and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
+        if self._stopping and isinstance(self._run, Ready) and self.mailbox.close_if_empty():
             self.terminate()
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """A bug here: whatever runs is killed, and the conversation hears of it."""
+        """Contain a bug of this actor: kill what runs, and report it as failed."""
         super().on_fault(message, error)
         for execution in self._executions.values():
             execution.run.cancel.cancel()
@@ -156,7 +161,7 @@ class ToolRunner(Actor):
             case Kill(tool_use_id=tool_use_id, execution_id=execution_id):
                 execution = self._executions[tool_use_id, execution_id]
                 execution.run.cancel.cancel()
-                self._services.timers.after(QUIESCE_MS, functools.partial(self._give_up, execution))
+                self._services.timers.after(QUIESCE_MS, functools.partial(self._quiesce_overdue, execution))
             case ReportOutcome(outcome=outcome):
                 tell(self._owner, EffectOutcome(outcome))
             case ReportReceipt(receipt=receipt):
@@ -175,12 +180,12 @@ class ToolRunner(Actor):
             self._not_started(execution, exhausted_resource(error) or str(error))
 
     def _not_started(self, execution: Execution, reason: str) -> None:
-        """It did not begin, so that it may be tried again."""
+        """Report a call that did not begin, so that it may be tried again."""
         outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
-    def _give_up(self, execution: Execution) -> None:
-        """The bound for this tool's death is over (timer thread)."""
+    def _quiesce_overdue(self, execution: Execution) -> None:
+        """Stop waiting for the exit of a killed call (timer thread)."""
         tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
@@ -209,7 +214,7 @@ class ToolRunner(Actor):
         tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
-        """How the tool ended. Once it is cancelled it was aborted, whatever it says itself."""
+        """Run the tool and return its outcome. A call that is cancelled meanwhile was aborted, whatever it returns."""
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
         if outcome is None or cancel.cancelled:
@@ -226,7 +231,7 @@ class ToolRunner(Actor):
             return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
         except SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
-        except BaseException:
+        except BaseException:  # without an outcome the conversation would wait for ever
             log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
@@ -234,7 +239,7 @@ class ToolRunner(Actor):
         return ToolComplete(now(), *execution.identity, result)
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
-        """What the tool answers, or the sub-agents whose answer is waited for."""
+        """Return the result of the call, or the sub-agents whose reports become its result."""
         effect, started = execution.run.effect, self._services.clock.monotonic()
         tool = self._services.toolbox.get(effect.name)
         try:
@@ -280,7 +285,7 @@ class ToolRunner(Actor):
             on_output=show,
             track=track,
             reaped=reaped,
-            ask_aside=for_tool(self._asides, run.effect, context, run.cancel, self._owner),
+            ask_aside=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )

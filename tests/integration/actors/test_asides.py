@@ -159,7 +159,7 @@ def test_while_the_small_model_is_busy_the_tool_is_tried_again_and_then_does_wit
 
 
 def test_an_aside_has_its_time(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asides, "ASIDE_MS", 1)
+    monkeypatch.setattr(asides, "TIMEOUT_MS", 1)
     aside = asked(talk)
     assert aside.cancel.wait(PATIENCE)
     assert result(talk) == "unanswered: it took too long"

@@ -69,7 +69,7 @@ class Told:
     def abandon(self, agent_ids: Iterable[str]) -> None:
         self.heard.append(("abandon", *sorted(agent_ids)))
 
-    def ended(self, *told: Any) -> None:
+    def report_end(self, *told: Any) -> None:
         self.heard.append(("ended", *told))
 
     def last_text(self, agent_id: str) -> str:
@@ -181,7 +181,7 @@ def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
     assert error.error.retryable
     assert isinstance(transient, ToolTransient)
     assert not transient.begun
-    assert harness.executor.all_gone
+    assert harness.executor.all_stopped
     assert harness.admission.enter() == ""
 
 
@@ -205,7 +205,7 @@ def test_a_pull_strikes_what_is_under_way_and_what_its_run_would_still_begin(har
     patient = harness.models.answer = Patient()
     harness.perform(REQUEST)
     assert patient.begun.acquire(timeout=PATIENCE)
-    work = harness.executor.work
+    work = harness.executor.in_flight
     assert work is not None
     assert work.run == "c1:1"
     harness.executor.cancel_now(work)
@@ -227,7 +227,7 @@ def test_a_pulled_summary_does_not_strike_the_next_one(harness: ToolHarness) -> 
     summary = RequestContinuation("c1:r1", 1, "known", 0, ())
     harness.perform(summary)
     harness.outcomes()
-    work = harness.executor.work
+    work = harness.executor.in_flight
     assert work is not None
     assert work.run == ""
     harness.executor.cancel_now(work)
@@ -239,23 +239,23 @@ def test_at_rest_there_is_no_work_and_the_tool_runner_goes(harness: ToolHarness)
     harness.tools["tool"] = lambda context: ToolOutput("done")
     harness.perform(EXECUTE)
     harness.outcomes()
-    assert not harness.executor.all_gone
-    harness.executor.rest()
-    assert harness.executor.work is None
+    assert not harness.executor.all_stopped
+    harness.executor.on_idle()
+    assert harness.executor.in_flight is None
     (left,) = harness.inbox.wait_for(ToolRunnerStopped)
-    harness.executor.runner_left(left.runner)
-    assert harness.executor.all_gone
+    harness.executor.tool_runner_stopped(left.runner)
+    assert harness.executor.all_stopped
     harness.perform(replace_id(EXECUTE))
     harness.outcomes(2)
-    harness.executor.runner_left(left.runner)
-    assert not harness.executor.all_gone, "that was the runner before"
+    harness.executor.tool_runner_stopped(left.runner)
+    assert not harness.executor.all_stopped, "that was the runner before"
 
 
 def test_a_tool_after_its_runner_has_left_gets_another_one(harness: ToolHarness) -> None:
     harness.tools["tool"] = lambda context: ToolOutput("done")
     harness.perform(EXECUTE)
     harness.outcomes()
-    harness.executor.rest()
+    harness.executor.on_idle()
     harness.inbox.wait_for(ToolRunnerStopped)
     harness.perform(replace_id(EXECUTE))
     assert harness.outcomes(2)[1].execution_id == 2
@@ -275,15 +275,15 @@ def test_timers_bring_the_events_that_they_were_set_for(harness: ToolHarness) ->
 
 def test_aborting_a_tool_when_none_ever_ran_is_nothing(harness: ToolHarness) -> None:
     harness.perform(AbortTool("t1", 1))
-    assert harness.executor.all_gone
+    assert harness.executor.all_stopped
 
 
 def test_the_parent_is_told(harness: ToolHarness) -> None:
     child = msgspec.structs.replace(harness.record, id="c1-a1", parent_conversation_id="c1")
-    assert not harness.executor.parent_told
+    assert not harness.executor.parent_notified
     harness.executor.perform(NotifyParent(AgentSucceeded("42")), child, harness.context)
     assert harness.sub_agents.heard == [("ended", "c1", "c1-a1", AgentSucceeded("42"), Usage())]
-    assert harness.executor.parent_told
+    assert harness.executor.parent_notified
 
 
 TASK = AgentTask("c1-a1", "look", "/tmp", "known", 20, 60_000)
@@ -299,13 +299,13 @@ def test_what_is_left_of_sub_agents_at_rest_is_stopped_once_and_waited_for(harne
     for number in (1, 2):
         harness.perform(SpawnSubAgent(replace_task(number), 60_000))
     harness.perform(CancelSubAgents(("c1-a1",)))
-    harness.executor.rest()
-    harness.executor.rest()
+    harness.executor.on_idle()
+    harness.executor.on_idle()
     assert harness.sub_agents.heard[2:] == [("cancel", "c1-a1"), ("abandon", "c1-a2")]
     for number in (1, 2):
-        assert not harness.executor.all_gone
-        harness.executor.agent_left(f"c1-a{number}")
-    assert harness.executor.all_gone
+        assert not harness.executor.all_stopped
+        harness.executor.sub_agent_stopped(f"c1-a{number}")
+    assert harness.executor.all_stopped
 
 
 def replace_task(number: int) -> AgentTask:

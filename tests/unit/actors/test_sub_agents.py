@@ -128,7 +128,7 @@ def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services
     (refused,) = directory.told()
     assert refused.agent_id == "c1-a2"
     assert "1 sub-agents are running on this server" in refused.result.error
-    directory.sub_agents.left("c1-a1")
+    directory.sub_agents.on_stopped("c1-a1")
     directory.sub_agents.start(directory.parent, other)
     assert [asked.request.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
     assert inbox.told == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
@@ -145,7 +145,7 @@ def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -
 
 def test_what_it_used_is_told_first_for_the_run_that_started_it(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
-    directory.sub_agents.ended("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
+    directory.sub_agents.report_end("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
     assert directory.told() == [
         UsageReported(1_000, Usage(input_tokens=7), aside=False, run="c1:0"),
         SubAgentResult(1_000, "c1-a1", AgentSucceeded("42")),

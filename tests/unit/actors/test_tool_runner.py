@@ -23,9 +23,9 @@ from actors.ports import (
     ToolTransientError,
 )
 from actors.runners import tool_runner
-from actors.runners.side_queries import Asides
-from actors.runners.tool_rights import Rights
-from actors.runners.tool_runner import Retire, Run, ToolRunner
+from actors.runners.side_queries import SideQueries
+from actors.runners.tool_rights import ToolRights
+from actors.runners.tool_runner import RunTool, StopWhenIdle, ToolRunner
 from actors.runtime.actor import tell
 from actors.runtime.admission import Admission
 from actors.runtime.system_clock import SystemClock
@@ -46,15 +46,15 @@ class Shop:
         self.services = services
         self.inbox = inbox
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
-        self.runner = ToolRunner(services, inbox, Asides(services, Admission(1))).launch()
+        self.runner = ToolRunner(services, inbox, SideQueries(services, Admission(1))).launch()
         self.calls = 0
-        self.rights = Rights()
+        self.rights = ToolRights()
 
     def execute(self, name: str = "tool", cancel: CancelToken | None = None) -> CancelToken:
         self.calls += 1
         token = cancel or CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
-        assert tell(self.runner.actor_ref, Run(effect, CONTEXT, token, self.rights))
+        assert tell(self.runner.actor_ref, RunTool(effect, CONTEXT, token, self.rights))
         return token
 
     def abort(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Shop:
 def shop(services: Services, inbox: Any) -> Any:
     made = Shop(services, inbox)
     yield made
-    tell(made.runner.actor_ref, Retire())
+    tell(made.runner.actor_ref, StopWhenIdle())
 
 
 class Stuck:
@@ -266,7 +266,7 @@ def test_the_receipt_counts_from_the_kill(services: Services, inbox: Any) -> Non
     stuck.die.set()
     shop.abort(1)
     assert shop.receipts()[0].milliseconds == 250
-    tell(shop.runner.actor_ref, Retire())
+    tell(shop.runner.actor_ref, StopWhenIdle())
     shop.left()
 
 
@@ -310,7 +310,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     shop.execute()
     assert stuck.begun.wait(PATIENCE)
     shop.abort(1)
-    tell(shop.runner.actor_ref, Retire())
+    tell(shop.runner.actor_ref, StopWhenIdle())
     assert stuck.finish.wait(PATIENCE)
     assert not shop.runner.stopped
     stuck.die.set()
@@ -323,7 +323,7 @@ def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:
     stuck.die.set()
     shop.execute()
     assert stuck.begun.wait(PATIENCE)
-    tell(shop.runner.actor_ref, Retire())
+    tell(shop.runner.actor_ref, StopWhenIdle())
     shop.left()
     assert stuck.finish.is_set()
 
@@ -333,13 +333,13 @@ def test_a_tool_that_comes_in_time_keeps_a_retired_runner(shop: Shop) -> None:
     shop.execute()
     assert first.begun.wait(PATIENCE)
     shop.abort(1)
-    tell(shop.runner.actor_ref, Retire())
+    tell(shop.runner.actor_ref, StopWhenIdle())
     shop.tools["next"] = lambda context: ToolOutput("next")
     shop.execute("next")
     first.die.set()
     assert shop.outcomes()[0].tool_use_id == "t2"
     assert not shop.runner.stopped
-    tell(shop.runner.actor_ref, Retire())
+    tell(shop.runner.actor_ref, StopWhenIdle())
     shop.left()
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from actors.core.context import Mode
 from actors.ports import CancelToken
-from actors.runners.tool_rights import Rights
+from actors.runners.tool_rights import ToolRights
 
 RESTRICTED, UNRESTRICTED = Mode.RESTRICTED, Mode.UNRESTRICTED
 
 
 def test_nothing_may_change_anything_before_a_mode_is_set() -> None:
-    assert Rights().mode is RESTRICTED
+    assert ToolRights().mode is RESTRICTED
 
 
 def test_a_call_keeps_the_mode_of_its_start_until_its_end() -> None:
-    rights = Rights()
+    rights = ToolRights()
     rights.set(UNRESTRICTED)
     assert rights.begin("t1", CancelToken()) is UNRESTRICTED
     rights.set(RESTRICTED)
@@ -26,7 +26,7 @@ def test_a_call_keeps_the_mode_of_its_start_until_its_end() -> None:
 
 
 def test_narrowing_never_widens() -> None:
-    rights = Rights()
+    rights = ToolRights()
     rights.narrow(UNRESTRICTED)
     assert rights.mode is RESTRICTED
     rights.set(UNRESTRICTED)
@@ -35,13 +35,13 @@ def test_narrowing_never_widens() -> None:
 
 
 def test_what_is_being_killed_is_not_named_and_what_is_pulled_is_killed() -> None:
-    rights = Rights()
+    rights = ToolRights()
     rights.set(UNRESTRICTED)
     first, second = CancelToken(), CancelToken()
     rights.begin("t1", first)
     rights.begin("t2", second)
     first.cancel()
     assert rights.wider_than(RESTRICTED) == ("t2",)
-    rights.pull(("t2", "t9"))
+    rights.cancel(("t2", "t9"))
     assert second.cancelled
     assert rights.wider_than(RESTRICTED) == ()

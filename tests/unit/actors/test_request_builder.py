@@ -6,8 +6,8 @@ import pytest
 
 from actors.core.content import Message, MessageType, Text
 from actors.ports import StoreDamagedError
-from actors.runners import history_cache as stored_history
-from actors.runners.history_cache import StoredHistory
+from actors.runners import request_builder
+from actors.runners.request_builder import HistoryCache
 
 
 def message(sequence: int) -> Message:
@@ -27,9 +27,9 @@ class Shelf:
 
 
 def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_history, "PAGE", 2)
+    monkeypatch.setattr(request_builder, "PAGE", 2)
     shelf = Shelf(5)
-    history = StoredHistory(shelf, "c")  # type: ignore[arg-type]
+    history = HistoryCache(shelf, "c")  # type: ignore[arg-type]
     assert [m.sequence for m in history.through(3)] == [1, 2, 3]
     assert [m.sequence for m in history.through(3)] == [1, 2, 3]
     assert shelf.reads == [0, 2]
@@ -40,4 +40,4 @@ def test_each_message_is_read_once_and_later_ones_are_found(monkeypatch: pytest.
 
 def test_a_history_that_is_shorter_than_asked_is_never_shown_to_a_model() -> None:
     with pytest.raises(StoreDamagedError, match="message 3 of conversation c"):
-        StoredHistory(Shelf(2), "c").through(9)  # type: ignore[arg-type]
+        HistoryCache(Shelf(2), "c").through(9)  # type: ignore[arg-type]

@@ -1,0 +1,58 @@
+"""The background jobs of one conversation that are being killed: how many exits are still to come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.messages.outcomes import JobExited
+from actors.runtime.actor import tell
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.core.context import Mode
+    from actors.core.tool_run import KillReceipt
+    from actors.ports import Toolbox
+
+
+class BackgroundJobs:
+    """Kills jobs and counts their exits. Conversation's thread only."""
+
+    def __init__(self, toolbox: Toolbox, owner: ActorRef[Any]) -> None:
+        self._toolbox = toolbox
+        self._owner = owner
+        self._exits_due = 0
+        self._exited: set[str] = set()
+        """Ids of the tool calls whose jobs have exited while other exits were due."""
+
+    @property
+    def all_exited(self) -> bool:
+        """Whether no exit is waited for."""
+        return not self._exits_due
+
+    def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        """Kill the jobs of a conversation, or those with more rights than a mode gives; return their handles.
+
+        The owner gets a JobExited for each. A job that is killed twice reports its exit twice.
+        """
+        handles = self._toolbox.jobs(conversation_id, wider_than)
+        self._exits_due += self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
+        return handles
+
+    def exited(self, receipt: KillReceipt) -> bool:
+        """Count an exit; return False if the exit of this job was counted before."""
+        first = receipt.tool_use_id not in self._exited
+        self._exited.add(receipt.tool_use_id)
+        self._exits_due -= 1
+        if self._exits_due <= 0:
+            self.stop_waiting()
+        return first
+
+    def stop_waiting(self) -> None:
+        """Wait for no exit any more."""
+        self._exits_due = 0
+        self._exited.clear()
+
+    def _on_exit(self, receipt: KillReceipt) -> None:
+        """Report an exit to the owner (a thread of the job)."""
+        tell(self._owner, JobExited(receipt))
