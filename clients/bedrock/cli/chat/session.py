@@ -72,7 +72,7 @@ class ChatSession:
         self.paint = paint
         self.say = folding(self._print, width)
         self.refresh = refresh
-        self.pictures: list[v1.Image] = []
+        self.images: list[v1.Image] = []
         """To be sent with what is said next."""
         self.models: list[str] = []
         """What can be gone on with, as far as that is known."""
@@ -273,8 +273,8 @@ class ChatSession:
     async def send(self, text: str, delivery: Delivery) -> None:
         """Send a message, with the images that wait for one."""
         try:
-            await self.conversation.send(text, delivery=delivery, images=self.pictures)
-            self.pictures = []
+            await self.conversation.send(text, delivery=delivery, images=self.images)
+            self.images = []
         except BedrockError as error:
             self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
             self.complain(error)

@@ -16,7 +16,7 @@ from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
-    from bedrock.cli.chat.session import ChatSession  # noqa: TC004 -- nothing decodes these dataclasses
+    from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- nothing decodes these dataclasses
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 
@@ -42,7 +42,7 @@ class Command:
     argument: str
     """What is typed behind it; in brackets if it may be left out."""
     about: str
-    run: Callable[[ChatSession, str], Awaitable[None]]
+    run: Callable[[ChatActions, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
         """Whether it makes sense with this argument, as far as that is known before."""
@@ -64,7 +64,7 @@ def message_of(text: str) -> str | None:
     return text if "/" in text.split(maxsplit=1)[0][1:] else None
 
 
-async def run_command(session: ChatSession, text: str) -> None:
+async def run_command(chat: ChatActions, text: str) -> None:
     """Run the command that a text begins with; one that does not exist is answered with one that is spelled alike."""
     name, argument = (*text.removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
@@ -72,134 +72,134 @@ async def run_command(session: ChatSession, text: str) -> None:
     if command is None:
         alike = get_close_matches(name, [each.name for each in COMMANDS], n=1)
         advice = f"Did you mean /{alike[0]}?" if alike else "/help lists all; a message can begin with //"
-        session.say(session.paint.careful(f"· unknown command: /{one_line(name, 60)}. {advice}"))
+        chat.say(chat.paint.careful(f"· unknown command: /{one_line(name, 60)}. {advice}"))
     elif not command.takes(argument):
-        session.say(session.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
+        chat.say(chat.paint.careful(f"· it is /{command.name} {command.argument}".rstrip()))
     else:
-        await command.run(session, argument)
+        await command.run(chat, argument)
 
 
-async def _help(session: ChatSession, _: str) -> None:
+async def _help(chat: ChatActions, _: str) -> None:
     rows = (*_KEYS, *((f"/{command.name} {command.argument}", command.about) for command in COMMANDS))
     column = max(len(what) for what, _ in rows) + 1
     for what, about in rows:
-        session.say(session.paint.text(what.ljust(column), about), indent=column)
+        chat.say(chat.paint.text(what.ljust(column), about), indent=column)
 
 
-async def _quit(session: ChatSession, _: str) -> None:
-    session.over.set()
+async def _quit(chat: ChatActions, _: str) -> None:
+    chat.over.set()
 
 
-async def _cancel(session: ChatSession, _: str) -> None:
-    await session.cancel()
+async def _cancel(chat: ChatActions, _: str) -> None:
+    await chat.cancel()
 
 
-async def _kill(session: ChatSession, _: str) -> None:
-    await session.cancel(kill_jobs=True)
+async def _kill(chat: ChatActions, _: str) -> None:
+    await chat.cancel(kill_jobs=True)
 
 
-async def _output(session: ChatSession, number: str) -> None:
+async def _output(chat: ChatActions, number: str) -> None:
     if number and not (number.isascii() and number.isdecimal()):
-        session.say(session.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
+        chat.say(chat.paint.careful("· it is /output, or /output 2 for the tool before the latest one"))
     else:
-        session.show_output(int(number or 1))
+        chat.show_output(int(number or 1))
 
 
-async def _queue(session: ChatSession, text: str) -> None:
+async def _queue(chat: ChatActions, text: str) -> None:
     """Send it as a follow-up; without a text, show what waits."""
     if text:
-        await session.send(text, "follow_up")
+        await chat.send(text, "follow_up")
         return
-    for line in await session.attempt(queue_lines(session.conversation)) or ():
-        session.say(session.paint.dim(line))
+    for line in await chat.attempt(queue_lines(chat.conversation)) or ():
+        chat.say(chat.paint.dim(line))
 
 
-async def _withdraw(session: ChatSession, message: str) -> None:
+async def _withdraw(chat: ChatActions, message: str) -> None:
     """The event of it tells the rest."""
     if message:
-        await session.attempt(session.conversation.withdraw(f"{session.conversation.name}/messages/{message}"))
-    elif session.view.queue:
-        await session.attempt(session.conversation.withdraw(session.view.queue[-1]))
+        await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
+    elif chat.view.queue:
+        await chat.attempt(chat.conversation.withdraw(chat.view.queue[-1]))
     else:
-        session.say(session.paint.dim("· nothing waits"))
+        chat.say(chat.paint.dim("· nothing waits"))
 
 
-async def _mode(session: ChatSession, mode: str) -> None:
+async def _mode(chat: ChatActions, mode: str) -> None:
     """The change itself is told by its event."""
     if mode not in MODES:
-        session.say(session.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
+        chat.say(chat.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
         return
-    answer = await session.attempt(session.conversation.set_mode(cast("Mode", mode)))
+    answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
     # Named now: the transcript forgets the title of a call once that has ended.
-    titles = {call: session.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
+    titles = {call: chat.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
     left = [*titles.values(), *map(_job_title, answer.surviving_jobs)]
     if left:
 
         async def stop() -> None:
-            stopped = await session.attempt(session.conversation.set_mode(cast("Mode", mode), stop_running=True))
+            stopped = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode), stop_running=True))
             if stopped is not None:
                 calls = stopped.stopped_tool_use_ids
-                ended = [titles.get(call) or session.transcript.call_title(call) for call in calls]
+                ended = [titles.get(call) or chat.transcript.call_title(call) for call in calls]
                 names = ", ".join((*ended, *map(_job_title, stopped.ended_jobs)))
-                session.say(session.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
-                session.recount_jobs()
+                chat.say(chat.paint.dim(f"· stopped: {names}" if names else "· it has ended by itself"))
+                chat.recount_jobs()
 
-        session.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
+        chat.offer(Offer(f"still running with wider rights: {', '.join(left)}. Stop it?", stop))
 
 
 def _job_title(job: str) -> SafeText:
     return for_terminal(f"the background job {job}")
 
 
-async def _model(session: ChatSession, model: str) -> None:
-    await session.attempt(session.conversation.update(model=model))
+async def _model(chat: ChatActions, model: str) -> None:
+    await chat.attempt(chat.conversation.update(model=model))
 
 
-async def _image(session: ChatSession, path: str) -> None:
+async def _image(chat: ChatActions, path: str) -> None:
     try:
-        session.pictures.append(await asyncio.to_thread(lambda: image(Path(path).expanduser())))
+        chat.images.append(await asyncio.to_thread(lambda: image(Path(path).expanduser())))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        session.say(session.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
+        chat.say(chat.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
     else:
-        count = len(session.pictures)
+        count = len(chat.images)
         what = "an image" if count == 1 else f"{count} images"
-        session.say(session.paint.dim(f"· {what} will be sent with your next message"))
+        chat.say(chat.paint.dim(f"· {what} will be sent with your next message"))
 
 
-async def _compact(session: ChatSession, _: str) -> None:
+async def _compact(chat: ChatActions, _: str) -> None:
     """Have the conversation summed up; the session goes on in the successor when that is done."""
-    if session.view.state.kind == "context_exhausted":
-        await _continue(session, "")
+    if chat.view.state.kind == "context_exhausted":
+        await _continue(chat, "")
     else:
-        await session.compact()
+        await chat.compact()
 
 
-async def _new(session: ChatSession, _: str) -> None:
+async def _new(chat: ChatActions, _: str) -> None:
     """Begin another conversation, in this chat."""
-    before, busy = session.view.slug, session.view.busy
-    made = await session.attempt(session.create_alike())
+    before, busy = chat.view.slug, chat.view.busy
+    made = await chat.attempt(chat.create_alike())
     if made is not None:
         its_run = "; its run goes on" if busy else ""
         back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
-        session.say(session.paint.good(f"· a new conversation: {made.slug}, {made.mode} ({back})"))
-        session.move_to(made.name)
+        chat.say(chat.paint.good(f"· a new conversation: {made.slug}, {made.mode} ({back})"))
+        chat.move_to(made.name)
 
 
-async def _clear(session: ChatSession, _: str) -> None:
-    session.clear_screen()
-    await _new(session, "")
+async def _clear(chat: ChatActions, _: str) -> None:
+    chat.clear_screen()
+    await _new(chat, "")
 
 
-async def _continue(session: ChatSession, _: str) -> None:
+async def _continue(chat: ChatActions, _: str) -> None:
     """Go on in the successor, in this chat."""
-    successor = await session.attempt(session.conversation.continue_())
-    now = None if successor is None else await session.attempt(successor.get())
+    successor = await chat.attempt(chat.conversation.continue_())
+    now = None if successor is None else await chat.attempt(successor.get())
     if now is not None:
-        session.say(session.paint.good(f"· this chat goes on in {now.slug}"))
-        session.move_to(now.name)
+        chat.say(chat.paint.good(f"· this chat goes on in {now.slug}"))
+        chat.move_to(now.name)
 
 
 COMMANDS = (

@@ -82,12 +82,12 @@ def ask(
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
     text = _prompt(prompt)
-    pictures = [_picture(path) for path in images]
+    attached = [_image(path) for path in images]
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
     run: Run | None = None
     try:
-        with conversation.question(text, images=pictures, wait_for_others=True) as run:
+        with conversation.question(text, images=attached, wait_for_others=True) as run:
             stream = output == "stream-json"
             outcome = _follow(
                 client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
@@ -115,7 +115,7 @@ def _input() -> str:
         raise click.UsageError(f"standard input is no {error.encoding.upper()} text") from None
 
 
-def _picture(path: str) -> v1.Image:
+def _image(path: str) -> v1.Image:
     try:
         return image(path)
     except (OSError, ValueError) as error:

@@ -100,9 +100,38 @@ class Transcript:
             self._snapshot(event, fates)
             return
         self.tell_agents()
-        show = getattr(self, f"_show_{event.kind}", None)
-        if show is not None:
-            show(event)
+        self._show(event)
+
+    def _show(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one row for each kind
+        match event.kind:
+            case "message_added":
+                self._show_message_added(event)
+            case "state_changed":
+                self._show_state_changed(event)
+            case "text_delta":
+                self._show_text_delta(event)
+            case "reasoning_delta":
+                self._show_reasoning_delta(event)
+            case "tool_output_delta":
+                self._show_tool_output_delta(event)
+            case "stream_discarded":
+                self._show_stream_discarded(event)
+            case "approval_changed":
+                self._show_approval_changed(event)
+            case "queue_changed":
+                self._show_queue_changed(event)
+            case "retrying":
+                self._show_retrying(event)
+            case "run_stopped":
+                self._show_run_stopped(event)
+            case "context_warning":
+                self._show_context_warning(event)
+            case "tool_tree_reaped":
+                self._show_tool_tree_reaped(event)
+            case "deleted":
+                self._show_deleted()
+            case _:  # all others print nothing
+                pass
 
     def message(self, message: Message) -> None:
         """Print a stored message."""
@@ -269,7 +298,7 @@ class Transcript:
             count = len(reaped.pids)
             self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {milliseconds} ms"))
 
-    def _show_deleted(self, event: Event) -> None:
+    def _show_deleted(self) -> None:
         self._write(self._paint.careful("■ the conversation was deleted"))
 
     def _block(self, mark: SafeText, text: str, paint: Callable[[str], SafeText]) -> None:

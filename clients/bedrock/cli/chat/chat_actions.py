@@ -1,0 +1,70 @@
+"""What a chat offers to its slash commands, so that these need not know the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from bedrock import AsyncConversation, v1
+    from bedrock.cli.display.approval_prompt import Offer
+    from bedrock.cli.display.conversation_view import ConversationView
+    from bedrock.cli.display.transcript import Transcript
+    from bedrock.cli.text.line_wrap import Say
+    from bedrock.cli.text.style import Paint
+    from bedrock.conversations import ConversationInfo
+    from bedrock.types import Delivery
+
+T = TypeVar("T")
+
+
+class ChatActions(Protocol):
+    """A chat as slash commands use it. Lives on one event loop."""
+
+    conversation: AsyncConversation
+    """The conversation of the chat; `move_to` replaces it."""
+    images: list[v1.Image]
+    """The images that are sent with the next message."""
+    paint: Paint
+    say: Say
+    """Prints a line, broken at words."""
+    over: asyncio.Event
+    """Ends the chat when it is set."""
+    clear_screen: Callable[[], None]
+
+    @property
+    def view(self) -> ConversationView:
+        """Return what is known of the conversation."""
+
+    @property
+    def transcript(self) -> Transcript:
+        """Return what was printed of the conversation."""
+
+    async def attempt(self, call: Awaitable[T]) -> T | None:
+        """Return the result of a call; print why it was refused, and return None."""
+
+    async def send(self, text: str, delivery: Delivery) -> None:
+        """Send a message, with the images that are attached."""
+
+    async def cancel(self, *, kill_jobs: bool = False) -> None:
+        """Cancel the run, and discard what is queued."""
+
+    async def compact(self) -> None:
+        """Have the conversation summarized, and continue in its successor."""
+
+    async def create_alike(self) -> ConversationInfo:
+        """Create a conversation with the settings of this one."""
+
+    def move_to(self, name: str) -> None:
+        """Continue the chat in another conversation."""
+
+    def offer(self, offer: Offer) -> None:
+        """Ask the user a question of the chat itself."""
+
+    def recount_jobs(self) -> None:
+        """Read the number of background jobs again."""
+
+    def show_output(self, number: int = 1) -> None:
+        """Print the whole output of a tool; 1 is the latest."""
