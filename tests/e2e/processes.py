@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def forever() -> str:
-    """So many seconds for `sleep` as nobody else on this machine sleeps: a marker of the processes that do."""
+    """So many seconds for `sleep` as no other process on this machine sleeps: a marker of the processes that do."""
     return f"1000.{uuid.uuid4().int:039d}"
 
 
 def running(marker: str) -> list[int]:
     """Living processes that carry the marker in their arguments or their environment, wherever they fled to."""
     wanted = marker.encode()
-    return [pid for pid in _pids() if wanted in _read(pid, "cmdline") + _read(pid, "environ") and _alive(pid)]
+    return [pid for pid in _pids() if wanted in _read(pid, "cmdline") + _read(pid, "environ") and alive(pid)]
 
 
 def sleepers(marker: str) -> list[int]:
@@ -58,6 +58,7 @@ def _read(pid: int, file: str) -> bytes:
         return b""
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
     stat = _read(pid, "stat")
     return bool(stat) and stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}

@@ -13,7 +13,8 @@ import pytest
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from tests.integration.sandbox.trees import BOUND, marked
+from tests.e2e import processes
+from tests.integration.sandbox.trees import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,6 @@ def mark() -> Iterator[str]:
     """Marks a tree; whatever still carries it after the test is killed."""
     mark = uuid.uuid4().hex
     yield mark
-    for pid in marked(mark):
+    for pid in processes.running(mark):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,9 @@ import pytest
 from actors.adapters.sandbox import process_tree, toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
-from tests.integration.sandbox.trees import BOUND, TREES, ended, eventually, launch, marked, sleepers
+from tests.e2e import processes
+from tests.e2e.patience import eventually
+from tests.integration.sandbox.trees import BOUND, TREES, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +36,8 @@ def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[ProcessTree, s
     """Start a tree and wait until it is worth killing; also those of its processes that last."""
     command, size = TREES[kind]
     tree = sandbox.start(launch(command, mark), ignore)
-    eventually(lambda: len(sleepers(mark)) >= size, f"{size} sleeps of {kind}")
-    return tree, sleepers(mark)
+    eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps of {kind}")
+    return tree, processes.sleepers(mark)
 
 
 def host_of_this_process() -> int:
@@ -57,10 +59,10 @@ def waited(tree: ProcessTree) -> ProcessEnd:
 def test_a_tree_that_multiplies_is_killed_as_a_whole(sandbox: ToolHostSandbox, mark: str) -> None:
     command = "f() { if [ $1 -gt 0 ]; then for i in {1..10}; do f $(($1 - 1)) & done; fi; sleep 1000; true; }; f 2"
     tree = sandbox.start(launch(command, mark), ignore)
-    eventually(lambda: len(marked(mark)) >= 200, "it multiplied")
+    eventually(lambda: len(processes.running(mark)) >= 200, "it multiplied")
     tree.kill()
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.killed, end.leaked) == (True, False)
 
 
@@ -69,7 +71,7 @@ def test_a_killed_tree_has_no_survivors(sandbox: ToolHostSandbox, mark: str, kin
     tree, before = grow(sandbox, mark, kind)
     tree.kill()
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.killed, end.leaked, end.exit_code, end.signal) == (True, False, None, signal.SIGKILL)
     if kind != "fork storm":
         assert set(end.reaped) >= before, "the receipt names every process as the server sees it"
@@ -79,21 +81,21 @@ def test_a_tree_that_runs_out_of_time_has_no_survivors(sandbox: ToolHostSandbox,
     command, _ = TREES["nohup setsid daemon that traps"]
     tree = sandbox.start(launch(command, mark, limits=ProcessLimits(wall_seconds=0.3)), ignore)
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.killed, end.limit, end.leaked) == (True, "wall", False)
 
 
 def test_what_an_ended_call_left_behind_is_killed(sandbox: ToolHostSandbox, mark: str) -> None:
     left = "setsid sleep 1000 >/dev/null 2>&1 & (sleep 1000 >/dev/null 2>&1 &) ; echo over; exit 3"
     end = waited(sandbox.start(launch(left, mark), ignore))
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.exit_code, end.head, end.killed, end.leaked) == (3, b"over\n", False, False)
     assert len(end.reaped) == 2
 
 
 def test_a_daemon_that_holds_the_output_does_not_hold_the_call(sandbox: ToolHostSandbox, mark: str) -> None:
     end = waited(sandbox.start(launch("setsid sleep 1000 & echo over", mark), ignore))
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.exit_code, end.head) == (0, b"over\n")
 
 
@@ -116,7 +118,7 @@ def test_a_killed_tool_host_takes_its_tree_along(sandbox: ToolHostSandbox, mark:
     tree, _ = grow(sandbox, mark, kind)
     os.kill(host_of_this_process(), signal.SIGKILL)
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
 
 
@@ -126,7 +128,7 @@ def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str,
     (init,) = toolhost.children(host_of_this_process())
     os.kill(init, signal.SIGKILL)
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
 
 
@@ -139,10 +141,10 @@ def test_a_tool_host_that_hangs_is_given_up(
     os.kill(host, signal.SIGSTOP)
     tree.kill()
     end = waited(tree)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.killed, end.leaked) == (True, False)
     assert set(end.reaped) >= before
-    assert ended(host)
+    assert not processes.alive(host)
 
 
 def test_a_tree_can_be_killed_while_nobody_takes_its_output(sandbox: ToolHostSandbox, mark: str) -> None:
@@ -155,7 +157,7 @@ def test_a_tree_can_be_killed_while_nobody_takes_its_output(sandbox: ToolHostSan
     tree = sandbox.start(launch("setsid sleep 1000 & yes", mark), block)
     assert stuck.wait(BOUND)
     tree.kill()
-    eventually(lambda: not marked(mark), "death of the tree")
+    eventually(lambda: not processes.running(mark), "death of the tree")
     go_on.set()
     assert waited(tree).killed
 
@@ -184,7 +186,7 @@ def test_close_kills_all_that_runs_and_starts_nothing_more(sandbox: ToolHostSand
     assert sandbox.live == 3
     sandbox.close()
     waiting.join(BOUND)
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert [end.killed for end in ends] == [True]
     assert sandbox.live == 0
     with pytest.raises(ProcessStartError):
@@ -217,7 +219,7 @@ def test_a_signal_reaches_the_program_s_whole_group_and_nobody_else(sandbox: Too
     end = waited(tree)
     assert (end.signal, end.killed) == (signal.SIGINT, False)
     assert b"apart" not in end.head
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
 
 
 def test_a_signal_after_the_end_or_the_kill_does_nothing(sandbox: ToolHostSandbox, mark: str) -> None:
@@ -272,9 +274,9 @@ def server(kind: str, mark: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("kind", ["namespace", "walk"])
 def test_a_killed_server_leaves_no_process_behind(kind: str, mark: str) -> None:
     with server(kind, mark) as process:
-        eventually(lambda: len(sleepers(mark)) >= 9, "five trees")
+        eventually(lambda: len(processes.sleepers(mark)) >= 9, "five trees")
         hosts = toolhost.children(process.pid)
         assert len(hosts) == 5
         process.send_signal(signal.SIGKILL)
-        eventually(lambda: not marked(mark), "death of all trees")
-        eventually(lambda: all(ended(host) for host in hosts), "end of all tool hosts")
+        eventually(lambda: not processes.running(mark), "death of all trees")
+        eventually(lambda: all(not processes.alive(host) for host in hosts), "end of all tool hosts")

@@ -16,8 +16,9 @@ from actors.adapters.sandbox.probe import landlock_abi
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, SandboxReport
+from tests.e2e import processes
 from tests.fault.escapes import namespaces_possible
-from tests.integration.sandbox.trees import launch, marked
+from tests.integration.sandbox.trees import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def run(sandbox: ToolHostSandbox, script: str, mark: str, then: str = "time.slee
     program = (sys.executable, "-I", "-S", "-c", f"import mmap, os, sys, time\n{script}\n{then}")
     limits = ProcessLimits(wall_seconds=20, memory_bytes=LIMIT, processes=80)
     end = sandbox.start(launch("", mark, argv=program, mode=mode, limits=limits), lambda _: None).wait()
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     return end
 
 

@@ -15,7 +15,9 @@ from actors.adapters.sandbox.probe import landlock_abi
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, SandboxReport
-from tests.integration.sandbox.trees import ended, eventually, launch
+from tests.e2e import processes
+from tests.e2e.patience import eventually
+from tests.integration.sandbox.trees import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +86,7 @@ def test_what_is_left_is_found_by_its_marks_and_killed(
 ) -> None:
     tree, daemon = killer(unheld, tmp_path / "pid", *sheds)
     end = tree.wait()
-    assert ended(daemon)
+    assert not processes.alive(daemon)
     assert daemon in end.reaped
     assert end.leaked, "nobody can be certain that these were all"
 
@@ -93,7 +95,7 @@ def test_what_has_shed_its_marks_is_told_as_leaked(unheld: ToolHostSandbox, tmp_
     tree, daemon = killer(unheld, tmp_path / "pid", "environment", "limit")
     try:
         assert tree.wait().leaked
-        assert not ended(daemon), "otherwise the test proves nothing"
+        assert processes.alive(daemon), "otherwise the test proves nothing"
     finally:
         os.kill(daemon, 9)
 
@@ -106,9 +108,9 @@ def test_what_is_left_when_the_server_ends_is_looked_for_again(
         patched.setattr(orphans, "kill_orphans", lambda *_, grouped: (set(), False))
         tree, daemon = killer(sandbox, tmp_path / "pid")
         assert tree.wait().leaked
-    assert not ended(daemon), "otherwise the test proves nothing"
+    assert processes.alive(daemon), "otherwise the test proves nothing"
     sandbox.close()
-    assert ended(daemon)
+    assert not processes.alive(daemon)
 
 
 def test_nobody_leaves_a_control_group(report: SandboxReport, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_nobody_leaves_a_control_group(report: SandboxReport, tmp_path: Path) ->
     sandbox = ToolHostSandbox(report, pid_namespace=False, groups=groups)
     tree, daemon = killer(sandbox, tmp_path / "pid", "environment", "limit")
     end: ProcessEnd = tree.wait()
-    assert ended(daemon)
+    assert not processes.alive(daemon)
     assert not end.leaked, "who is in no group is dead"
     sandbox.close()
 
@@ -141,4 +143,4 @@ def test_a_restricted_tool_cannot_kill_its_keepers_without_a_namespace(abi: int)
     end = tree.wait()
     sandbox.close()
     assert (refused, end.leaked) == (3, False)
-    assert ended(daemon)
+    assert not processes.alive(daemon)

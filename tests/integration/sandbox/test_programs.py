@@ -16,7 +16,9 @@ from actors.adapters.sandbox import toolhost_sandbox as spawn
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-from tests.integration.sandbox.trees import BOUND, bounded, eventually, launch, marked
+from tests.e2e import processes
+from tests.e2e.patience import eventually
+from tests.integration.sandbox.trees import BOUND, bounded, launch
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:
@@ -133,7 +135,7 @@ def test_a_tool_cannot_use_up_all_process_ids(sandbox: ToolHostSandbox, mark: st
         lambda data: refused.set() if b"fork" in data else None,
     )
     assert bounded(tree, refused)
-    assert not marked(mark)
+    assert not processes.running(mark)
 
 
 @pytest.mark.parametrize(

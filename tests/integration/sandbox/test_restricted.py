@@ -18,8 +18,10 @@ from actors.adapters.sandbox.probe import landlock_abi, probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
+from tests.e2e import processes
+from tests.e2e.patience import eventually
 from tests.fault.escapes import namespaces_possible
-from tests.integration.sandbox.trees import BOUND, TREES, bounded, eventually, launch, marked, sleepers
+from tests.integration.sandbox.trees import BOUND, TREES, bounded, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +163,7 @@ def test_private_directories_go_with_their_calls(restricted: ToolHostSandbox, ma
         launch("mkdir -m 0 $HOME/x; touch $HOME/y; setsid sleep 1000 & sleep 1000", mark, mode=Mode.RESTRICTED),
         lambda _: None,
     )
-    eventually(lambda: len(sleepers(mark)) == 2, "a tree")
+    eventually(lambda: len(processes.sleepers(mark)) == 2, "a tree")
     tree.kill()
     assert tree.wait().killed
     with pytest.raises(ProcessStartError):
@@ -175,10 +177,10 @@ def test_private_directories_go_with_their_calls(restricted: ToolHostSandbox, ma
 def test_a_killed_restricted_tree_has_no_survivors(restricted: ToolHostSandbox, mark: str, kind: str) -> None:
     command, size = TREES[kind]
     tree = restricted.start(launch(command, mark, mode=Mode.RESTRICTED), lambda _: None)
-    eventually(lambda: len(sleepers(mark)) >= size, f"{size} sleeps")
+    eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps")
     tree.kill()
     end = tree.wait()
-    assert marked(mark) == set()
+    assert processes.running(mark) == []
     assert (end.killed, end.leaked) == (True, False)
 
 
@@ -239,7 +241,7 @@ def test_processes_are_limited(restricted: ToolHostSandbox, mark: str) -> None:
         lambda data: refused.set() if b"fork" in data else None,
     )
     assert bounded(tree, refused)
-    assert not marked(mark)
+    assert not processes.running(mark)
 
 
 def test_the_private_directory_is_limited_in_tier_a() -> None:

@@ -17,9 +17,11 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
+from tests.e2e import processes
+from tests.e2e.patience import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from actors.adapters.sandbox.process_tree import ProcessTree
 
@@ -66,21 +68,6 @@ def launch(command: str, mark: str = "", **changes: object) -> Launch:
     return Launch(**(fields | changes))  # type: ignore[arg-type]
 
 
-def marked(mark: str) -> set[int]:
-    """Living processes that carry the mark, wherever they fled to."""
-    wanted = f"{MARK}={mark}".encode()
-    found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    if wanted in file.read().split(b"\0"):
-                        found.add(int(entry))
-            except OSError:
-                continue
-    return found
-
-
 def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
     """Whether the kernel refused the tree more processes, or its host ended it for having too many. It is killed."""
 
@@ -98,19 +85,6 @@ def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
     assert ends
     assert not ends[0].leaked
     return refused.is_set() or ends[0].limit == "processes"
-
-
-def sleepers(mark: str) -> set[int]:
-    """The `sleep`s among them: they never end by themselves."""
-    found = set()
-    for pid in marked(mark):
-        try:
-            with open(f"/proc/{pid}/comm", "rb") as file:
-                if file.read() == b"sleep\n":
-                    found.add(pid)
-        except OSError:
-            continue
-    return found
 
 
 WAYS = ("namespace", "walk", "A", "B")
@@ -150,31 +124,14 @@ def _kill_one(sandbox: ToolHostSandbox, kind: str, mode: Mode) -> Killed:
     mark = uuid.uuid4().hex
     tree = sandbox.start(launch(command, mark, mode=mode), lambda _: None)
     try:
-        eventually(lambda: len(sleepers(mark)) >= size, f"{size} sleeps of {kind}")
+        eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps of {kind}")
     finally:
         began = time.perf_counter()
         tree.kill()
         end = tree.wait()
     milliseconds = (time.perf_counter() - began) * 1000
-    survivors = marked(mark)
+    survivors = processes.running(mark)
     for pid in survivors:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     return Killed(kind, milliseconds, len(survivors), end.leaked)
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something outside this process, where no event tells."""
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.005)
-
-
-def ended(pid: int) -> bool:
-    """Whether this process no longer runs."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in {b"Z", b"X"}
-    except OSError:
-        return True

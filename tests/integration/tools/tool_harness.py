@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +13,10 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.ports import CancelToken, RunningProcess, ToolContext, ToolOutput
+from actors.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class RealClock:
-    """The machine's time."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 @dataclass
@@ -53,7 +43,7 @@ class ToolHarness:
             mode=self.mode,
             cancel=self.cancel,
             sandbox=self.sandbox,
-            clock=RealClock(),
+            clock=SystemClock(),
             on_output=show,
             track=self.track,
             reaped=self.reaped.extend,
