@@ -16,13 +16,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from tests.e2e.patience import PATIENCE
-from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Received, ScriptedServer, chunked, named
+from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Received, ScriptedServer, chunked, named, whole
 from tests.unit.llm.strict_checker import check_anthropic
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
 KEY = re.compile(r"#part-\d+")
 _numbers = itertools.count(1)
@@ -157,11 +156,11 @@ class FakeProvider:
         self._server.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for part in self._parts.values():
             for exchange in part.exchanges:
                 exchange.go.set()
-        self._server.__exit__(kind, error, at)
+        self._server.__exit__()
 
     def part(self, *plays: Play, otherwise: Play | None = None) -> Part:
         """A part for a new conversation. When its plays have been played it says "Done.", or plays `otherwise`."""
@@ -194,9 +193,7 @@ class FakeProvider:
 
     def _listing(self) -> bytes:
         body = json.dumps({"data": [{"id": name, "object": "model"} for name in self.models]}).encode()
-        status = "200 OK" if self.models else "404 Not Found"
-        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        return head.encode() + body
+        return whole(200 if self.models else 404, body)
 
     def _part_of(self, exchange: Exchange) -> Part | None:
         keys = KEY.findall("\n".join(exchange.texts))
@@ -269,10 +266,8 @@ def refuses(status: int, kind: str, message: str = "not now", retry_after: float
 
     def play(exchange: Exchange) -> None:
         body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
-        lines = [f"HTTP/1.1 {status} Fake", "content-type: application/json", f"content-length: {len(body)}"]
-        if retry_after is not None:
-            lines.append(f"retry-after: {retry_after}")
-        exchange.send_raw(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
+        headers = {} if retry_after is None else {"retry_after": str(retry_after)}
+        exchange.send_raw(whole(status, body, **headers))
 
     return play
 

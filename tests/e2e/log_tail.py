@@ -12,7 +12,6 @@ from tests.watch_laws import Logged
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 _ROWS = """
 SELECT first_revision, at, notifications, step FROM log
@@ -38,7 +37,7 @@ class LogTail:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(PATIENCE)
         if self._failure is not None:

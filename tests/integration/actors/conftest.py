@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
-from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
 from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
@@ -37,7 +36,6 @@ from actors.ports import (
     ModelInfo,
     ModelRequest,
     ModelSink,
-    SandboxReport,
     Store,
     StoredEvent,
     StoreUnavailableError,
@@ -45,12 +43,10 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.services import Services
-from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.timers import Timers
 from tests.catalogs import OneModelCatalog
 from tests.integration.actors.family import FamilyBox, FamilyModel
 from tests.replaying import differences
+from tests.services import in_memory
 from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
@@ -174,14 +170,6 @@ class Box(NothingKept):
         return {"raw": raw}
 
 
-class NoSandbox:
-    report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
-    protected: tuple[str, ...] = ()
-
-    def start(self, launch: object, on_output: object) -> Any:
-        raise AssertionError("scripted tools start no processes")
-
-
 class Trap:
     """Fault points where a test may step in."""
 
@@ -270,22 +258,16 @@ class World:
         self.box = settings.pop("box", None) or Box()
         self.hub = EventHub()
         self.faults = Trap()
-        self.clock = SystemClock()
-        self.timers = Timers(self.clock)
-        self.services = Services(
-            store=store,
-            bus=self.hub,
+        self.services = in_memory(
             models=OneModelCatalog(self.model, self.small),
             toolbox=self.box,
-            sandbox=settings.pop("sandbox", None) or NoSandbox(),
-            clock=self.clock,
-            ids=RandomIds(),
+            store=store,
+            bus=self.hub,
             faults=self.faults,
-            workspace=LocalWorkspace(),
-            timers=self.timers,
             limits=settings.pop("limits", Limits(retry_base_ms=1)),
             **settings,
         )
+        self.clock, self.timers = self.services.clock, self.services.timers
         self.supervisor = Supervisor(self.services)
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
+from tests.e2e.patience import eventually
 from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ class FamilyModel:
                 return self._parent(request)
             said = next(block for block in request.turns[0].content if isinstance(block, Text)).text
             word, _, rest = said.partition(" ")
-            ending: Callable[..., ModelAnswer] = getattr(self, f"_{word}")
-            return ending(request, rest, sink, cancel)
+            return self._sub_agent(request, word, rest, sink, cancel)
         finally:
             with self.news:
                 self.running.discard(request.conversation_id)
@@ -95,51 +94,47 @@ class FamilyModel:
             return call(request, "spawn_sub_agent", tasks=json.loads(last.text))
         return answer(request, "All is told.")
 
-    def _submit(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        return call(request, "submit_result", result=rest)
+    def _sub_agent(
+        self, request: ModelRequest, word: str, rest: str, sink: ModelSink, cancel: CancelToken
+    ) -> ModelAnswer:
+        match word:
+            case "submit":
+                return call(request, "submit_result", result=rest)
+            case "error":
+                return call(request, "submit_error", error=rest)
+            case "wait":
+                return self._wait(request, rest, cancel)
+            case "hang":
+                sink.text("Let me see")
+                self.hanging.set()
+                assert cancel.wait(PATIENCE * 2)
+                raise ModelAbortedError
+            case "talk":
+                return answer(request, f"I think: {rest}")
+            case "use":  # a tool in every turn, without an end
+                return answer(request, f"turn {self.asked(request.conversation_id)}", *call(request, rest).content)
+            case "nest":
+                return call(request, "spawn_sub_agent", tasks=[{"task": rest}])
+            case "last":  # submits only when told that this is the last turn
+                said = "".join(block.text for block in request.turns[-1].content if isinstance(block, Text))
+                is_last = "this is your last turn" in said
+                return self._sub_agent(request, *(("submit", rest) if is_last else ("use", "look")), sink, cancel)
+            case "overloaded":
+                raise ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
+            case "refused":
+                raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
+            case "fill":
+                return answer(request, "I read it all.", *call(request, "look").content, tokens=WINDOW)
+            case _:
+                raise AssertionError(f"no such task: {word}")
 
-    def _error(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        return call(request, "submit_error", error=rest)
-
-    def _wait(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+    def _wait(self, request: ModelRequest, rest: str, cancel: CancelToken) -> ModelAnswer:
         gate = self.gates[rest]
         cancel.on_cancel(gate.set)
         assert gate.wait(PATIENCE)
         if cancel.cancelled:
             raise ModelAbortedError
         return call(request, "submit_result", result=rest)
-
-    def _hang(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        sink.text("Let me see")
-        self.hanging.set()
-        assert cancel.wait(PATIENCE * 2)
-        raise ModelAbortedError
-
-    def _talk(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        return answer(request, f"I think: {rest}")
-
-    def _use(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Use a tool in every turn, and never come to an end."""
-        return answer(request, f"turn {self.asked(request.conversation_id)}", *call(request, rest).content)
-
-    def _nest(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        return call(request, "spawn_sub_agent", tasks=[{"task": rest}])
-
-    def _last(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Submit only when told that this is the last turn."""
-        told = "".join(block.text for block in request.turns[-1].content if isinstance(block, Text))
-        if "this is your last turn" in told:
-            return call(request, "submit_result", result=rest)
-        return self._use(request, "look", sink, cancel)
-
-    def _overloaded(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailedError(LlmFailure(ErrorKind.RATE_LIMIT, "too many requests"), retry_after_ms=50_000)
-
-    def _refused(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the key is wrong"))
-
-    def _fill(self, request: ModelRequest, rest: str, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        return answer(request, "I read it all.", *call(request, "look").content, tokens=WINDOW)
 
 
 class FamilyBox(NothingKept):
@@ -205,13 +200,6 @@ def aggregate(talk: Any) -> list[str]:
     return told.output.split("\n\n")
 
 
-def until(true: Callable[[], object]) -> None:
-    pause, deadline = threading.Event(), time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "never came true"
-        pause.wait(0.002)
-
-
 def all_left(world: Any) -> None:
     """Nobody but parents at rest has an actor."""
-    until(lambda: not world.supervisor._shared.sub_agents._parents)
+    eventually(lambda: not world.supervisor._shared.sub_agents._parents, "idle parents only")

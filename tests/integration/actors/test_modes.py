@@ -24,7 +24,8 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
-from tests.integration.actors.conftest import Box, NoSandbox
+from tests.integration.actors.conftest import Box
+from tests.services import NoSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

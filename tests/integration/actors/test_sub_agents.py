@@ -18,7 +18,8 @@ from actors.core.notifications import RunStop
 from actors.core.states import Completed, Failed, Idle
 from actors.ports import SandboxReport, ToolOutput
 from actors.runtime.services import AgentLimits
-from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
+from tests.e2e.patience import eventually
+from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 
 World = Any
 Talk = Any
@@ -211,7 +212,7 @@ def test_ten_that_end_at_once_again_and_again(family: World) -> None:
     ]
     assert [block.output.count("Result: ") for block in told] == [10] * times
     assert len(family.truth.children(talk.id)) == 10 * times
-    until(lambda: threading.active_count() <= before + 1)
+    eventually(lambda: threading.active_count() <= before + 1, "the threads have ended")
 
 
 def test_no_more_run_in_the_whole_house_than_may(make_world: Any) -> None:

@@ -26,7 +26,8 @@ from actors.messages.commands import (
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import StoreUnavailableError
 from actors.runtime.actor import tell
-from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks, until
+from tests.e2e.patience import eventually
+from tests.integration.actors.family import PATIENCE, FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ def test_a_cancel_at_any_instant_leaves_nobody_at_work(family: World) -> None:
         asked = len(family.model.requests)
         all_left(family)
         assert len(family.model.requests) == asked, f"a request began after the end: seed {seed}, family {number}"
-        until(family.model.at_rest)
+        eventually(family.model.at_rest, "no request in flight")
         check_family(family, talk.id)
 
 
@@ -175,7 +176,7 @@ def test_a_deletion_stops_all_then_removes_all(family: World) -> None:
     assert not family.model.running
     assert [family.truth.load(key) for key in ids] == [None] * 7
     assert set(ids) <= set(family.box.forgotten)
-    until(lambda: not family.supervisor.live_count())
+    eventually(lambda: not family.supervisor.live_count(), "no live conversation")
 
 
 def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
@@ -304,11 +305,11 @@ def _live(world: World) -> str:
         return isinstance(world.truth.load(talk.id).state, QUIET)
 
     say(SendMessageCommand(tasks("submit 1", "use look", max_turns=1)))
-    until(resting)
+    eventually(resting, "idle")
     say(SendMessageCommand(tasks("hang")))
-    until(lambda: resting() or world.model.hanging.is_set())
+    eventually(lambda: resting() or world.model.hanging.is_set(), "idle, or a sub-agent hangs")
     say(CancelConversationCommand())
-    until(resting)
+    eventually(resting, "idle")
     return str(talk.id)
 
 
@@ -324,7 +325,7 @@ def test_a_fault_at_any_point_leaves_nobody_waiting(make_world: Callable[..., Wo
         world.faults.arm_pass(number, crash)
         parent_id = _live(world)
         all_left(world)
-        until(world.model.at_rest)
+        eventually(world.model.at_rest, "no request in flight")
         check_family(world, parent_id)
         _check_results(world, parent_id)
         world.close()
@@ -363,14 +364,17 @@ def test_a_birth_that_was_reported_as_failed_and_was_not_is_undone(make_world: A
     talk = world.create()
     commit = world.store.commit
 
-    def lie_about_births(*parts: Any, urgent: bool = False) -> None:
+    def lie_about_creation(*parts: Any, urgent: bool = False) -> None:
         commit(*parts, urgent=urgent)
         if any(part.create and part.record.id.endswith("-a1") for part in parts):
             raise StoreUnavailableError("was it written?")
 
-    world.store.commit = lie_about_births
+    world.store.commit = lie_about_creation
     talk.send(tasks("submit 42", "wait b"))
-    until(lambda: isinstance(getattr(world.truth.load(f"{talk.id}-a1"), "state", None), Failed))
+    eventually(
+        lambda: isinstance(getattr(world.truth.load(f"{talk.id}-a1"), "state", None), Failed),
+        "the sub-agent has failed",
+    )
     assert child(talk, 1).rest(Failed).kind is ErrorKind.INTERRUPTED
     assert isinstance(talk.state, AwaitingSubAgents), "it did not take the end of its parent's run"
     world.model.gates["b"].set()

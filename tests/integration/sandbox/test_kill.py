@@ -37,7 +37,7 @@ def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[ProcessTree, s
     command, size = TREES[kind]
     tree = sandbox.start(launch(command, mark), ignore)
     eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps of {kind}")
-    return tree, processes.sleepers(mark)
+    return tree, set(processes.sleepers(mark))
 
 
 def host_of_this_process() -> int:

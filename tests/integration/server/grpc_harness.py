@@ -14,18 +14,14 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from actors.adapters.llm.catalog import Catalog
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
-from actors.ports import Launch, NoFaultPoints, RunningProcess, SandboxReport, Store, Tool, ToolSpec
-from actors.runtime.services import Services
-from actors.runtime.system_clock import RandomIds, SystemClock
-from actors.runtime.timers import Timers
+from actors.ports import SandboxReport, Store, Tool, ToolSpec
 from server.config import Listen
 from server.contract.auth import TokenAuth
 from server.services.grpc_server import GrpcServer
 from server.streams.base import WatchSettings
+from tests.services import NoSandbox, in_memory
 from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
@@ -89,19 +85,14 @@ class Conversations:
         return future
 
 
-class NoSandbox:
+class ReportingSandbox(NoSandbox):
     """Says what the test wants it to say about this machine."""
-
-    protected: tuple[str, ...] = ()
 
     def __init__(self, tier: str) -> None:
         reason = "" if tier == "A" else "because"
         self.report = SandboxReport(
             tier, 7, pid_namespace=True, reason=reason, hides_protected=tier == "A", by_setting=tier == "B"
         )
-
-    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
-        raise AssertionError("no tool is started here")
 
 
 class Tools(NothingKept):
@@ -131,20 +122,9 @@ class GrpcHarness:
     def __init__(self, loop: Loop, *, store: Store | None = None, tier: str = "A", **watching: Any) -> None:
         self._loop = loop
         self.conversations = Conversations()
-        clock = SystemClock()
-        self._timers = Timers(clock)
         self.hub = EventHub()
-        self.services = Services(
-            store=store or MemoryStore(),
-            bus=self.hub,
-            models=Catalog(),
-            toolbox=Tools(),
-            sandbox=NoSandbox(tier),
-            clock=clock,
-            ids=RandomIds(),
-            faults=NoFaultPoints(),
-            workspace=LocalWorkspace(),
-            timers=self._timers,
+        self.services = in_memory(
+            models=Catalog(), toolbox=Tools(), store=store, bus=self.hub, sandbox=ReportingSandbox(tier)
         )
         self.endpoint, self.address = loop.do(self._start(WatchSettings(**watching)))
         self.channel = grpc.insecure_channel(self.address)
@@ -176,7 +156,7 @@ class GrpcHarness:
     def close(self) -> None:
         self.channel.close()
         self.stop()
-        self._timers.close()
+        self.services.timers.close()
 
 
 class Refusal:

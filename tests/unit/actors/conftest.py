@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.store.memory import MemoryStore
-from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import ToolGroup, ToolTraits
-from actors.events.hub import EventHub
 from actors.ports import (
     CancelToken,
     ModelAnswer,
     ModelInfo,
     ModelRequest,
     ModelSink,
-    NoFaultPoints,
-    SandboxReport,
     ToolContext,
     ToolOutput,
     ToolSpec,
 )
-from actors.runtime.services import Services
 from actors.runtime.system_clock import SystemClock
-from actors.runtime.timers import Timers
 from tests.catalogs import OneModelCatalog
+from tests.services import in_memory
 from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from actors.runtime.services import Services
 
 
 class StandingClock(SystemClock):
@@ -95,14 +91,6 @@ class _Tool:
         return self._run(context)
 
 
-class NoSandbox:
-    report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
-    protected: tuple[str, ...] = ()
-
-    def start(self, launch: object, on_output: object) -> Any:
-        raise AssertionError("nothing here starts a process")
-
-
 class Inbox:
     """Stands where an actor's ref stands, and keeps what it is told."""
 
@@ -132,20 +120,7 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def services() -> Iterator[Services]:
-    clock = StandingClock()
-    timers = Timers(clock)
-    store = MemoryStore()
-    yield Services(
-        store=store,
-        bus=EventHub(),
-        models=Models(),
-        toolbox=Box(),
-        sandbox=NoSandbox(),
-        clock=clock,
-        ids=CountingIds(),
-        faults=NoFaultPoints(),
-        workspace=LocalWorkspace(),
-        timers=timers,
-    )
-    timers.close()
-    store.close()
+    made = in_memory(models=Models(), toolbox=Box(), clock=StandingClock(), ids=CountingIds())
+    yield made
+    made.timers.close()
+    made.store.close()

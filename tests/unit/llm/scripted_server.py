@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
 
 
 class Connection:
@@ -92,7 +91,7 @@ class ScriptedServer:
         self._start(self._accept)
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for sock in list(self._sockets):
@@ -129,14 +128,19 @@ class ScriptedServer:
 # --- scripts ------------------------------------------------------------------------------------------------------
 
 
-def answer(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Script:
+def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
     """A whole answer with a length."""
+    lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def answer(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Script:
+    """Read a request and give a whole answer."""
 
     def play(connection: Connection) -> None:
         connection.read_request()
-        lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        connection.send(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
+        connection.send(whole(status, body, content_type, **headers))
 
     return play
 

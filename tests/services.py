@@ -1,0 +1,39 @@
+"""The services of a server in memory; a test replaces what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.workspace.local import LocalWorkspace
+from actors.events.hub import EventHub
+from actors.ports import NoFaultPoints, SandboxReport
+from actors.runtime.services import Services
+from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.timers import Timers
+
+
+class NoSandbox:
+    """Starts no processes (ports.Sandbox)."""
+
+    report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
+    protected: tuple[str, ...] = ()
+
+    def start(self, launch: object, on_output: object) -> Any:
+        raise AssertionError("no process is started here")
+
+
+def in_memory(*, models: Any, toolbox: Any, **replaced: Any) -> Services:
+    """Return services over an in-memory store; their timers are to be closed."""
+    clock = replaced.pop("clock", None) or SystemClock()
+    parts: dict[str, Any] = {
+        "store": MemoryStore(),
+        "bus": EventHub(),
+        "sandbox": NoSandbox(),
+        "ids": RandomIds(),
+        "faults": NoFaultPoints(),
+        "workspace": LocalWorkspace(),
+        "timers": Timers(clock),
+    }
+    parts |= {name: part for name, part in replaced.items() if part is not None}
+    return Services(models=models, toolbox=toolbox, clock=clock, **parts)
