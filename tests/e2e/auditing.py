@@ -1,7 +1,7 @@
 """What must be true of every conversation that the tests of this folder leave behind on a server.
 
 Request cycles are what the events amount to, folded here from the rules alone; the list of events that the server gives
-makes the same cycles in a file; and every message that was ever queued has exactly one fate, the one that was told.
+makes the same cycles in a file; and every message that was ever queued has exactly one fate, as in its events.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _audit(client: Client, channel: grpc.Channel, server: ServerProcess, name: s
 
 
 def _durable(channel: grpc.Channel, server: ServerProcess, name: str) -> list[v1.Event] | None:
-    """Everything that a watcher is told who comes late; None if the beginning was pruned."""
+    """Every durable event from the first; None if the beginning was pruned."""
     request = v1.SubscribeRequest(name=name, after_revision=0, omit_deltas=True)
     stream = v1.ConversationServiceStub(channel).Subscribe(request, metadata=server.metadata, timeout=PATIENCE)
     found: list[v1.Event] = []
@@ -123,7 +123,7 @@ def _short(value: object) -> object:
 
 
 def assert_fates(listed: list[v1.QueuedMessage], events: list[v1.Event]) -> None:
-    """Every message that was queued is listed once, with the one fate that was told, or as waiting."""
+    """Every message that was queued is listed once, with the one fate that its events name, or as waiting."""
     fates: dict[str, int] = {}
     stored: dict[str, str] = {}
     for event in events:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def question(run: Run) -> Approval:
-    """What a run asks; it waits for the answer then, for as long as nobody asks it for its next event."""
+    """The question of a run, which stays open until it is answered or the next event is read."""
     return within(lambda: next(event.approval for event in run if event.approval))
 
 

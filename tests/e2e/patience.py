@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 45.0
-"""Seconds after which a test gives up on something that should happen at once. Generous: machines are busy."""
+"""Longest wait, in seconds, for what should happen at once. Generous: machines are busy."""
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:

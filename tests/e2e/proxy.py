@@ -12,7 +12,7 @@ from tests.e2e.patience import PATIENCE
 
 CONNECT_SECONDS = 2.0
 """What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;
-whoever came through the proxy then has to come again."""
+a client whose connection is refused then connects again."""
 
 
 class Proxy:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from actors.core.states import State
 
 PATIENCE = 10.0
-"""Seconds before a test gives up waiting for something that should be there at once."""
+"""Longest wait, in seconds, for what should be there at once."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Trap:
 
 
 class Hold:
-    """An action for a fault point: holds up whoever comes by."""
+    """An action for a fault point: blocks the thread that passes it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -210,7 +210,7 @@ class Hold:
         assert self._released.wait(PATIENCE)
 
     def wait(self) -> None:
-        """Until somebody is held up."""
+        """Wait until a thread is blocked."""
         assert self.reached.wait(PATIENCE)
 
     def release(self) -> None:
@@ -353,7 +353,7 @@ class Talk:
         assert differences(self.world.truth, record) == []
 
     def texts(self) -> list[str]:
-        """All plain text and tool output in the history, but what only the model is told."""
+        """All plain text and tool output in the history, without what only the model sees."""
         return [
             str(getattr(block, "text", "") or getattr(block, "output", ""))
             for message in self.world.truth.history(self.id, self.record.state.ledger.seq)

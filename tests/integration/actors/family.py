@@ -58,7 +58,7 @@ class FamilyModel:
         self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
         """What "wait" waits for, by name."""
         self.hanging = threading.Event()
-        """Somebody who does not end by itself is at it."""
+        """A sub-agent that does not end by itself has begun."""
         self.news = threading.Condition()
 
     def asked(self, conversation_id: str) -> int:
@@ -115,7 +115,7 @@ class FamilyModel:
                 return answer(request, f"turn {self.asked(request.conversation_id)}", *call(request, rest).content)
             case "nest":
                 return call(request, "spawn_sub_agent", tasks=[{"task": rest}])
-            case "last":  # submits only when told that this is the last turn
+            case "last":  # submits only once this is the last turn
                 said = "".join(block.text for block in request.turns[-1].content if isinstance(block, Text))
                 is_last = "this is your last turn" in said
                 return self._sub_agent(request, *(("submit", rest) if is_last else ("use", "look")), sink, cancel)
@@ -194,12 +194,12 @@ def child(talk: Any, number: int) -> Any:
 
 
 def aggregate(talk: Any) -> list[str]:
-    """What the parent's model was told, a paragraph per task."""
+    """The report that the parent's model got, a paragraph per task."""
     history = talk.world.truth.history(talk.id, talk.state.ledger.seq)
-    (told,) = [block for message in history for block in message.content if isinstance(block, SubAgentComplete)]
-    return told.output.split("\n\n")
+    (report,) = [block for message in history for block in message.content if isinstance(block, SubAgentComplete)]
+    return report.output.split("\n\n")
 
 
 def all_left(world: Any) -> None:
-    """Nobody but parents at rest has an actor."""
+    """Wait until only idle parents have an actor."""
     eventually(lambda: not world.supervisor._shared.sub_agents._parents, "idle parents only")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree
 
 BOUND = 20.0
-"""Seconds after which a test gives up on something that should happen."""
+"""Longest wait, in seconds, for something that should happen."""
 
 MARK = "BEDROCK_TEST_TREE"
 

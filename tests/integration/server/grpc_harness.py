@@ -160,7 +160,7 @@ class GrpcHarness:
 
 
 class Refusal:
-    """What a failed call told."""
+    """The status and the details of a failed call."""
 
     def __init__(self, error: Any) -> None:
         self.code: str = error.code().name

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 PATIENCE = 10.0
-"""Seconds before a test gives up waiting for something that should be there at once."""
+"""Longest wait, in seconds, for what should be there at once."""
 FACTS = ConversionContext({"bash": ToolGroup.BASH}, lambda model: 1_000, Limits())
 ID = "c1"
 NAME = f"conversations/{ID}"
@@ -213,7 +213,7 @@ class WatchHarness:
 
 @asynccontextmanager
 async def watch_harness(store: Store | None = None, **settings: Any) -> AsyncIterator[WatchHarness]:
-    """A stage whose hub has nobody attached at the end."""
+    """A harness whose hub must have no watcher attached at the end."""
     made = WatchHarness(WatchSettings(**{"heartbeat_seconds": 60.0, "stall_seconds": 60.0, **settings}), store)
     try:
         yield made

@@ -92,25 +92,25 @@ class _Tool:
 
 
 class Inbox:
-    """Stands where an actor's ref stands, and keeps what it is told."""
+    """In the place of an actor's ref: keeps the messages that it gets."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.messages: list[Any] = []
         self._news = threading.Condition()
 
     def tell(self, message: Any) -> None:
         with self._news:
-            self.told.append(message)
+            self.messages.append(message)
             self._news.notify_all()
 
     def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
         """The messages of a class, once there are so many."""
         with self._news:
-            assert self._news.wait_for(lambda: len(self.of(kind)) >= count, 10), self.told
+            assert self._news.wait_for(lambda: len(self.of(kind)) >= count, 10), self.messages
             return self.of(kind)
 
     def of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.told if isinstance(message, kind)]
+        return [message for message in self.messages if isinstance(message, kind)]
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_the_start_is_told_once_and_before_any_text(harness: ToolHarness) -> Non
     started, response = harness.request(respond)
     assert isinstance(started, LlmStreamStarted)
     assert isinstance(response, LlmResponse)
-    kinds = [type(message) for message in harness.inbox.told]
+    kinds = [type(message) for message in harness.inbox.messages]
     assert kinds == [EffectOutcome, TextDeltaReady, EffectOutcome]
 
 

@@ -98,7 +98,7 @@ def test_those_that_have_ended_are_not_woken_to_be_abandoned(directory: Director
     child = directory.actors["c1-a1"] = Conversation(inbox)
     directory.sub_agents.abandon(["c1-a1", "c1-a2"])
     assert directory.delivered == []
-    assert [asked.request for asked in inbox.told] == [CancelConversationCommand(reason="its parent is at rest")]
+    assert [asked.request for asked in inbox.messages] == [CancelConversationCommand(reason="its parent is at rest")]
     assert child.pulled == ["c1-a1:1"]
 
 
@@ -117,7 +117,7 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     (ended,) = directory.told()
     assert isinstance(ended, SubAgentResult)
     assert ended.result == AgentFailed(ErrorKind.SUB_AGENT_ERROR, f"it could not be started: {text}")
-    assert inbox.told == [SubAgentStopped("c1-a1")]
+    assert inbox.messages == [SubAgentStopped("c1-a1")]
 
 
 def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services, inbox: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services
     directory.sub_agents.on_stopped("c1-a1")
     directory.sub_agents.start(directory.parent, other)
     assert [asked.request.task for key, asked in directory.delivered if key != "c1"] == [TASK, other]
-    assert inbox.told == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
+    assert inbox.messages == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
 
 
 def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -> None:

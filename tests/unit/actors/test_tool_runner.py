@@ -205,7 +205,7 @@ def test_a_killed_tool_gives_a_receipt_and_no_outcome(shop: Shop) -> None:
     assert stuck.begun.wait(PATIENCE)
     shop.abort(1)
     assert stuck.finish.wait(PATIENCE)
-    assert shop.inbox.told == []
+    assert shop.inbox.messages == []
     stuck.die.set()
     (receipt,) = shop.receipts()
     assert (receipt.tool_use_id, receipt.execution_id, receipt.pids, receipt.leaked) == ("t1", 1, (10, 20, 30), False)
@@ -315,7 +315,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     assert not shop.runner.stopped
     stuck.die.set()
     shop.left()
-    assert [type(message) for message in shop.inbox.told] == [KillReceipt, ToolRunnerStopped]
+    assert [type(message) for message in shop.inbox.messages] == [KillReceipt, ToolRunnerStopped]
 
 
 def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:

@@ -5,7 +5,7 @@ events in order, and gates at which the world waits for an approval or a cancel.
 has seen all there is, so that a test decides at which step a connection breaks:
 
 * ``cuts``: the n-th stream breaks after so many events;
-* ``skips``: after the n-th break the world moves on by so many steps while nobody watches.
+* ``skips``: after the n-th break the world moves on by so many steps while no watcher is connected.
 """
 
 from __future__ import annotations

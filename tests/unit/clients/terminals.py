@@ -24,7 +24,7 @@ SECONDS = 30.0
 #: Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
 AT_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    "signal.signal(signal.SIGINT, signal.SIG_DFL);"  # whoever runs the tests in the background ignores it
+    "signal.signal(signal.SIGINT, signal.SIG_DFL);"  # a background process inherits that it is ignored
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
@@ -36,7 +36,7 @@ _Row: TypeAlias = pyte.screens.StaticDefaultDict[int, Cell]
 class _Emulator(pyte.HistoryScreen):
     """What the program writes, as a person would see it. Answers where the cursor is.
 
-    With `reflow` it breaks lines anew when it becomes narrower, as most terminals do: tmux, VTE, kitty, …; else it cuts
+    With `reflow` it wraps lines again when it becomes narrower, as most terminals do: tmux, VTE, kitty, …; else it cuts
     them off, as xterm does. If it becomes lower, rows beneath the cursor go first, then upper ones are scrolled away.
     """
 
@@ -181,7 +181,7 @@ class Terminal:
         return self._child.pid
 
     def hang_up(self) -> None:
-        """Close the window: nobody holds the other end of the terminal any more."""
+        """Close the window: the other end of the terminal is closed."""
         os.close(self._master)
         self._master = -1
 
@@ -211,7 +211,7 @@ class Terminal:
             return False
         try:
             piece = os.read(self._master, 65536)
-        except OSError:  # how Linux says that nobody holds the other end any more
+        except OSError:  # how Linux says that the other end is closed
             return False
         self._seen += piece.decode(errors="replace")
         self._stream.feed(piece)
